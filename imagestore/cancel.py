@@ -1,0 +1,97 @@
+"""Cancellation: one token per operation, carried down to every loop and every socket.
+
+Checking a flag is not enough when a read is blocked, so a reader registers a callback that ends its wait (for a socket:
+shut it down); the canceller runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from imagestore.errors import DeadlineExceededError, OperationCancelledError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class CancelToken:
+    """Says whether an operation should go on.
+
+    Args:
+        deadline_seconds: from now; None means no deadline.
+
+    >>> token = CancelToken()
+    >>> token.cancel("the user pressed Ctrl-C")
+    >>> token.check()
+    Traceback (most recent call last):
+        ...
+    imagestore.errors.OperationCancelledError: the user pressed Ctrl-C
+    """
+
+    def __init__(self, deadline_seconds: float | None = None) -> None:
+        self._lock = threading.Lock()
+        self._reason: str | None = None
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._next_key = 0
+        self._event = threading.Event()
+        self._deadline = None if deadline_seconds is None else time.monotonic() + deadline_seconds
+        self._deadline_seconds = deadline_seconds
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether cancel() was called (a passed deadline is seen by check())."""
+        return self._reason is not None
+
+    def remaining_seconds(self) -> float | None:
+        """Time left before the deadline; None without one."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def cancel(self, reason: str = "the operation was cancelled") -> None:
+        """End the operation: later checks raise, waits end, registered callbacks run once."""
+        with self._lock:
+            if self._reason is not None:
+                return
+            self._reason = reason
+            callbacks = list(self._callbacks.values())
+            self._callbacks.clear()
+        self._event.set()
+        for callback in callbacks:
+            callback()
+
+    def check(self) -> None:
+        """Raise when the operation should stop.
+
+        Raises:
+            OperationCancelledError: cancel() was called.
+            DeadlineExceededError: the deadline passed.
+        """
+        if self._reason is not None:
+            raise OperationCancelledError(self._reason)
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            raise DeadlineExceededError(f"the operation did not finish within {self._deadline_seconds:g} seconds")
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, but not past cancellation or the deadline; then check()."""
+        remaining = self.remaining_seconds()
+        self._event.wait(seconds if remaining is None else min(seconds, remaining))
+        self.check()
+
+    @contextlib.contextmanager
+    def on_cancel(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Run ``callback`` (from the cancelling thread) if cancel() comes while the block runs."""
+        with self._lock:
+            cancelled = self._reason is not None
+            key = self._next_key
+            self._next_key += 1
+            if not cancelled:
+                self._callbacks[key] = callback
+        if cancelled:
+            callback()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callbacks.pop(key, None)

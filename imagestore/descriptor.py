@@ -1,0 +1,56 @@
+"""Descriptors: typed pointers to content (OCI image-spec 1.1, descriptor.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from imagestore import media_types
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.digest import Digest
+    from imagestore.platforms.spec import Platform
+
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+#: Docker's mark on an index entry that describes another entry instead of being an image.
+ATTESTATION_TYPE_KEY: Final = "vnd.docker.reference.type"
+ATTESTATION_TYPE: Final = "attestation-manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """Media type, digest and size of some content, and what a document says about it.
+
+    Attributes:
+        media_type: as written in the document.
+        digest: of the content.
+        size: of the content in bytes.
+        platform: which platform the content is for; only on index entries.
+        annotations: free text by key.
+        urls: other places to fetch from (foreign layers).
+        data: the content itself, when the document carries it inline.
+        artifact_type: what an artifact is.
+    """
+
+    media_type: str
+    digest: Digest
+    size: int
+    platform: Platform | None = None
+    annotations: Mapping[str, str] = field(default=_NOTHING, hash=False)
+    urls: tuple[str, ...] = ()
+    data: bytes | None = None
+    artifact_type: str = ""
+
+    @property
+    def kind(self) -> media_types.Kind:
+        """What kind of content this points at."""
+        return media_types.kind(self.media_type)
+
+    @property
+    def is_attestation(self) -> bool:
+        """Whether this index entry is a build attestation and never runs."""
+        return self.annotations.get(ATTESTATION_TYPE_KEY) == ATTESTATION_TYPE

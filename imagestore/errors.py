@@ -1,0 +1,326 @@
+"""Every error this package raises on purpose, in one tree.
+
+    ImageStoreError
+    ├─ InvalidInputError (ValueError)
+    │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError
+    ├─ ConfigError
+    │  └─ UnknownRuntimeHandlerError
+    ├─ NotFoundError (LookupError)
+    │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   ReferenceNotFoundError
+    ├─ AlreadyExistsError
+    ├─ NoMatchingManifestError
+    ├─ DocumentError
+    ├─ IntegrityError
+    │  ├─ DigestMismatchError   SizeMismatchError
+    ├─ RegistryError
+    │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
+    ├─ StoreError
+    │  ├─ StoreBusyError   StoreFullError   StoreReadOnlyError   StoreCorruptError
+    └─ OperationCancelledError
+       └─ DeadlineExceededError
+
+A message is one sentence: the object first, then what was expected and what came. The mend, where there is one, is in
+``hint``. Data is in attributes, so that nobody has to parse text. The cause is kept in ``__cause__``. A bug is not an
+ImageStoreError: TypeError, AssertionError and friends pass through.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Category(enum.Enum):
+    """containerd's error words (its errdefs package); one table turns them into a status code or an exit status."""
+
+    INVALID_ARGUMENT = "invalid argument"
+    NOT_FOUND = "not found"
+    ALREADY_EXISTS = "already exists"
+    FAILED_PRECONDITION = "failed precondition"
+    UNAVAILABLE = "unavailable"
+    RESOURCE_EXHAUSTED = "resource exhausted"
+    PERMISSION_DENIED = "permission denied"
+    UNAUTHENTICATED = "unauthenticated"
+    ABORTED = "aborted"
+    DATA_LOSS = "data loss"
+    CANCELLED = "cancelled"
+    DEADLINE_EXCEEDED = "deadline exceeded"
+    INTERNAL = "internal"
+
+
+class ImageStoreError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        category: which of containerd's error words it is.
+        hint: what the person reading it can do, or an empty text.
+    """
+
+    category: ClassVar[Category] = Category.INTERNAL
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class InvalidInputError(ImageStoreError, ValueError):
+    """The caller's input can't be read."""
+
+    category = Category.INVALID_ARGUMENT
+
+
+class InvalidReferenceError(InvalidInputError):
+    """An image reference breaks the distribution grammar.
+
+    Attributes:
+        text: what was given.
+        position: 0-based index into ``text`` of the first character that doesn't fit.
+        reason: the rule that was broken.
+    """
+
+    def __init__(self, text: str, position: int, reason: str) -> None:
+        shown = text if len(text) <= 300 else text[:297] + "..."
+        super().__init__(f"reference {shown!r}: at position {position}: {reason}")
+        self.text = text
+        self.position = position
+        self.reason = reason
+
+
+class InvalidDigestError(InvalidInputError):
+    """A digest is not ``algorithm:encoded``, or not what its algorithm demands."""
+
+
+class InvalidPlatformError(InvalidInputError):
+    """A platform specifier, or a platform's member, can't be read."""
+
+
+class ConfigError(ImageStoreError):
+    """A configuration file can't be used; names file, line and key."""
+
+    category = Category.FAILED_PRECONDITION
+
+
+class UnknownRuntimeHandlerError(ConfigError):
+    """A runtime handler that the configuration doesn't have.
+
+    Attributes:
+        handler: the name that was asked for.
+        known: the configured names, sorted.
+    """
+
+    category = Category.INVALID_ARGUMENT
+
+    def __init__(self, handler: str, known: Sequence[str]) -> None:
+        names = ", ".join(sorted(known))
+        super().__init__(
+            f"runtime handler {handler!r} is not configured; known handlers: {names}",
+            hint=f"add a table runtimes.{handler} to the configuration, or use one of the known handlers",
+        )
+        self.handler = handler
+        self.known = tuple(sorted(known))
+
+
+class NotFoundError(ImageStoreError, LookupError):
+    """A named thing isn't there."""
+
+    category = Category.NOT_FOUND
+
+
+class ImageNotFoundError(NotFoundError):
+    """No image record under this name, id or digest (and runtime handler)."""
+
+
+class ContentNotFoundError(NotFoundError):
+    """The content store has no blob of this digest, or no ingest of this name."""
+
+
+class LeaseNotFoundError(NotFoundError):
+    """No such lease, or it has expired."""
+
+
+class AlreadyExistsError(ImageStoreError):
+    """The thing to be made is there already; callers that only want it to exist take this as success."""
+
+    category = Category.ALREADY_EXISTS
+
+
+class NoMatchingManifestError(ImageStoreError):
+    """The image offers nothing that the wanted platform can run.
+
+    Attributes:
+        reference: canonical reference, or the digest of the index.
+        wanted: text form of the wanted platform.
+        offered: text forms of the platforms on offer, in index order.
+        explanation: the selection with a verdict for every entry, when there was an index.
+    """
+
+    category = Category.NOT_FOUND
+
+    def __init__(
+        self, reference: str, wanted: str, offered: Sequence[str], *, explanation: object = None, hint: str = ""
+    ) -> None:
+        shown = list(offered[:20]) + ([f"and {len(offered) - 20} more"] if len(offered) > 20 else [])
+        super().__init__(
+            f"{reference}: no manifest for {wanted}; offered: {', '.join(shown) or 'nothing that can run'}", hint=hint
+        )
+        self.reference = reference
+        self.wanted = wanted
+        self.offered = tuple(offered)
+        self.explanation = explanation
+
+
+class DocumentError(ImageStoreError):
+    """An index, manifest or image config breaks its rules.
+
+    Attributes:
+        what: the document, for example ``manifest sha256:…``.
+        faults: every fault found (bounded), each with its path inside the document.
+    """
+
+    category = Category.FAILED_PRECONDITION
+
+    def __init__(self, what: str, faults: Sequence[str]) -> None:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        super().__init__(f"{what}: {faults[0]}{more}")
+        self.what = what
+        self.faults = tuple(faults)
+
+
+class IntegrityError(ImageStoreError):
+    """Bytes are not what their descriptor says."""
+
+    category = Category.DATA_LOSS
+
+
+class DigestMismatchError(IntegrityError):
+    """Content hashes to another digest than expected.
+
+    Attributes:
+        expected: text of the digest that was announced.
+        actual: text of the digest that was computed.
+    """
+
+    def __init__(self, what: str, *, expected: str, actual: str) -> None:
+        super().__init__(f"{what}: expected digest {expected}, content has {actual}")
+        self.expected = expected
+        self.actual = actual
+
+
+class SizeMismatchError(IntegrityError):
+    """Content is longer or shorter than its descriptor says; sizes in bytes.
+
+    Attributes:
+        expected: announced size.
+        actual: bytes seen; when more came than expected, the count at which reading stopped.
+    """
+
+    def __init__(self, what: str, *, expected: int, actual: int) -> None:
+        word = "truncated at" if actual < expected else "longer, at least"
+        super().__init__(f"{what}: expected {expected} bytes, content is {word} {actual} bytes")
+        self.expected = expected
+        self.actual = actual
+
+
+class RegistryError(ImageStoreError):
+    """A registry, or the way to it, failed.
+
+    Attributes:
+        host: host (and port) of the registry, or an empty text.
+        status: HTTP status, or 0 when there was no answer.
+    """
+
+    category = Category.UNAVAILABLE
+
+    def __init__(self, message: str, *, host: str = "", status: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.host = host
+        self.status = status
+
+
+class RegistryUnavailableError(RegistryError):
+    """No connection, no answer, or an answer that says to try later."""
+
+
+class ReferenceNotFoundError(RegistryError, NotFoundError):
+    """The registry answers that this repository, tag, manifest or blob doesn't exist."""
+
+    category = Category.NOT_FOUND
+
+
+class RateLimitedError(RegistryError):
+    """The registry refuses because of too many requests.
+
+    Attributes:
+        retry_after: seconds the registry asks to wait, or None.
+    """
+
+    category = Category.RESOURCE_EXHAUSTED
+
+    def __init__(
+        self, message: str, *, host: str = "", status: int = 429, hint: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, host=host, status=status, hint=hint)
+        self.retry_after = retry_after
+
+
+class AuthenticationError(RegistryError):
+    """The registry wants credentials, or refuses those it got."""
+
+    category = Category.UNAUTHENTICATED
+
+
+class AccessDeniedError(RegistryError):
+    """The registry knows who asks and forbids it."""
+
+    category = Category.PERMISSION_DENIED
+
+
+class ProtocolError(RegistryError):
+    """An answer breaks HTTP, the distribution protocol or our safety rules."""
+
+    category = Category.FAILED_PRECONDITION
+
+
+class StoreError(ImageStoreError):
+    """The store on disk can't do what was asked."""
+
+    category = Category.INTERNAL
+
+
+class StoreBusyError(StoreError):
+    """Another writer holds what was asked for."""
+
+    category = Category.UNAVAILABLE
+
+
+class StoreFullError(StoreError):
+    """No space (or quota) is left where the store lives."""
+
+    category = Category.RESOURCE_EXHAUSTED
+
+
+class StoreReadOnlyError(StoreError):
+    """The store's folder can't be written."""
+
+    category = Category.PERMISSION_DENIED
+
+
+class StoreCorruptError(StoreError):
+    """The store's own files are damaged, or were made by a newer version."""
+
+    category = Category.DATA_LOSS
+
+
+class OperationCancelledError(ImageStoreError):
+    """The caller cancelled."""
+
+    category = Category.CANCELLED
+
+
+class DeadlineExceededError(OperationCancelledError):
+    """The operation's overall deadline passed."""
+
+    category = Category.DEADLINE_EXCEEDED
