@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
+
+def _nothing() -> Mapping[str, str]:
+    return _NOTHING
+
+
 #: Docker's mark on an index entry that describes another entry instead of being an image.
 ATTESTATION_TYPE_KEY: Final = "vnd.docker.reference.type"
 ATTESTATION_TYPE: Final = "attestation-manifest"
@@ -40,7 +45,7 @@ class Descriptor:
     digest: Digest
     size: int
     platform: Platform | None = None
-    annotations: Mapping[str, str] = field(default=_NOTHING, hash=False)
+    annotations: Mapping[str, str] = field(default_factory=_nothing, hash=False)
     urls: tuple[str, ...] = ()
     data: bytes | None = None
     artifact_type: str = ""

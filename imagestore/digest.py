@@ -141,9 +141,7 @@ class Verifier:
             raise SizeMismatchError(self._what, expected=self.size, actual=self.received)
         actual = self._hash.hexdigest()
         if actual != self.digest.encoded:
-            raise DigestMismatchError(
-                self._what, expected=str(self.digest), actual=f"{self.digest.algorithm}:{actual}"
-            )
+            raise DigestMismatchError(self._what, expected=str(self.digest), actual=f"{self.digest.algorithm}:{actual}")
 
 
 def verify(data: bytes, digest: Digest, size: int | None = None, *, what: str = "") -> None:

@@ -63,8 +63,9 @@ class Reference:
         rest, digest = _split_digest(text)
         slash = rest.rfind("/")
         colon = rest.find(":", slash + 1)
-        name, tag = (rest, "") if colon < 0 or _is_bare_host_port(rest, slash, colon) else (rest[:colon], rest[colon + 1 :])
-        if tag or name != rest:
+        has_tag = colon >= 0 and not _is_bare_host_port(rest, slash, colon)
+        name, tag = (rest[:colon], rest[colon + 1 :]) if has_tag else (rest, "")
+        if has_tag:
             _check_tag(text, tag, len(name) + 1)
         host, path, offset = _split_host(text, name)
         _check_path(text, path, offset)
@@ -191,7 +192,7 @@ def _check_host(text: str, host: str) -> None:
 
 
 def _check_ipv6(text: str, bracketed: str) -> None:
-    import ipaddress  # noqa: PLC0415 - rarely needed, and not free to load
+    import ipaddress
 
     try:
         ipaddress.IPv6Address(bracketed[1:-1])

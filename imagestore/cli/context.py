@@ -1,0 +1,103 @@
+"""What every command gets: the global options, and the store opened when it is first needed."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.config import Config
+    from imagestore.store import ImageStore
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+SYSTEM_ROOT: Final = Path("/var/lib/imagestore")
+SYSTEM_CONFIG: Final = Path("/etc/imagestore/config.toml")
+
+
+def default_root() -> Path:
+    """Where the store lives without --root: the system's for root, else below the user's data folder."""
+    if os.geteuid() == 0:
+        return SYSTEM_ROOT
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("imagestore"))
+
+
+def default_config() -> Path | None:
+    """The configuration used without --config: the first file there is, the user's before the system's; or none."""
+    candidates = [SYSTEM_CONFIG]
+    if os.geteuid() != 0:
+        import platformdirs
+
+        candidates.insert(0, Path(platformdirs.user_config_dir("imagestore")) / "config.toml")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+@dataclass
+class App:
+    """The global options of one run.
+
+    Attributes:
+        given_root: --root, or None.
+        given_config: --config, or None.
+    """
+
+    given_root: Path | None = None
+    given_config: Path | None = None
+    _opened: list[ImageStore] = field(default_factory=list)
+
+    @functools.cached_property
+    def root(self) -> Path:
+        """The store's folder."""
+        return self.given_root or default_root()
+
+    @functools.cached_property
+    def config_path(self) -> Path | None:
+        """The configuration file in use, or None for the built-in defaults."""
+        return self.given_config or default_config()
+
+    @functools.cached_property
+    def config(self) -> Config:
+        """The configuration, read when first needed."""
+        from imagestore import config, platforms
+
+        path = self.config_path
+        return config.load(path) if path is not None else config.default(platforms.host.detect())
+
+    @functools.cached_property
+    def store(self) -> ImageStore:
+        """The store, opened when first needed and closed when the command ends."""
+        from imagestore.store import ImageStore
+
+        opened = ImageStore(self.root, config=self.config)
+        self._opened.append(opened)
+        return opened
+
+    def close(self) -> None:
+        """Close the store if it was opened."""
+        for opened in self._opened:
+            opened.close()
+
+
+pass_app = click.make_pass_decorator(App)
+
+
+def output_option(function: F) -> F:
+    """``--output table|json`` for a command; arrives as ``output``."""
+    option = click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="Output format; json is stable for programs.",
+    )
+    return option(function)

@@ -1,0 +1,80 @@
+"""Exit statuses: one table from error categories, and one line on standard error for each failure."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from typing import Final
+
+from imagestore import errors
+from imagestore.cli.render import printable
+from imagestore.errors import Category
+
+
+class ExitStatus(enum.IntEnum):
+    """What the process's exit status means; ``imagestore --help`` lists them."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    NO_MATCH = 4
+    ACCESS = 5
+    UNAVAILABLE = 6
+    INTEGRITY = 7
+    STORE = 8
+    CONFIG = 9
+    DEADLINE = 124
+    INTERRUPTED = 130
+
+
+MEANINGS: Final = {
+    ExitStatus.OK: "success",
+    ExitStatus.FAILURE: "any other failure",
+    ExitStatus.USAGE: "wrong usage, or an unreadable reference, digest or platform",
+    ExitStatus.NOT_FOUND: "no such image, repository, tag or content",
+    ExitStatus.NO_MATCH: "the image has no manifest for the wanted platform",
+    ExitStatus.ACCESS: "login needed, or access denied",
+    ExitStatus.UNAVAILABLE: "the registry can't be reached, answers wrongly, or limits requests",
+    ExitStatus.INTEGRITY: "content is damaged or breaks the image format",
+    ExitStatus.STORE: "the store is full, read-only, busy or damaged",
+    ExitStatus.CONFIG: "the configuration is wrong, or the runtime handler unknown",
+    ExitStatus.DEADLINE: "the deadline passed",
+    ExitStatus.INTERRUPTED: "interrupted",
+}
+
+# The first class that fits decides, so the narrower ones come first.
+_BY_CLASS: Final[tuple[tuple[type[errors.ImageStoreError], ExitStatus], ...]] = (
+    (errors.NoMatchingManifestError, ExitStatus.NO_MATCH),
+    (errors.ConfigError, ExitStatus.CONFIG),
+    (errors.StoreError, ExitStatus.STORE),
+    (errors.DocumentError, ExitStatus.INTEGRITY),
+    (errors.ProtocolError, ExitStatus.UNAVAILABLE),
+)
+_BY_CATEGORY: Final = {
+    Category.INVALID_ARGUMENT: ExitStatus.USAGE,
+    Category.NOT_FOUND: ExitStatus.NOT_FOUND,
+    Category.UNAVAILABLE: ExitStatus.UNAVAILABLE,
+    Category.RESOURCE_EXHAUSTED: ExitStatus.UNAVAILABLE,
+    Category.PERMISSION_DENIED: ExitStatus.ACCESS,
+    Category.UNAUTHENTICATED: ExitStatus.ACCESS,
+    Category.DATA_LOSS: ExitStatus.INTEGRITY,
+    Category.CANCELLED: ExitStatus.INTERRUPTED,
+    Category.DEADLINE_EXCEEDED: ExitStatus.DEADLINE,
+}
+
+
+def exit_status(error: errors.ImageStoreError) -> ExitStatus:
+    """The exit status of an error."""
+    for kind, status in _BY_CLASS:
+        if isinstance(error, kind):
+            return status
+    return _BY_CATEGORY.get(error.category, ExitStatus.FAILURE)
+
+
+def report(error: errors.ImageStoreError) -> ExitStatus:
+    """Write one line (and the hint on a second) to standard error; return the exit status."""
+    print(f"imagestore: {printable(str(error))}", file=sys.stderr)
+    if error.hint:
+        print(f"  hint: {printable(error.hint)}", file=sys.stderr)
+    return exit_status(error)

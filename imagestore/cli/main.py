@@ -1,0 +1,120 @@
+"""``imagestore``: global options, lazily loaded commands, and the one place where errors become exit statuses."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from imagestore import errors
+from imagestore._version import __version__
+from imagestore.cli.context import App
+from imagestore.cli.failure import MEANINGS, ExitStatus, report
+
+#: Command name to module, attribute and the one line that --help shows, so that help loads none of them.
+COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
+    "pull": ("imagestore.cli.pull", "pull", "Fetch an image for a runtime handler or a platform."),
+    "images": ("imagestore.cli.images", "images", "List images, one line for each (image, runtime handler)."),
+    "inspecti": ("imagestore.cli.images", "inspecti", "Show one image: manifest, config, platform, layers."),
+    "rmi": ("imagestore.cli.images", "rmi", "Remove images; 'gc' then frees their bytes."),
+    "gc": ("imagestore.cli.collect", "gc", "Free the content that no image and no lease needs."),
+    "match": ("imagestore.cli.match", "match", "Show which manifest each runtime handler would get, and why."),
+    "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
+}
+
+_STATUS_TEXT: Final = "\n".join(
+    ["\b", "Exit statuses:", *(f"  {status.value:>3}  {meaning}" for status, meaning in MEANINGS.items())]
+)
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when the command runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of COMMANDS: the main job first."""
+        return [*COMMANDS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return super().get_command(ctx, cmd_name)
+        module, attribute, _ = entry
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command list, from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=_STATUS_TEXT,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--root",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="IMAGESTORE_ROOT",
+    show_envvar=True,
+    help="The store's folder. Default: /var/lib/imagestore for root, else imagestore in the user's data folder.",
+)
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    envvar="IMAGESTORE_CONFIG",
+    show_envvar=True,
+    help="containerd-style configuration file. Default: the user's imagestore/config.toml, "
+    "then /etc/imagestore/config.toml, then built-in defaults with one runtime handler.",
+)
+@click.option("--debug", is_flag=True, help="Log what is done to standard error; secrets are left out.")
+@click.version_option(__version__, prog_name="imagestore", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context, root: Path | None, config_path: Path | None, debug: bool) -> None:
+    """Keep container images by (reference, runtime handler), so that every sandbox gets the manifest it can run."""
+    if debug:
+        logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
+        for noisy in ("httpx", "httpcore"):
+            # Their debug lines show whole header lists.
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+    app = App(root, config_path)
+    ctx.obj = app
+    ctx.call_on_close(app.close)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return int(cli.main(args=arguments, prog_name="imagestore", standalone_mode=False) or ExitStatus.OK)
+    except errors.ImageStoreError as error:
+        return report(error)
+    except click.exceptions.Exit as request:
+        return request.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        print("imagestore: interrupted", file=sys.stderr)
+        return ExitStatus.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output left; whatever is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitStatus.FAILURE
+
+
+def _terminate(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+

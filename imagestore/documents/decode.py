@@ -1,0 +1,171 @@
+"""JSON from strangers: bounded, unambiguous, then checked against a schema.
+
+What is refused before any schema is asked (JSON parsers disagree about these, which has been used to make two readers
+see two documents): bytes that aren't UTF-8, a byte-order mark, NaN and Infinity, deep nesting, integers outside 64 bits,
+duplicate member names, and members equal to a known name but for case (Go's decoder takes those, Python's doesn't).
+
+The schemas are our own, JSON Schema Draft 2020-12, flat, one per kind of document, beside this module.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from importlib import resources
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from imagestore.errors import DocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+#: Largest index, manifest or config read, in bytes; what registries and pullers agree on (registries answer 413 above).
+MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
+MAX_DEPTH: Final = 32
+MAX_FAULTS: Final = 20
+_INT64: Final = range(-(2**63), 2**63)
+_STRUCTURE: Final = re.compile(rb'[\[\]{}"]')
+_STRING_END: Final = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL)
+
+type_names: Final = {dict: "object", list: "array", str: "string", int: "integer", bool: "boolean", type(None): "null"}
+
+
+def decode(raw: bytes, what: str) -> dict[str, Any]:
+    """Decode a document's bytes into a plain object.
+
+    Args:
+        raw: the bytes as received; their digest must have been verified already.
+        what: names the document in errors.
+
+    Raises:
+        DocumentError: says which rule is broken.
+
+    >>> decode(b'{"a": [1]}', "test")
+    {'a': [1]}
+    """
+    if len(raw) > MAX_DOCUMENT_BYTES:
+        _refuse(what, f"is {len(raw)} bytes long, more than the {MAX_DOCUMENT_BYTES} allowed")
+    if raw.startswith(b"\xef\xbb\xbf"):
+        _refuse(what, "starts with a byte-order mark, which JSON forbids")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DocumentError(what, [f"is not UTF-8: {error.reason} at byte {error.start}"]) from error
+    _check_depth(raw, what)
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite
+        )
+    except json.JSONDecodeError as error:
+        raise DocumentError(what, [f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"]) from error
+    except (_RefusedError, RecursionError) as error:
+        raise DocumentError(what, [str(error)]) from error
+    if not isinstance(value, dict):
+        _refuse(what, f"expected a JSON object, found {type_names.get(type(value), 'number')}")
+    return value
+
+
+def validate(document: Mapping[str, Any], schema: str, what: str) -> None:
+    """Check a decoded document against one of our schemas.
+
+    Args:
+        document: what decode() returned.
+        schema: ``index``, ``manifest`` or ``image-config``.
+        what: names the document in errors.
+
+    Raises:
+        DocumentError: lists the faults found (at most MAX_FAULTS), each with its JSON path.
+    """
+    validator = _validator(schema)
+    faults = sorted(validator.iter_errors(document), key=lambda error: error.json_path)
+    if faults:
+        shown = [f"{error.json_path}: {_shorten(error.message)}" for error in faults[:MAX_FAULTS]]
+        raise DocumentError(what, shown)
+
+
+@functools.cache
+def _validator(schema: str) -> Any:
+    # jsonschema costs 60 ms to load, and listing images never needs it.
+    from jsonschema import Draft202012Validator
+
+    text = resources.files("imagestore.documents.schemas").joinpath(f"{schema}.json").read_text("utf-8")
+    return Draft202012Validator(json.loads(text))
+
+
+def refuse_case_variants(document: Mapping[str, Any], known: frozenset[str], what: str, *, path: str = "$") -> None:
+    """Refuse members that differ from a known name only by case.
+
+    Raises:
+        DocumentError: names the member.
+    """
+    folded = _folded(known)
+    for name in document:
+        if name not in known and name.lower() in folded:
+            _refuse(what, f"{path}.{_shorten(name)}: differs from a known member only by case; readers disagree on it")
+
+
+@functools.cache
+def _folded(known: frozenset[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in known)
+
+
+class _RefusedError(ValueError):
+    """Carries a fault out of the JSON decoder's hooks."""
+
+
+def _refuse(what: str, fault: str) -> NoReturn:
+    raise DocumentError(what, [fault])
+
+
+def _shorten(text: str) -> str:
+    printable = text.encode("ascii", "backslashreplace").decode("ascii")
+    return printable if len(printable) <= 200 else printable[:197] + "..."
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _RefusedError(f"member {_shorten(name)!r} occurs twice in one object")
+            seen.add(name)
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise _RefusedError(f"{name} is no JSON number")
+
+
+def _bounded_int(text: str) -> int:
+    if len(text) > 20 or int(text) not in _INT64:
+        raise _RefusedError(f"integer {text[:24]} does not fit 64 bits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise _RefusedError(f"number {text[:24]} is out of range")
+    return value
+
+
+def _check_depth(raw: bytes, what: str) -> None:
+    """Count brackets outside strings before the recursive decoder sees them."""
+    depth = position = 0
+    while (found := _STRUCTURE.search(raw, position)) is not None:
+        position = found.end()
+        mark = found.group()
+        if mark == b'"':
+            end = _STRING_END.match(raw, position)
+            if end is None:
+                return  # unterminated: the decoder says where
+            position = end.end()
+        elif mark in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                _refuse(what, f"is nested deeper than {MAX_DEPTH} levels")
+        else:
+            depth -= 1

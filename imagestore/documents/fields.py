@@ -1,0 +1,105 @@
+"""Typed parsing of what documents share: descriptors and platforms. Runs after the schema has judged the shapes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from imagestore import media_types
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest, verify
+from imagestore.documents.decode import refuse_case_variants
+from imagestore.errors import DocumentError, IntegrityError, InvalidDigestError
+from imagestore.platforms.spec import Platform
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+_DESCRIPTOR_MEMBERS: Final = frozenset(
+    {"mediaType", "digest", "size", "urls", "annotations", "data", "artifactType", "platform"}
+)
+# Inline data is a convenience for tiny contents; the whole document is bounded anyway.
+_MAX_INLINE: Final = 1024 * 1024
+
+
+def parse_descriptor(value: Mapping[str, Any], path: str, what: str) -> Descriptor:
+    """A descriptor at ``path`` of a document.
+
+    Raises:
+        DocumentError: digest, inline data or member names break a rule the schema can't express.
+    """
+    refuse_case_variants(value, _DESCRIPTOR_MEMBERS, what, path=path)
+    try:
+        digest = Digest.parse(value["digest"])
+    except InvalidDigestError as error:
+        raise DocumentError(what, [f"{path}.digest: {error}"]) from error
+    size = value["size"]
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise DocumentError(what, [f"{path}.size: expected an integer, found {size!r}"])
+    platform = value.get("platform")
+    return Descriptor(
+        media_type=value["mediaType"],
+        digest=digest,
+        size=size,
+        platform=None if platform is None else parse_platform(platform),
+        annotations=MappingProxyType(dict(value.get("annotations") or {})),
+        urls=tuple(value.get("urls") or ()),
+        data=_inline(value.get("data"), digest, size, path, what),
+        artifact_type=value.get("artifactType") or "",
+    )
+
+
+def parse_platform(value: Mapping[str, Any]) -> Platform:
+    """The platform members of an index entry or an image config; null counts as absent."""
+    return Platform(
+        os=value["os"],
+        architecture=value["architecture"],
+        variant=value.get("variant") or "",
+        os_version=value.get("os.version") or "",
+        os_features=tuple(value.get("os.features") or ()),
+    )
+
+
+def check_media_type(
+    document: Mapping[str, Any], expected: str, kind: media_types.Kind, what: str, *, docker_requires: str
+) -> str:
+    """Agree on one media type between the descriptor (or the server's word) and the body's own.
+
+    Args:
+        expected: what the descriptor or the Content-Type said; empty when nobody said anything.
+        kind: what the caller is about to read the document as.
+        docker_requires: Docker's type of that kind, whose body must state it.
+
+    Returns:
+        The media type.
+
+    Raises:
+        DocumentError: they disagree, or name another kind.
+    """
+    stated = document.get("mediaType")
+    if stated is not None and media_types.kind(stated) is not kind:
+        raise DocumentError(what, [f"$.mediaType: {stated!r} is no {kind.value}"])
+    if expected and stated is not None and media_types.bare(stated) != media_types.bare(expected):
+        raise DocumentError(what, [f"$.mediaType: {stated!r}, but it was announced as {expected!r}"])
+    if stated is None and media_types.bare(expected) == docker_requires:
+        raise DocumentError(what, [f"$.mediaType: missing, which only OCI documents may do; announced as {expected!r}"])
+    return stated or expected
+
+
+def _inline(text: str | None, digest: Digest, size: int, path: str, what: str) -> bytes | None:
+    if text is None:
+        return None
+    if size > _MAX_INLINE or len(text) > 2 * _MAX_INLINE:
+        raise DocumentError(what, [f"{path}.data: longer than {_MAX_INLINE} bytes"])
+    try:
+        data = base64.b64decode(text, validate=True)
+        if digest.is_verifiable:
+            verify(data, digest, size)
+    except binascii.Error as error:
+        raise DocumentError(what, [f"{path}.data: is not base64"]) from error
+    except IntegrityError as error:
+        raise DocumentError(what, [f"{path}.data: contradicts digest and size: {error}"]) from error
+    return data if digest.is_verifiable else None

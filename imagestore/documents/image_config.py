@@ -1,0 +1,69 @@
+"""Image configs (OCI image-spec 1.1, config.md, and Docker's image JSON)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from imagestore.digest import Digest
+from imagestore.documents.decode import decode, refuse_case_variants, validate
+from imagestore.documents.fields import parse_platform
+from imagestore.errors import DocumentError, InvalidDigestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Self
+
+    from imagestore.platforms.spec import Platform
+
+_MEMBERS: Final = frozenset(
+    {"architecture", "os", "os.version", "os.features", "variant", "rootfs", "history", "created", "author"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    """What an image is for and how it starts.
+
+    Attributes:
+        raw: the bytes as received; their digest is the image id.
+        platform: operating system, architecture, variant, version, features.
+        diff_ids: digests of the uncompressed layers, lowest first.
+        created: RFC 3339 text, or empty.
+        settings: the ``config`` member (Env, Cmd, User, ...) as plain JSON; untrusted input to whoever starts it.
+    """
+
+    raw: bytes = field(repr=False)
+    platform: Platform
+    diff_ids: tuple[Digest, ...]
+    created: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def parse(cls, raw: bytes, *, what: str = "image config") -> Self:
+        """Read a config from its (verified) bytes.
+
+        Raises:
+            DocumentError: lists the faults with their JSON paths.
+        """
+        document = decode(raw, what)
+        refuse_case_variants(document, _MEMBERS, what)
+        validate(document, "image-config", what)
+        diff_ids = []
+        for position, text in enumerate(document["rootfs"]["diff_ids"] or ()):
+            try:
+                diff_ids.append(Digest.parse(text))
+            except InvalidDigestError as error:
+                raise DocumentError(what, [f"$.rootfs.diff_ids[{position}]: {error}"]) from error
+        return cls(
+            raw, parse_platform(document), tuple(diff_ids), document.get("created") or "", document.get("config") or {}
+        )
+
+    def check_layers(self, layer_count: int, *, what: str) -> None:
+        """Check that there is one diff id for each layer of the manifest.
+
+        Raises:
+            DocumentError: the counts differ.
+        """
+        if len(self.diff_ids) != layer_count:
+            raise DocumentError(what, [f"$.rootfs.diff_ids: {len(self.diff_ids)} diff ids for {layer_count} layers"])

@@ -1,0 +1,87 @@
+"""Image manifests, OCI and Docker schema 2 (OCI image-spec 1.1, manifest.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from imagestore import media_types
+from imagestore.documents.decode import decode, refuse_case_variants, validate
+from imagestore.documents.fields import check_media_type, parse_descriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+    from imagestore.descriptor import Descriptor
+
+_MEMBERS: Final = frozenset(
+    {"schemaVersion", "mediaType", "artifactType", "config", "layers", "subject", "annotations"}
+    | {"manifests", "fsLayers"}  # other documents', refused by the schema: no reader may see them in another case
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One config and its layers, for one platform.
+
+    Attributes:
+        raw: the bytes as received.
+        media_type: OCI or Docker manifest.
+        config: points at the image config; its digest is the image id.
+        layers: the file system, lowest layer first.
+        artifact_type: set when this is an artifact and not an image.
+        annotations: of the manifest itself.
+    """
+
+    raw: bytes = field(repr=False)
+    media_type: str
+    config: Descriptor
+    layers: tuple[Descriptor, ...]
+    artifact_type: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def parse(cls, raw: bytes, *, media_type: str = "", what: str = "manifest") -> Self:
+        """Read a manifest from its (verified) bytes.
+
+        Args:
+            raw: the bytes as received.
+            media_type: what the descriptor or the server announced; empty when nothing was.
+            what: names the document in errors.
+
+        Raises:
+            DocumentError: lists the faults with their JSON paths.
+        """
+        document = decode(raw, what)
+        refuse_case_variants(document, _MEMBERS, what)
+        validate(document, "manifest", what)
+        found = check_media_type(
+            document, media_type, media_types.Kind.MANIFEST, what, docker_requires=media_types.DOCKER_MANIFEST
+        )
+        layers = tuple(
+            parse_descriptor(layer, f"$.layers[{position}]", what) for position, layer in enumerate(document["layers"])
+        )
+        return cls(
+            raw,
+            found or media_types.OCI_MANIFEST,
+            parse_descriptor(document["config"], "$.config", what),
+            layers,
+            document.get("artifactType") or "",
+            dict(document.get("annotations") or {}),
+        )
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the config is an image config, so that there is a platform and an image id."""
+        return self.config.kind is media_types.Kind.CONFIG
+
+    @property
+    def children(self) -> tuple[Descriptor, ...]:
+        """Config and layers: what this manifest keeps alive."""
+        return (self.config, *self.layers)
+
+    @property
+    def content_size(self) -> int:
+        """Bytes of config and layers as they travel (compressed), without the manifest itself."""
+        return sum(child.size for child in self.children)

@@ -1,0 +1,91 @@
+"""What happens during long work, as typed events.
+
+An observer is any callable that takes an event. It is called from several threads, must return quickly and must not raise;
+progress bars, ``--progress json`` and an embedder's metrics are all observers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A reference led to a target."""
+
+    reference: str
+    target: Descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The matcher chose a manifest; ``reason`` says by which rule."""
+
+    reference: str
+    handler: str
+    platform: str
+    manifest: Descriptor
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlobStarted:
+    """Bytes of a blob begin to come; ``offset`` bytes were here already."""
+
+    descriptor: Descriptor
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlobAdvanced:
+    """``received`` bytes of a blob are here by now."""
+
+    digest: Digest
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlobDone:
+    """A blob is in the store; ``fetched_bytes`` came over the network in this operation (0: it was here already)."""
+
+    descriptor: Descriptor
+    fetched_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Work pauses, for example because a registry asked for it."""
+
+    host: str
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSwitched:
+    """A host failed and the next one is tried."""
+
+    failed_host: str
+    next_host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """Something the user should know that is no error."""
+
+    message: str
+
+
+Event = Resolved | Selected | BlobStarted | BlobAdvanced | BlobDone | Waiting | SourceSwitched | Noticed
+Observer = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """The observer that isn't interested."""
