@@ -80,6 +80,13 @@ class CancelToken:
         self.check()
 
     @contextlib.contextmanager
+    def child(self) -> Iterator[CancelToken]:
+        """A token that ends with this one but can be cancelled alone, to stop one part of the work."""
+        token = CancelToken(self.remaining_seconds())
+        with self.on_cancel(lambda: token.cancel(self._reason or "the operation was cancelled")):
+            yield token
+
+    @contextlib.contextmanager
     def on_cancel(self, callback: Callable[[], None]) -> Iterator[None]:
         """Run ``callback`` (from the cancelling thread) if cancel() comes while the block runs."""
         with self._lock:

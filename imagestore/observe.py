@@ -1,7 +1,7 @@
 """What happens during long work, as typed events.
 
-An observer is any callable that takes an event. It is called from several threads, must return quickly and must not raise;
-progress bars, ``--progress json`` and an embedder's metrics are all observers.
+An observer is any callable that takes an event. It is called from several threads, must return quickly and must not
+raise; progress bars, ``--progress json`` and an embedder's metrics are all observers.
 """
 
 from __future__ import annotations

@@ -115,6 +115,5 @@ def main(arguments: list[str] | None = None) -> int:
         return ExitStatus.FAILURE
 
 
-def _terminate(signum: int, frame: object) -> None:
+def _terminate(_signum: int, _frame: object) -> None:
     raise KeyboardInterrupt
-

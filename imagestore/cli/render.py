@@ -1,7 +1,7 @@
 """The one renderer: tables for people, JSON for programs.
 
-Whatever came from a registry, a file or a user may hold terminal control characters; tables and messages escape them, JSON
-is written in ASCII.
+Whatever came from a registry, a file or a user may hold terminal control characters; tables and messages escape them,
+JSON is written in ASCII.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def size(byte_count: int) -> str:
     value = float(byte_count)
     for unit in _UNITS:
         if value < 1024 or unit == _UNITS[-1]:
-            return f"{byte_count}B" if unit == "B" else f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}{unit}"
+            decimals = 2 if value < 10 else 1 if value < 100 else 0
+            return f"{byte_count}B" if unit == "B" else f"{value:.{decimals}f}{unit}"
         value /= 1024
     raise AssertionError("unreachable")
 

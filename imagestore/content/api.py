@@ -1,0 +1,150 @@
+"""The content port: read side, ingest side, manage side.
+
+Life of content: a writer is opened under an ingest name; bytes are appended; the writer is closed (the ingest stays
+and can be resumed at its offset) or committed (size and digest are verified, and from then on the blob is visible to
+readers, never changes, and lives until it is deleted). The words and the behaviour are containerd's (core/content).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+    from typing import BinaryIO, Self
+
+    from imagestore.cancel import CancelToken
+    from imagestore.digest import Digest
+
+
+@dataclass(frozen=True, slots=True)
+class ContentInfo:
+    """A blob in the store: ``size`` in bytes, ``modified_at`` in seconds since 1970."""
+
+    digest: Digest
+    size: int
+    modified_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class IngestStatus:
+    """An unfinished write.
+
+    Attributes:
+        ref: its name.
+        offset: bytes written so far.
+        total: bytes expected, 0 when unknown.
+        started_at: seconds since 1970.
+        updated_at: seconds since 1970.
+    """
+
+    ref: str
+    offset: int
+    total: int
+    started_at: float
+    updated_at: float
+
+
+class IngestWriter(Protocol):
+    """Appends to one ingest; holds its lock until closed. Not for several threads at once."""
+
+    @property
+    def offset(self) -> int:
+        """Bytes written so far; a resumed ingest starts above 0."""
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Append bytes.
+
+        Raises:
+            StoreFullError: no space is left; the ingest stays as long as it got.
+        """
+
+    def truncate(self) -> None:
+        """Start again from nothing."""
+
+    def commit(self, expected: Digest, size: int) -> None:
+        """Verify and publish, then close.
+
+        Raises:
+            SizeMismatchError, DigestMismatchError: the ingest stays, and the writer stays open, as in containerd.
+            AlreadyExistsError: the blob is there already; the ingest is gone. Callers take it as success.
+        """
+
+    def abort(self) -> None:
+        """Throw the ingest away and close."""
+
+    def close(self) -> None:
+        """Let go; what is written stays and can be resumed."""
+
+    def __enter__(self) -> Self:
+        """Close at the end of the block."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        """Close."""
+
+
+class ContentStore(Protocol):
+    """Bytes by digest."""
+
+    def exists(self, digest: Digest) -> bool:
+        """Whether the blob is here."""
+
+    def info(self, digest: Digest) -> ContentInfo:
+        """Size and time of a blob.
+
+        Raises:
+            ContentNotFoundError: it isn't here.
+        """
+
+    def path(self, digest: Digest) -> Path:
+        """Where the blob's file is, for readers that want a path; never write to it.
+
+        Raises:
+            ContentNotFoundError: it isn't here.
+        """
+
+    def open(self, digest: Digest) -> BinaryIO:
+        """The blob, opened for reading.
+
+        Raises:
+            ContentNotFoundError: it isn't here.
+        """
+
+    def read(self, digest: Digest, *, limit_bytes: int) -> bytes:
+        """A small blob whole, hashed again on the way.
+
+        Raises:
+            ContentNotFoundError: it isn't here.
+            IntegrityError: the file is damaged or longer than the limit.
+        """
+
+    def walk(self) -> Iterator[ContentInfo]:
+        """Every blob, in no particular order."""
+
+    def delete(self, digest: Digest) -> int:
+        """Remove a blob and return the bytes freed; 0 when it wasn't there."""
+
+    def writer(self, ref: str, *, expected: Digest, total: int, cancel: CancelToken) -> IngestWriter:
+        """Open an ingest, waiting while another writer (thread or process) holds it.
+
+        Args:
+            ref: name of the ingest.
+            expected: digest the content will have.
+            total: its size in bytes.
+            cancel: ends the wait.
+
+        Raises:
+            AlreadyExistsError: the blob is here, perhaps because the other writer finished it.
+            OperationCancelledError: cancelled while waiting.
+        """
+
+    def statuses(self) -> Iterator[IngestStatus]:
+        """Every unfinished ingest."""
+
+    def abort(self, ref: str) -> bool:
+        """Throw an ingest away unless a writer holds it; say whether it is gone."""

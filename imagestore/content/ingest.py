@@ -1,0 +1,209 @@
+"""Ingests: unfinished writes on disk, in containerd's form, resumable by any process.
+
+    ingest/<sha256 of the ref>/ref         the ingest's name
+                              /data        the bytes so far; its size is the offset
+                              /startedat   RFC 3339 with nanoseconds
+                              /updatedat   the same
+                              /total       decimal, only when known
+
+The order of a commit is the store's promise: data synced, size and digest verified, made read-only, renamed, folder
+synced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.api import IngestStatus
+from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
+from imagestore.digest import Digest, new_hash
+from imagestore.errors import AlreadyExistsError, DigestMismatchError, SizeMismatchError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from imagestore.content.locks import FileLock
+
+_READ_BYTES: Final = 1024 * 1024
+
+
+def ingest_name(ref: str) -> str:
+    """The folder of an ingest: lower-case sha256 of its name, whatever the content's algorithm.
+
+    >>> ingest_name("hello-ref")[:12]
+    '9e2b3b72513e'
+    """
+    return hashlib.sha256(ref.encode()).hexdigest()
+
+
+def read_status(directory: Path) -> IngestStatus | None:
+    """What an ingest's folder says; None when it isn't one (or is just being made or removed)."""
+    try:
+        ref = (directory / "ref").read_text("utf-8")
+        data = os.stat(directory / "data")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return IngestStatus(
+        ref=ref,
+        offset=data.st_size,
+        total=_read_total(directory),
+        started_at=_read_time(directory / "startedat", data.st_mtime),
+        updated_at=max(_read_time(directory / "updatedat", 0.0), data.st_mtime),
+    )
+
+
+class LocalIngestWriter:
+    """Writes one ingest; made by LocalContentStore.writer(), which already holds the lock.
+
+    Args:
+        directory: the ingest's folder; made, or resumed when it holds the same name and total.
+        blobs: the folder of all blobs.
+        ref: name of the ingest.
+        expected: digest the content will have; its algorithm is used for hashing on the way.
+        total: size in bytes, 0 when unknown.
+        lock: released by close().
+    """
+
+    def __init__(self, directory: Path, blobs: Path, *, ref: str, expected: Digest, total: int, lock: FileLock) -> None:
+        self._directory = directory
+        self._data = directory / "data"
+        self._blobs = blobs
+        self._ref = ref
+        self._lock = lock
+        self._algorithm = expected.algorithm
+        self._hash = new_hash(expected.algorithm)
+        self._offset = 0
+        self._descriptor = -1
+        with translated("open ingest", directory):
+            if not self._can_resume(total):
+                self._create(total)
+            self._descriptor = os.open(self._data, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            self._rehash()
+
+    @property
+    def offset(self) -> int:
+        """Bytes written so far."""
+        return self._offset
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Append bytes."""
+        rest = memoryview(chunk)
+        with translated("write ingest", self._data):
+            while rest:
+                written = os.write(self._descriptor, rest)
+                self._hash.update(rest[:written])
+                self._offset += written
+                rest = rest[written:]
+
+    def truncate(self) -> None:
+        """Start again from nothing."""
+        with translated("truncate ingest", self._data):
+            os.ftruncate(self._descriptor, 0)
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+        self._offset = 0
+        self._hash = new_hash(self._algorithm)
+
+    def commit(self, expected: Digest, size: int) -> None:
+        """Verify and publish, then close."""
+        if self._offset != size:
+            raise SizeMismatchError(str(expected), expected=size, actual=self._offset)
+        actual = Digest(self._algorithm, self._hash.hexdigest())
+        if actual != expected:
+            raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(actual))
+        with translated("commit", self._data):
+            os.fsync(self._descriptor)
+            folder = self._blobs / expected.algorithm
+            make_directory(folder)
+            target = folder / expected.encoded
+            if target.exists():
+                self.abort()
+                raise AlreadyExistsError(f"content {expected} is in the store already")
+            os.fchmod(self._descriptor, 0o444)
+            os.rename(self._data, target)
+            sync_directory(folder)
+            self.abort()
+
+    def abort(self) -> None:
+        """Throw the ingest away and close."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._let_go()
+
+    def close(self) -> None:
+        """Let go; what is written stays and can be resumed."""
+        if self._descriptor < 0:
+            return
+        # The bytes are kept even if the note about when they came can't be.
+        with contextlib.suppress(OSError):
+            os.fsync(self._descriptor)
+            replace_text(self._directory / "updatedat", _now())
+        self._let_go()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    def _let_go(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self._lock.release()
+
+    def _can_resume(self, total: int) -> bool:
+        status = read_status(self._directory)
+        if status is None or status.ref != self._ref:
+            return False
+        fits = not total or status.offset <= total
+        return fits and (not total or not status.total or status.total == total)
+
+    def _create(self, total: int) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(0o755)
+        now = _now()
+        replace_text(self._directory / "startedat", now)
+        replace_text(self._directory / "updatedat", now)
+        if total > 0:
+            replace_text(self._directory / "total", str(total))
+        replace_text(self._directory / "ref", self._ref)
+
+    def _rehash(self) -> None:
+        """Read what is there, so that the running digest covers it; a hash's state can't be kept on disk."""
+        while chunk := os.read(self._descriptor, _READ_BYTES):
+            self._hash.update(chunk)
+            self._offset += len(chunk)
+
+
+def _now() -> str:
+    nanoseconds = time.time_ns()
+    moment = datetime.fromtimestamp(nanoseconds // 10**9, UTC)
+    fraction = f"{nanoseconds % 10**9:09d}".rstrip("0")
+    return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{fraction}" if fraction else "") + "Z"
+
+
+def _read_total(directory: Path) -> int:
+    try:
+        text = (directory / "total").read_text("ascii")
+    except (OSError, UnicodeDecodeError):
+        return 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+
+
+def _read_time(path: Path, default: float) -> float:
+    try:
+        text = path.read_text("ascii")
+        whole, _, fraction = text.removesuffix("Z").partition(".")
+        moment = datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
+        return moment.timestamp() + (float(f"0.{fraction}") if fraction.isdigit() else 0.0)
+    except (OSError, ValueError):
+        return default

@@ -1,0 +1,162 @@
+"""The content store on disk, in containerd's local layout byte for byte.
+
+    <root>/blobs/<algorithm>/<hex>    0444, complete and verified from the moment the name exists
+    <root>/ingest/<hash of the ref>/  unfinished writes, see ``ingest``
+
+The folder itself is the truth about what content exists; nothing else has to agree for a reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imagestore.content.api import ContentInfo, IngestStatus
+from imagestore.content.disk import make_directory, translated
+from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_status
+from imagestore.content.locks import FileLock
+from imagestore.digest import VERIFIABLE, Digest, verify
+from imagestore.errors import (
+    AlreadyExistsError,
+    ContentNotFoundError,
+    InvalidDigestError,
+    InvalidInputError,
+    SizeMismatchError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+    from imagestore.cancel import CancelToken
+
+
+class LocalContentStore:
+    """Content in a folder that any number of processes share.
+
+    Args:
+        root: holds ``blobs`` and ``ingest``; made when missing.
+        locks: folder for lock files, on the same machine; made when missing.
+
+    Raises:
+        StoreReadOnlyError, StoreFullError, StoreError: the folders can't be made.
+    """
+
+    def __init__(self, root: Path, locks: Path) -> None:
+        self.root = root
+        self._blobs = root / "blobs"
+        self._ingests = root / "ingest"
+        self._locks = locks
+        with translated("make the content folders", root):
+            for directory in (self._blobs / "sha256", self._ingests, locks):
+                make_directory(directory)
+
+    def exists(self, digest: Digest) -> bool:
+        """Whether the blob is here."""
+        return self._blob(digest).is_file()
+
+    def info(self, digest: Digest) -> ContentInfo:
+        """Size and time of a blob."""
+        path = self.path(digest)
+        status = os.stat(path)
+        return ContentInfo(digest, status.st_size, status.st_mtime)
+
+    def path(self, digest: Digest) -> Path:
+        """Where the blob's file is."""
+        path = self._blob(digest)
+        if not path.is_file():
+            raise ContentNotFoundError(f"content {digest} is not in the store at {self.root}")
+        return path
+
+    def open(self, digest: Digest) -> BinaryIO:
+        """The blob, opened for reading."""
+        try:
+            return open(self._blob(digest), "rb")
+        except FileNotFoundError as error:
+            raise ContentNotFoundError(f"content {digest} is not in the store at {self.root}") from error
+
+    def read(self, digest: Digest, *, limit_bytes: int) -> bytes:
+        """A small blob whole, hashed again on the way."""
+        with self.open(digest) as blob:
+            data = blob.read(limit_bytes + 1)
+        if len(data) > limit_bytes:
+            raise SizeMismatchError(f"content {digest}", expected=limit_bytes, actual=len(data))
+        verify(data, digest, what=f"content {digest} at rest")
+        return data
+
+    def walk(self) -> Iterator[ContentInfo]:
+        """Every blob, in no particular order; files that aren't named by a digest are left alone."""
+        for algorithm in sorted(VERIFIABLE):
+            with contextlib.suppress(FileNotFoundError), os.scandir(self._blobs / algorithm) as entries:
+                for entry in entries:
+                    with contextlib.suppress(InvalidDigestError, FileNotFoundError):
+                        digest = Digest.parse(f"{algorithm}:{entry.name}")
+                        status = entry.stat(follow_symlinks=False)
+                        yield ContentInfo(digest, status.st_size, status.st_mtime)
+
+    def delete(self, digest: Digest) -> int:
+        """Remove a blob and return the bytes freed; 0 when it wasn't there."""
+        path = self._blob(digest)
+        with translated("delete", path):
+            try:
+                freed = os.stat(path).st_size
+                os.unlink(path)
+            except FileNotFoundError:
+                return 0
+        return freed
+
+    def writer(self, ref: str, *, expected: Digest, total: int, cancel: CancelToken) -> LocalIngestWriter:
+        """Open an ingest, waiting while another writer (thread or process) holds it."""
+        if not ref:
+            raise InvalidInputError("an ingest needs a name")
+        lock = self._lock(ref)
+        lock.acquire(cancel)
+        try:
+            if self.exists(expected):
+                raise AlreadyExistsError(f"content {expected} is in the store already")
+            directory = self._ingests / ingest_name(ref)
+            return LocalIngestWriter(directory, self._blobs, ref=ref, expected=expected, total=total, lock=lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def statuses(self) -> Iterator[IngestStatus]:
+        """Every unfinished ingest."""
+        with os.scandir(self._ingests) as entries:
+            for entry in entries:
+                status = read_status(Path(entry.path))
+                if status is not None:
+                    yield status
+
+    def abort(self, ref: str) -> bool:
+        """Throw an ingest away unless a writer holds it; say whether it is gone."""
+        with self._lock(ref) as lock:
+            if not lock.try_acquire():
+                return False
+            with translated("remove ingest", self._ingests):
+                shutil.rmtree(self._ingests / ingest_name(ref), ignore_errors=True)
+            return True
+
+    def clear_locks(self) -> None:
+        """Remove lock files that killed processes left behind."""
+        with os.scandir(self._locks) as entries:
+            for entry in entries:
+                with FileLock(Path(entry.path)) as lock:
+                    lock.try_acquire()
+
+    def free_bytes(self) -> int:
+        """Space an unprivileged writer has left where the content lives."""
+        with translated("look at the free space", self.root):
+            status = os.statvfs(self.root)
+        return status.f_bavail * status.f_frsize
+
+    def _lock(self, ref: str) -> FileLock:
+        return FileLock(self._locks / f"ingest-{ingest_name(ref)}")
+
+    def _blob(self, digest: Digest) -> Path:
+        if not digest.is_verifiable:
+            raise ContentNotFoundError(f"content {digest}: algorithm {digest.algorithm} can't be verified or stored")
+        return self._blobs / digest.algorithm / digest.encoded

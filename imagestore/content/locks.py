@@ -1,0 +1,90 @@
+"""Advisory locks between processes (and threads): flock on a file that goes away with its last holder.
+
+State on disk has its lock on disk. flock belongs to the open file, so two opens exclude each other within one process
+too, and the kernel lets go when the holder dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.disk import translated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from imagestore.cancel import CancelToken
+
+# As containerd's client waits for a held ingest: random sleeps under a doubling ceiling.
+_FIRST_WAIT_SECONDS: Final = 0.016
+_LONGEST_WAIT_SECONDS: Final = 0.5
+
+
+class FileLock:
+    """An exclusive lock named by a path.
+
+    Args:
+        path: the lock's file; its folder must exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free; say whether it was."""
+        with translated("lock", self._path):
+            while True:
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    os.close(descriptor)
+                    return False
+                if _is_same_file(descriptor, self._path):
+                    self._descriptor = descriptor
+                    return True
+                # The holder before us removed the file between our open and our lock.
+                os.close(descriptor)
+
+    def acquire(self, cancel: CancelToken) -> None:
+        """Wait for the lock.
+
+        Raises:
+            OperationCancelledError: cancelled while waiting.
+        """
+        ceiling = _FIRST_WAIT_SECONDS
+        while not self.try_acquire():
+            cancel.wait(random.uniform(ceiling / 4, ceiling))  # noqa: S311 - jitter, not a secret
+            ceiling = min(ceiling * 2, _LONGEST_WAIT_SECONDS)
+
+    def release(self) -> None:
+        """Let go and remove the file; harmless when not held."""
+        if self._descriptor < 0:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self.release()
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    try:
+        ours, named = os.fstat(descriptor), os.stat(path)
+    except FileNotFoundError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)

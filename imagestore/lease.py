@@ -1,0 +1,67 @@
+"""Leases of running work: content is put under a lease before anybody looks whether it is there.
+
+That order is what makes collection safe: a collector either sees the digest leased and spares it, or has deleted it
+before the look, which then finds nothing and fetches. A lease outlives a killed process by its lifetime, so that the
+next try can resume; work that ends, well or badly, releases its lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from imagestore.digest import Digest
+    from imagestore.metadata.api import MetadataStore
+
+#: As containerd's temporary leases.
+LIFETIME_SECONDS: Final = 24 * 3600.0
+_RENEW_SECONDS: Final = 3600.0
+
+
+class HeldLease:
+    """A lease this process owns; for several threads."""
+
+    def __init__(self, metadata: MetadataStore, lease_id: str) -> None:
+        self.id = lease_id
+        self._metadata = metadata
+        self._lock = threading.Lock()
+        self._renewed_at = time.monotonic()
+
+    def hold(self, digests: Collection[Digest]) -> None:
+        """Put content under the lease.
+
+        Raises:
+            LeaseNotFoundError: somebody deleted the lease.
+        """
+        self._metadata.lease_content(self.id, digests)
+
+    def renew(self) -> None:
+        """Move the end on if the last renewal is an hour old; cheap enough to call for every chunk."""
+        if time.monotonic() - self._renewed_at < _RENEW_SECONDS:
+            return
+        with self._lock:
+            if time.monotonic() - self._renewed_at >= _RENEW_SECONDS:
+                self._metadata.renew_lease(self.id, lifetime_seconds=LIFETIME_SECONDS)
+                self._renewed_at = time.monotonic()
+
+
+@contextlib.contextmanager
+def held(metadata: MetadataStore, *, purpose: str) -> Iterator[HeldLease]:
+    """A new lease for a block of work, released when the block ends.
+
+    Args:
+        metadata: where the lease lives.
+        purpose: first part of its id, for people who list leases.
+    """
+    lease_id = f"{purpose}-{uuid.uuid4().hex}"
+    metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS)
+    try:
+        yield HeldLease(metadata, lease_id)
+    finally:
+        metadata.delete_lease(lease_id)

@@ -1,0 +1,63 @@
+"""The database's tables, and how an older version becomes the current one.
+
+Strict tables; ``user_version`` counts the steps taken. A step is never edited after a release: a new one is appended.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Step n brings a database from user_version n to n + 1.
+STEPS: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        """CREATE TABLE image (
+            reference TEXT NOT NULL,
+            handler TEXT NOT NULL CHECK (handler <> ''),
+            target TEXT NOT NULL,
+            manifest TEXT NOT NULL,
+            image_id TEXT NOT NULL,
+            platform TEXT NOT NULL,
+            wanted TEXT NOT NULL,
+            content_size INTEGER NOT NULL,
+            labels TEXT NOT NULL,
+            warnings TEXT NOT NULL,
+            created_at REAL NOT NULL,
+            updated_at REAL NOT NULL,
+            generation INTEGER NOT NULL,
+            PRIMARY KEY (reference, handler)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX image_by_id ON image (image_id)",
+        "CREATE INDEX image_by_generation ON image (generation)",
+        """CREATE TABLE image_root (
+            reference TEXT NOT NULL,
+            handler TEXT NOT NULL,
+            position INTEGER NOT NULL,
+            digest TEXT NOT NULL,
+            PRIMARY KEY (reference, handler, position),
+            FOREIGN KEY (reference, handler) REFERENCES image (reference, handler) ON DELETE CASCADE
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX image_root_by_digest ON image_root (digest)",
+        """CREATE TABLE edge (
+            parent TEXT NOT NULL,
+            child TEXT NOT NULL,
+            PRIMARY KEY (parent, child)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX edge_by_child ON edge (child)",
+        """CREATE TABLE lease (
+            id TEXT NOT NULL PRIMARY KEY,
+            created_at REAL NOT NULL,
+            expires_at REAL NOT NULL
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE lease_content (
+            lease TEXT NOT NULL REFERENCES lease (id) ON DELETE CASCADE,
+            digest TEXT NOT NULL,
+            PRIMARY KEY (lease, digest)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE TABLE counter (name TEXT NOT NULL PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+        "INSERT INTO counter VALUES ('generation', 0)",
+    ),
+)
+
+CURRENT: Final = len(STEPS)
+#: Marks our files (PRAGMA application_id); the letters "imgs".
+APPLICATION_ID: Final = 0x696D6773

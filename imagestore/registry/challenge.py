@@ -1,0 +1,164 @@
+"""Reads ``WWW-Authenticate`` (RFC 9110 section 11.6.1, with RFC 6750 for what Bearer's parameters mean).
+
+The field is a comma list of challenges, and a challenge holds a comma list of parameters, so a comma alone says nothing.
+Each list element is one of: nothing; ``name = value`` (belongs to the challenge before it); ``scheme``; ``scheme`` with a
+token68 or with its first parameter. An element is a parameter exactly when its first token is followed by ``=``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: All ``WWW-Authenticate`` fields of one answer together; real ones stay below 1 KiB.
+MAX_LENGTH: Final = 8192
+MAX_CHALLENGES: Final = 16
+MAX_PARAMETERS: Final = 32
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_SPACE: Final = re.compile(r"[ \t]*")
+_EMPTY_ELEMENTS: Final = re.compile(r"[ \t,]*")
+_EQUALS: Final = re.compile(r"[ \t]*=[ \t]*")
+# A token68 ends its list element; without the look-ahead "realm=x" would begin with the token68 "realm=".
+_TOKEN68: Final = re.compile(r"([A-Za-z0-9._~+/-]+=*)[ \t]*(?=,|\Z)")
+_QUOTED: Final = re.compile(r'"((?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[^\x00-\x08\x0a-\x1f\x7f])*)"')
+_ESCAPE: Final = re.compile(r"\\(.)")
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """One way in which a server lets a client prove who it is.
+
+    Attributes:
+        scheme: lower case, for example ``bearer``.
+        params: names in lower case with their unquoted values, in order; a name occurs once.
+        token68: the opaque argument some schemes have instead of parameters.
+
+    >>> parse_challenges(['Bearer realm="https://auth.example/t",scope="repository:a:pull,push"'])[0].get("scope")
+    'repository:a:pull,push'
+    """
+
+    scheme: str
+    params: tuple[tuple[str, str], ...] = ()
+    token68: str = ""
+
+    def get(self, name: str) -> str:
+        """Value of a parameter (name in lower case), or an empty text."""
+        return next((value for key, value in self.params if key == name), "")
+
+
+def parse_challenges(values: Iterable[str]) -> tuple[Challenge, ...]:
+    """Read every ``WWW-Authenticate`` field of one answer, in order.
+
+    Unknown schemes are returned as well; choosing is the caller's business.
+
+    Raises:
+        ProtocolError: the fields break the grammar, repeat a parameter, or exceed the limits of this module.
+    """
+    fields = list(values)
+    length = sum(map(len, fields))
+    if length > MAX_LENGTH:
+        raise ProtocolError(f"WWW-Authenticate: expected at most {MAX_LENGTH} characters, {length} came")
+    found: list[Challenge] = []
+    for field in fields:
+        found.extend(_Parser(field).parse())
+        if len(found) > MAX_CHALLENGES:
+            raise ProtocolError(f"WWW-Authenticate: expected at most {MAX_CHALLENGES} challenges, more came")
+    return tuple(found)
+
+
+class _Parser:
+    """A cursor over one field; every step either moves it on or raises."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.scheme = ""
+        self.params: dict[str, str] = {}
+        self.token68 = ""
+        self.done: list[Challenge] = []
+
+    def parse(self) -> list[Challenge]:
+        self._skip(_EMPTY_ELEMENTS)
+        while self.at < len(self.text):
+            self._element()
+            self._skip(_SPACE)
+            if self.at < len(self.text) and self.text[self.at] != ",":
+                raise self._fault("a comma")
+            self._skip(_EMPTY_ELEMENTS)
+        self._finish()
+        return self.done
+
+    def _element(self) -> None:
+        name = self._token("a scheme or a parameter name")
+        equals = _EQUALS.match(self.text, self.at)
+        if equals:
+            self.at = equals.end()
+            self._parameter(name)
+            return
+        self._finish()
+        self.scheme = name.lower()
+        spaces = self._skip(_SPACE)
+        if self.at == len(self.text) or self.text[self.at] == ",":
+            return
+        if not spaces:
+            raise self._fault("a space after the scheme")
+        opaque = _TOKEN68.match(self.text, self.at)
+        if opaque:
+            self.token68 = opaque.group(1)
+            self.at = opaque.end()
+            return
+        first = self._token("a parameter name")
+        equals = _EQUALS.match(self.text, self.at)
+        if not equals:
+            raise self._fault("'=' after a parameter name")
+        self.at = equals.end()
+        self._parameter(first)
+
+    def _parameter(self, name: str) -> None:
+        key = name.lower()
+        if not self.scheme or self.token68:
+            raise self._fault(f"a scheme before parameter {key[:40]!r}")
+        if key in self.params:
+            raise self._fault(f"parameter {key[:40]!r} only once")
+        if len(self.params) == MAX_PARAMETERS:
+            raise self._fault(f"at most {MAX_PARAMETERS} parameters")
+        self.params[key] = self._value()
+
+    def _value(self) -> str:
+        if self.text[self.at : self.at + 1] != '"':
+            return self._token("a value")
+        quoted = _QUOTED.match(self.text, self.at)
+        if not quoted:
+            raise self._fault("a closed quoted value without control characters")
+        self.at = quoted.end()
+        return _ESCAPE.sub(r"\1", quoted.group(1))
+
+    def _token(self, what: str) -> str:
+        found = _TOKEN.match(self.text, self.at)
+        if not found:
+            raise self._fault(what)
+        self.at = found.end()
+        return found.group()
+
+    def _skip(self, pattern: re.Pattern[str]) -> bool:
+        found = pattern.match(self.text, self.at)
+        moved = found is not None and found.end() > self.at
+        self.at = found.end() if found else self.at
+        return moved
+
+    def _finish(self) -> None:
+        if self.scheme:
+            self.done.append(Challenge(self.scheme, tuple(self.params.items()), self.token68))
+        if len(self.done) > MAX_CHALLENGES:
+            raise self._fault(f"at most {MAX_CHALLENGES} challenges")
+        self.scheme, self.params, self.token68 = "", {}, ""
+
+    def _fault(self, expected: str) -> ProtocolError:
+        return ProtocolError(f"WWW-Authenticate: at position {self.at}: expected {expected}")

@@ -1,0 +1,225 @@
+"""Credentials as values, where they came from, and the port through which authentication asks for them.
+
+A credential never travels without its provenance: a refused login is only repaired by someone who knows which file,
+member or helper it came from.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from imagestore.errors import InvalidInputError
+from imagestore.secret import Secret
+
+if TYPE_CHECKING:
+    from imagestore.cancel import CancelToken
+
+NO_SECRET: Final = Secret("")
+
+#: Docker Hub is known under four names; the first is the key Docker's tools write.
+HUB_LEGACY_KEY: Final = "https://index.docker.io/v1/"
+HUB_NAMES: Final = ("docker.io", "index.docker.io", "registry-1.docker.io")
+_MAX_SECRET: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What proves an identity to one registry.
+
+    Attributes:
+        username: empty for tokens.
+        password: goes to the registry (Basic) or to its token service.
+        identity_token: an OAuth2 refresh token; goes to the token service only.
+        registry_token: a ready bearer token; goes to the registry as it is.
+    """
+
+    username: str = ""
+    password: Secret = NO_SECRET
+    identity_token: Secret = NO_SECRET
+    registry_token: Secret = NO_SECRET
+
+    def __bool__(self) -> bool:
+        return bool(self.password or self.identity_token or self.registry_token)
+
+    def fingerprint(self, key: bytes) -> str:
+        """Tells two credentials apart without giving either away.
+
+        Args:
+            key: random, 16 to 64 bytes, kept by the caller; without it nothing can be tried against the result.
+        """
+        state = hashlib.blake2b(key=key, digest_size=16)
+        for part in (
+            self.username,
+            self.password.reveal(),
+            self.identity_token.reveal(),
+            self.registry_token.reveal(),
+        ):
+            data = part.encode("utf-8", "surrogatepass")
+            state.update(len(data).to_bytes(8, "big") + data)
+        return state.hexdigest()
+
+
+def checked(credential: Credential, what: str) -> Credential:
+    """The credential, if it can be sent.
+
+    Args:
+        credential: to check.
+        what: names it in the error.
+
+    Raises:
+        InvalidInputError: a member has control characters or is absurdly long, the user name has a colon.
+    """
+    for name, text in (
+        ("user name", credential.username),
+        ("password", credential.password.reveal()),
+        ("identity token", credential.identity_token.reveal()),
+        ("registry token", credential.registry_token.reveal()),
+    ):
+        if len(text) > _MAX_SECRET:
+            raise InvalidInputError(f"{what}: {name} is longer than {_MAX_SECRET} characters")
+        if any(character < " " or character == "\x7f" for character in text):
+            raise InvalidInputError(f"{what}: {name} has control characters (a line end, perhaps)")
+    if ":" in credential.username:
+        # RFC 7617 section 2: everything behind the first colon would be read as the password.
+        raise InvalidInputError(f"{what}: user name has a colon")
+    return credential
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A credential and where it was found; the provenance is fit for messages."""
+
+    credential: Credential
+    provenance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whose credentials are wanted.
+
+    Attributes:
+        host: as in a reference: lower case, with port unless it is the scheme's own; ``docker.io`` for Docker Hub.
+        repository: path below it; empty for the registry as such.
+    """
+
+    host: str
+    repository: str = ""
+
+    @property
+    def is_docker_hub(self) -> bool:
+        """Whether this is Docker Hub under one of its names."""
+        return self.host in HUB_NAMES
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Host names under which an entry counts, the most proper first."""
+        return HUB_NAMES if self.is_docker_hub else (self.host,)
+
+    @property
+    def shown(self) -> str:
+        """For messages."""
+        return f"{self.host}/{self.repository}" if self.repository else self.host
+
+
+class Outcome(enum.Enum):
+    """What came of looking at one place."""
+
+    USED = "used"
+    SHADOWED = "shadowed"
+    NO_FILE = "no file"
+    NO_ENTRY = "no entry"
+    NOT_ASKED = "not asked"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One place that was looked at, and why it was used or not; never holds a secret.
+
+    Attributes:
+        location: the file, or another name of the place.
+        member: the member inside it, or the helper program; may be empty.
+        outcome: in one word.
+        reason: in a sentence.
+    """
+
+    location: str
+    member: str
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What one source says about a target."""
+
+    found: Found | None
+    steps: tuple[Step, ...]
+
+
+class Source(Protocol):
+    """One place that may hold credentials."""
+
+    def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
+        """Look for the target.
+
+        Args:
+            target: whose credentials are wanted.
+            is_shadowed: an earlier source has answered already; look without running programs, only to explain.
+            cancel: ends a helper program.
+
+        Raises:
+            ConfigError: the place exists and can't be read, the entry is broken, or its helper program failed.
+            OperationCancelledError: cancelled while a helper ran.
+        """
+
+
+class CredentialLookup(Protocol):
+    """Where authentication gets credentials from."""
+
+    def lookup(self, target: Target, *, cancel: CancelToken, fresh: bool = False) -> Found | None:
+        """The credentials to use, or None for anonymous access.
+
+        Args:
+            target: whose credentials are wanted.
+            cancel: ends a helper program.
+            fresh: forget remembered answers of helpers; asked for after a refusal.
+
+        Raises:
+            ConfigError: the place exists and can't be read, the entry is broken, or its helper program failed.
+            OperationCancelledError: cancelled while a helper ran.
+        """
+
+
+class Anonymous:
+    """Never gives credentials; for ``--anonymous`` and for hosts that must not see any."""
+
+    def lookup(self, target: Target, *, cancel: CancelToken, fresh: bool = False) -> Found | None:  # noqa: ARG002
+        """None, always."""
+        return None
+
+
+class Explicit:
+    """Credentials given for one registry by hand; they come first, and no other host ever gets them.
+
+    Args:
+        found: the credential and who gave it.
+        host: the registry they are for, as in a reference.
+    """
+
+    def __init__(self, found: Found, host: str) -> None:
+        self._found = found
+        self._target = Target(host.lower())
+
+    def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:  # noqa: ARG002
+        """The credential, if the target is on its registry."""
+        place = self._found.provenance
+        if not set(target.names) & set(self._target.names):
+            reason = f"given for {self._target.host}, not for {target.host}"
+            return Findings(None, (Step(place, "", Outcome.NO_ENTRY, reason),))
+        if is_shadowed:
+            return Findings(None, (Step(place, "", Outcome.SHADOWED, "an earlier place has credentials"),))
+        return Findings(self._found, (Step(place, "", Outcome.USED, "given explicitly"),))

@@ -1,0 +1,75 @@
+"""TLS contexts from connection settings.
+
+The system's authorities are trusted, plus those the operator named for a host. A client certificate is presented to the
+host it was configured for and to no other (GHSA-whvf-jp7m-59f3); a private authority stays trusted for the hosts that host
+sends us to, because its token server and its storage usually share it.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from imagestore.config.hosts import ConnectionSettings
+from imagestore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from imagestore.registry.exchange import Origin
+
+
+def settings_towards(origin: Origin, *, home: Origin | None, settings: ConnectionSettings) -> ConnectionSettings:
+    """The part of a host's settings that holds for a destination.
+
+    Args:
+        origin: where a request goes.
+        home: the origin the settings were made for.
+        settings: that host's settings.
+    """
+    if home is None or origin == home:
+        return settings
+    # The same machine on another port (a token server, say) is as trusted as the host itself; any other isn't.
+    skip_verify = settings.skip_verify and origin.host == home.host
+    return replace(settings, client_pairs=(), skip_verify=skip_verify)
+
+
+def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
+    """A TLS client context.
+
+    Raises:
+        ConfigError: a certificate or key file can't be read or used.
+    """
+    context = ssl.create_default_context()
+    if not _has_system_roots():
+        import certifi
+
+        context.load_verify_locations(certifi.where())
+    for path in settings.ca_files:
+        try:
+            context.load_verify_locations(path)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"ca {path}: not a readable PEM file of certificates: {error}") from error
+    for certificate, key in settings.client_pairs:
+        try:
+            # An empty password: a key that needs one fails instead of asking on the terminal.
+            context.load_cert_chain(certificate, key or None, password="")  # noqa: S106
+        except (OSError, ssl.SSLError, ValueError) as error:
+            named = f"{certificate} with key {key}" if key else certificate
+            raise ConfigError(f"client certificate {named}: can't be used: {error}") from error
+    if settings.skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _has_system_roots() -> bool:
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile is not None:
+        return True
+    if paths.capath is None:
+        return False
+    try:
+        return bool(os.listdir(paths.capath))
+    except OSError:
+        return False

@@ -1,0 +1,62 @@
+"""What a registry address asks for (distribution-spec 1.1, the table of endpoints); a pure look at the path."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from imagestore.digest import Digest
+from imagestore.errors import InvalidDigestError
+
+_NAME: Final = r"(?P<name>[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*)"
+_FORMS: Final = (
+    ("manifest", re.compile(rf"/v2/{_NAME}/manifests/(?P<ref>[^/]{{1,300}})")),
+    ("upload", re.compile(rf"/v2/{_NAME}/blobs/uploads/(?P<ref>[^/]{{0,300}})")),
+    ("blob", re.compile(rf"/v2/{_NAME}/blobs/(?P<ref>[^/]{{1,300}})")),
+    ("tags", re.compile(rf"/v2/{_NAME}/tags/(?P<ref>list)")),
+    ("referrers", re.compile(rf"/v2/{_NAME}/referrers/(?P<ref>[^/]{{1,300}})")),
+)
+# Longest path that is looked at; a repository name has at most 255 characters.
+_MAX_PATH: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is asked for.
+
+    Attributes:
+        kind: ``ping``, ``catalog``, ``manifest``, ``blob``, ``upload``, ``tags``, ``referrers`` or ``other``.
+        repository: path of the repository; empty when there is none.
+        reference: tag, digest or upload id as written.
+
+    >>> read_target("/v2/library/python/manifests/3").reference
+    '3'
+    """
+
+    kind: str
+    repository: str = ""
+    reference: str = ""
+
+    @property
+    def digest(self) -> Digest | None:
+        """The reference as a digest, or None when it isn't one."""
+        try:
+            return Digest.parse(self.reference)
+        except InvalidDigestError:
+            return None
+
+
+def read_target(path: str) -> Target:
+    """Classify a path; never fails."""
+    if path in ("/v2/", "/v2"):
+        return Target("ping")
+    if path == "/v2/_catalog":
+        return Target("catalog")
+    if len(path) > _MAX_PATH:
+        return Target("other")
+    for kind, form in _FORMS:
+        found = form.fullmatch(path)
+        if found is not None:
+            return Target(kind, found["name"], found["ref"])
+    return Target("other")
