@@ -1,1 +1,96 @@
-"""imagestore"""
+"""A containerd-compatible image store and platform matcher: images by (reference, runtime handler).
+
+    import imagestore
+
+    config = imagestore.load_config("config.toml")
+    with imagestore.open("/var/lib/imagestore", config=config) as store:
+        image = store.pull("python:3", runtime_handler="runhcs-wcow-hypervisor")
+
+Importing this package loads neither the HTTP library nor the schema validator nor the database; each public name is
+looked up when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from imagestore._version import __version__
+
+if TYPE_CHECKING:
+    import os
+
+    from imagestore import errors as errors
+    from imagestore import platforms as platforms
+    from imagestore.cancel import CancelToken as CancelToken
+    from imagestore.config import Config as Config
+    from imagestore.digest import Digest as Digest
+    from imagestore.image import Image as Image
+    from imagestore.reference import Reference as Reference
+    from imagestore.store import ImageStore as ImageStore
+
+__all__ = [
+    "CancelToken",
+    "Config",
+    "Digest",
+    "Image",
+    "ImageStore",
+    "Reference",
+    "__version__",
+    "errors",
+    "load_config",
+    "open",
+    "platforms",
+]
+
+_HOMES = {
+    "CancelToken": "imagestore.cancel",
+    "Config": "imagestore.config",
+    "Digest": "imagestore.digest",
+    "Image": "imagestore.image",
+    "ImageStore": "imagestore.store",
+    "Reference": "imagestore.reference",
+}
+_MODULES = frozenset({"errors", "platforms"})
+
+
+def open(  # noqa: A001 - reads as imagestore.open(...)
+    root: str | os.PathLike[str], *, config: Config | None = None
+) -> ImageStore:
+    """Open the store in a folder, making it when missing; use it as a context manager, or close it.
+
+    Args:
+        root: the folder.
+        config: runtime handlers and their platforms; without one there is a single, default handler.
+
+    Raises:
+        StoreReadOnlyError, StoreFullError, StoreCorruptError: the folder can't be used.
+    """
+    from imagestore.store import ImageStore
+
+    return ImageStore(root, config=config)
+
+
+def load_config(path: str | os.PathLike[str]) -> Config:
+    """Read a containerd-style configuration file.
+
+    Raises:
+        ConfigError: names file, line and key.
+    """
+    from pathlib import Path
+
+    from imagestore import config
+
+    return config.load(Path(path))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"imagestore.{name}")
+    raise AttributeError(f"module 'imagestore' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

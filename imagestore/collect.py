@@ -1,9 +1,9 @@
 """Garbage collection: free what no image record and no lease needs, without hurting work in other processes.
 
 Mark once from all records and leases. Then sweep in batches: each batch holds the database's write lock, marks again
-from the leases and from the records that changed since (there are few), and deletes what is still garbage. Whoever wants
-a blob leases it before looking for it (see ``lease``), so either the batch sees the lease, or the other process finds
-the blob gone and fetches it. No writer waits for more than one batch.
+from the leases and from the records that changed since (there are few), and deletes what is still garbage. Whoever
+wants a blob leases it before looking for it (see ``lease``), so either the batch sees the lease, or the other process
+finds the blob gone and fetches it. No writer waits for more than one batch.
 """
 
 from __future__ import annotations

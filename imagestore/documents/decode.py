@@ -81,7 +81,7 @@ def validate(document: Mapping[str, Any], schema: str, what: str) -> None:
     validator = _validator(schema)
     faults = sorted(validator.iter_errors(document), key=lambda error: error.json_path)
     if faults:
-        shown = [f"{error.json_path}: {_shorten(error.message)}" for error in faults[:MAX_FAULTS]]
+        shown = [f"{error.json_path}: {_fault(error)}" for error in faults[:MAX_FAULTS]]
         raise DocumentError(what, shown)
 
 
@@ -117,6 +117,11 @@ class _RefusedError(ValueError):
 
 def _refuse(what: str, fault: str) -> NoReturn:
     raise DocumentError(what, [fault])
+
+
+def _fault(error: Any) -> str:
+    # "not" is how our schemas forbid the members of another kind of document (two readers could disagree which it is).
+    return "belongs to another kind of document" if error.validator == "not" else _shorten(error.message)
 
 
 def _shorten(text: str) -> str:

@@ -1,1 +1,56 @@
-"""platforms."""
+"""Platforms: what an image is for, what a host or guest runs, and whether the two fit.
+
+    >>> from imagestore import platforms
+    >>> node = platforms.default_for(platforms.parse("windows(10.0.17763)/amd64"))
+    >>> node.match(platforms.parse("windows(10.0.20348.1970)/amd64"))
+    False
+    >>> print(node.explain(platforms.parse("windows(10.0.20348.1970)/amd64")).rule)
+    os.version.build-exact
+
+A platform is a value (:class:`Platform`) and stays as it was written. Text goes in through :func:`parse` and out
+through :func:`format` and :func:`format_all`; :func:`normalize` gives the form in which platforms compare.
+
+A matcher answers three questions about a candidate: does it fit (``match``), is it better than another (``prefers``),
+and why (``explain``). Which one to use:
+
+* :func:`default_for`: what a node of some platform takes, Windows versions and macOS's Linux images included;
+* :func:`only`: one platform and what else its processor runs;
+* :func:`only_strict`, :func:`exact`: nothing but that platform;
+* :func:`only_os`, :func:`ordered`, :func:`any_of`, :func:`everything`: for listings, exports and unpacking.
+
+Answers are containerd's (containerd/platforms 1.0.0-rc.5) but for what :mod:`imagestore.platforms.differences` lists.
+:mod:`~imagestore.platforms.host` says what a machine is, :mod:`~imagestore.platforms.windows` which Windows build
+runs where.
+"""
+
+from __future__ import annotations
+
+from imagestore.platforms import host, windows
+from imagestore.platforms.default import default_for
+from imagestore.platforms.match import Matcher, any_of, everything, exact, only, only_os, only_strict, ordered
+from imagestore.platforms.normalize import normalize
+from imagestore.platforms.rules import Explanation, Rule
+from imagestore.platforms.spec import Platform
+from imagestore.platforms.specifier import format, format_all, parse, parse_all  # noqa: A004 - our public name
+
+__all__ = [
+    "Explanation",
+    "Matcher",
+    "Platform",
+    "Rule",
+    "any_of",
+    "default_for",
+    "everything",
+    "exact",
+    "format",
+    "format_all",
+    "host",
+    "normalize",
+    "only",
+    "only_os",
+    "only_strict",
+    "ordered",
+    "parse",
+    "parse_all",
+    "windows",
+]

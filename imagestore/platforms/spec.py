@@ -1,7 +1,7 @@
 """The platform of an image, a host or a guest, as a value.
 
-Members are those of the OCI image-spec (image-index.md, "platform" object) with Go's names as values. The value is kept as
-given; normalising it is a separate step, because text form and document keep the original spelling.
+Members are those of the OCI image-spec (image-index.md, "platform" object) with Go's names as values. The value is
+kept as given; normalising it is a separate step, because text form and document keep the original spelling.
 """
 
 from __future__ import annotations

@@ -1,18 +1,23 @@
 """Which network addresses a server may send us to.
 
-A registry names further addresses in redirects, token realms, ``Link`` headers and layer URLs. Following them blindly lets
-a stranger reach what only this machine can reach (SSRF: CVE-2026-33540, GHSA-28r5-37g7-p6mp and kin), so an address named
-by a *public* peer must itself be public. The judgement is on the address that is then connected to, after name
-resolution, never on the name alone: a name may resolve to anything, and to something else a moment later.
+A registry names further addresses in redirects, token realms, ``Link`` headers and layer URLs. Following them blindly
+lets a stranger reach what only this machine can reach (SSRF: CVE-2026-33540, GHSA-28r5-37g7-p6mp and kin), so an
+address named by a *public* peer must itself be public. The judgement is on the address that is then connected to,
+after name resolution, never on the name alone: a name may resolve to anything, and to something else a moment later.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from typing import Final
+import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from imagestore.registry.exchange import Origin
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+PRIVATE_HINT: Final = "a public registry may not send its clients to private addresses"
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 # Reserved for local use and not covered by is_global on every supported Python.
 _LOCAL_NETWORKS: Final = (
@@ -75,3 +80,30 @@ def is_loopback_name(host: str) -> bool:
         return True
     address = parse(host)
     return address is not None and address.is_loopback
+
+
+class PeerMemory:
+    """Remembers whether endpoints were met on public or private addresses; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._public: set[Origin] = set()
+        self._private: set[Origin] = set()
+
+    def note(self, origin: Origin, address: Address) -> None:
+        """An endpoint answered from this address."""
+        with self._lock:
+            (self._public if is_public(address) else self._private).add(origin)
+
+    def is_private(self, origin: Origin) -> bool:
+        """Whether an endpoint lives on a private network, so that it may name its neighbours there.
+
+        One public answer is enough for a no: a name may resolve to both.
+        """
+        if is_loopback_name(origin.host):
+            return True
+        literal = parse(origin.host)
+        if literal is not None:
+            return not is_public(literal)
+        with self._lock:
+            return origin in self._private and origin not in self._public

@@ -1,8 +1,9 @@
 """Reads ``WWW-Authenticate`` (RFC 9110 section 11.6.1, with RFC 6750 for what Bearer's parameters mean).
 
-The field is a comma list of challenges, and a challenge holds a comma list of parameters, so a comma alone says nothing.
-Each list element is one of: nothing; ``name = value`` (belongs to the challenge before it); ``scheme``; ``scheme`` with a
-token68 or with its first parameter. An element is a parameter exactly when its first token is followed by ``=``.
+The field is a comma list of challenges, and a challenge holds a comma list of parameters, so a comma alone says
+nothing. Each list element is one of: nothing; ``name = value`` (belongs to the challenge before it); ``scheme``;
+``scheme`` with a token68 or with its first parameter. An element is a parameter exactly when its first token is
+followed by ``=``.
 """
 
 from __future__ import annotations

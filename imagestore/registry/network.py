@@ -1,7 +1,7 @@
 """The network below HTTP: connects only where allowed, never blocks past a deadline, and stops when cancelled.
 
-The HTTP library's own time limits apply to each single read, so a peer that drips bytes never trips them, and none of its
-reads can be ended from another thread. Here every read and write passes one place, which
+The HTTP library's own time limits apply to each single read, so a peer that drips bytes never trips them, and none of
+its reads can be ended from another thread. Here every read and write passes one place, which
 
 - ends at the operation's deadline, and for a response head at a limit for the whole head;
 - can be ended at once by the cancel token, which shuts the socket down;
@@ -34,10 +34,10 @@ _LEAST_ATTEMPT_SECONDS: Final = 2.0
 class Exchange:
     """One request and its response on the network: whose it is, until when, and over which connection."""
 
-    def __init__(self, cancel: CancelToken, head_seconds: float | None) -> None:
+    def __init__(self, cancel: CancelToken, head_seconds: float) -> None:
         self._cancel = cancel
         self._lock = threading.Lock()
-        self._head_deadline = None if head_seconds is None else time.monotonic() + head_seconds
+        self._head_deadline: float | None = time.monotonic() + head_seconds
         self._stream: httpcore.NetworkStream | None = None
         self._is_over = False
         #: Whether the peer closed its side while we were reading.
@@ -55,9 +55,13 @@ class Exchange:
         return addresses.parse(str(found[0]).partition("%")[0]) if isinstance(found, tuple) and found else None
 
     @property
-    def has_connection(self) -> bool:
-        """Whether bytes went over a real connection."""
-        return self._stream is not None
+    def is_reading_head(self) -> bool:
+        """Whether a connection is there and the head of the response isn't complete."""
+        return self._stream is not None and self._head_deadline is not None
+
+    def check(self) -> None:
+        """Raise when the operation was cancelled or is past its deadline."""
+        self._cancel.check()
 
     def use(self, stream: httpcore.NetworkStream) -> None:
         """Note the connection about to be read or written.
@@ -175,7 +179,7 @@ class Network(httpcore.NetworkBackend):
             raise ProtocolError(
                 f"{host}: expected a public address, since a server named this host, found {', '.join(resolved)}",
                 host=host,
-                hint="a public registry may not send its clients to private addresses",
+                hint=addresses.PRIVATE_HINT,
             )
         return public
 

@@ -1,8 +1,9 @@
 """Which proxy a request goes through: the environment variables, read as Go's tools read them.
 
-``HTTP_PROXY``, ``HTTPS_PROXY``, ``NO_PROXY`` and their lower-case forms. ``NO_PROXY`` takes names (``example`` covers its
-subdomains, ``.example`` only those), addresses, CIDR networks, a port behind any of them, and ``*``. This machine itself
-is never reached through a proxy. (Python's HTTP libraries don't know CIDR here; users of container tools rely on it.)
+``HTTP_PROXY``, ``HTTPS_PROXY``, ``NO_PROXY`` and their lower-case forms. ``NO_PROXY`` takes names (``example`` covers
+its subdomains, ``.example`` only those), addresses, CIDR networks, a port behind any of them, and ``*``. This machine
+itself is never reached through a proxy. (Python's HTTP libraries don't know CIDR here; users of container tools rely
+on it.)
 """
 
 from __future__ import annotations

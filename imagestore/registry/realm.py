@@ -19,24 +19,17 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import AuthenticationError
-from imagestore.registry import addresses
-from imagestore.registry.exchange import Origin
+from imagestore.errors import AuthenticationError, ProtocolError
+from imagestore.registry import addresses, urls
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from imagestore.registry.exchange import Origin
+
 _MAX_LENGTH: Final = 2048
-# One strict grammar instead of a general URL parser: parsers that disagree about a host have been used to smuggle one
-# past a check. What may stand in path and query is RFC 3986's set.
-_URL: Final = re.compile(
-    r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?)(?::([0-9]{1,5}))?"
-    r"(/[a-z0-9._~:/@!$&'()*+,;=%-]*)?(\?[a-z0-9._~:/?@!$&'()*+,;=%-]*)?",
-    re.IGNORECASE,
-)
 # Resolvers read "127.1", "0x7f000001" and "2130706433" as addresses; browsers' rule: a host that ends in a number.
 _ENDS_IN_NUMBER: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)", re.IGNORECASE)
-_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 # Second labels under two-letter country domains where anybody can register a name below.
 _SECOND_LEVEL: Final = frozenset({"ac", "co", "com", "edu", "gob", "gov", "ne", "net", "nom", "or", "org"})
@@ -92,19 +85,15 @@ class Realm:
         Raises:
             AuthenticationError: it isn't an http(s) URL, is too long, or has userinfo or a fragment.
         """
-        found = _URL.fullmatch(text) if len(text) <= _MAX_LENGTH else None
-        if found is None:
+        if len(text) > _MAX_LENGTH or "#" in text:
             raise AuthenticationError(
-                "token service address: expected an http or https URL without user name and fragment, another text came"
+                f"token service address: expected a URL of at most {_MAX_LENGTH} characters without a fragment"
             )
-        scheme, host, port, path, query = found.groups()
-        scheme, host = scheme.lower(), host.lower().strip("[]")
-        if ":" in host and addresses.parse(host) is None:
-            raise AuthenticationError("token service address: expected an IPv6 address between the brackets")
-        number = int(port) if port else _DEFAULT_PORTS[scheme]
-        if not 0 < number < 65536:
-            raise AuthenticationError(f"token service address: expected a port from 1 to 65535, {number} came")
-        return cls(Origin(scheme, host, number), path or "/", (query or "")[1:])
+        try:
+            parts = urls.split(text)
+            return cls(urls.origin_of(text), parts.path or "/", parts.query)
+        except ProtocolError as error:
+            raise AuthenticationError(f"token service address: {error}") from error
 
     def __repr__(self) -> str:
         return f"Realm({self.origin}{self.path})"
@@ -137,9 +126,9 @@ def check_address(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, 
     if both_loopback:
         return
     address = addresses.parse(target.host)
-    if address is None and _ENDS_IN_NUMBER.fullmatch(target.host.rstrip(".")):
+    if address is None and _ENDS_IN_NUMBER.fullmatch(target.host):
         raise _refusal(registry, target, "its host is neither a name nor a plain address")
-    is_local_name = target.host == "localhost" or target.host.rstrip(".").endswith(".localhost")
+    is_local_name = target.host == "localhost" or target.host.endswith(".localhost")
     if is_local_name or (address is not None and not addresses.is_public(address)):
         raise _refusal(registry, target, "a token service on another host may not have a private or local address")
 
@@ -147,6 +136,7 @@ def check_address(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, 
 def is_same_party(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, str]] = frozenset()) -> bool:
     """Whether credentials for the registry may go to this token service without a word.
 
+    >>> from imagestore.registry.exchange import Origin
     >>> docker = Realm.parse("https://auth.docker.io/token")
     >>> is_same_party(docker, Origin("https", "registry-1.docker.io", 443))
     True
@@ -165,7 +155,7 @@ def is_same_party(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, 
 
 def _domain(host: str) -> str:
     """An estimate of the registrable domain, erring towards "different"; the real list is far too large to carry."""
-    host = host.rstrip(".")
+    host = host
     for shared in _SHARED:
         if host.endswith(f".{shared}"):
             return ".".join(host.split(".")[-(shared.count(".") + 2) :]) if shared != "amazonaws.com" else host

@@ -99,8 +99,8 @@ def merge_scopes(scopes: Iterable[Scope]) -> tuple[Scope, ...]:
 def wanted_scopes(repository: str, challenged: tuple[Scope, ...]) -> tuple[Scope, ...]:
     """What to ask a token service for, to read ``repository`` after a challenge.
 
-    A challenge that names a repository knows better than we do: behind a mirror the repository may have another name, and
-    some services refuse a list of which one scope means nothing to them. Without a repository (the ping) only the
+    A challenge that names a repository knows better than we do: behind a mirror the repository may have another name,
+    and some services refuse a list of which one scope means nothing to them. Without a repository (the ping) only the
     challenge counts.
     """
     if not repository or any(scope.type == REPOSITORY and scope.name for scope in challenged):

@@ -1,8 +1,8 @@
 """TLS contexts from connection settings.
 
 The system's authorities are trusted, plus those the operator named for a host. A client certificate is presented to the
-host it was configured for and to no other (GHSA-whvf-jp7m-59f3); a private authority stays trusted for the hosts that host
-sends us to, because its token server and its storage usually share it.
+host it was configured for and to no other (GHSA-whvf-jp7m-59f3); a private authority stays trusted for the hosts that
+host sends us to, because its token server and its storage usually share it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
     for certificate, key in settings.client_pairs:
         try:
             # An empty password: a key that needs one fails instead of asking on the terminal.
-            context.load_cert_chain(certificate, key or None, password="")  # noqa: S106
+            context.load_cert_chain(certificate, key or None, password="")
         except (OSError, ssl.SSLError, ValueError) as error:
             named = f"{certificate} with key {key}" if key else certificate
             raise ConfigError(f"client certificate {named}: can't be used: {error}") from error
@@ -63,13 +63,40 @@ def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
     return context
 
 
+def failure_in(error: BaseException) -> ssl.SSLError | None:
+    """The refused handshake behind a library's error, if that is what happened; a broken connection isn't.
+
+    Libraries wrap it as the argument or the cause of their own exception.
+    """
+    for candidate in (error, *error.args, error.__cause__):
+        if isinstance(candidate, ssl.SSLError) and not isinstance(
+            candidate, (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError)
+        ):
+            return candidate
+    return None
+
+
+def describe(failure: ssl.SSLError) -> str:
+    """Why a handshake failed, for people."""
+    if isinstance(failure, ssl.SSLCertVerificationError):
+        return f"the certificate is not accepted: {failure.verify_message}"
+    return str(failure.reason or "handshake failed").replace("_", " ").lower()
+
+
+def hint(failure: ssl.SSLError) -> str:
+    """What to do about a failed handshake."""
+    if isinstance(failure, ssl.SSLCertVerificationError):
+        return "if the registry has a private authority, name its file as 'ca' in the registry's hosts.toml"
+    if failure.reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"}:
+        return 'if the registry speaks plain HTTP, say so with server = "http://..." in its hosts.toml'
+    return ""
+
+
 def _has_system_roots() -> bool:
     paths = ssl.get_default_verify_paths()
-    if paths.cafile is not None:
+    if paths.cafile:
         return True
-    if paths.capath is None:
-        return False
     try:
-        return bool(os.listdir(paths.capath))
+        return bool(os.listdir(paths.capath or ""))
     except OSError:
         return False

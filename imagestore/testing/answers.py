@@ -1,7 +1,7 @@
 """Small answers in the words of the distribution-spec: error documents, JSON, and parts of a body for a Range.
 
-Range rules: RFC 9110 section 14. One range is served with 206; a list of ranges, another unit or nonsense is ignored and the
-whole body sent, as the RFC allows; an unsatisfiable range gets 416 with the true length.
+Range rules: RFC 9110 section 14. One range is served with 206; a list of ranges, another unit or nonsense is ignored
+and the whole body sent, as the RFC allows; an unsatisfiable range gets 416 with the true length.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Images in one line: manifests, indexes and what hangs on them, with digests that agree.
 
-``build_image`` makes one manifest with config and layers, ``build_index`` a set of them. Everything is a pure function of
-its arguments: the same call gives the same digests on every machine. ``family`` chooses OCI or Docker schema 2 documents
-over the same layers, so two calls give twins. Document rules are those of the OCI image-spec 1.1 and Docker's schema 2.
+``build_image`` makes one manifest with config and layers, ``build_index`` a set of them. Everything is a pure
+function of its arguments: the same call gives the same digests on every machine. ``family`` chooses OCI or Docker
+schema 2 documents over the same layers, so two calls give twins. Document rules are those of the OCI image-spec 1.1
+and Docker's schema 2.
 
 >>> image = build_index(["linux/amd64", "windows(10.0.20348.1970)/amd64"])
 >>> [str(manifest.platform.os) for manifest in image.manifests]

@@ -1,8 +1,8 @@
 """One exchange as values: what was asked, what is answered, and how the answer goes onto the wire.
 
-The engine turns a Request into a Reply and touches no socket. A Reply describes its delivery (pauses, pace, where it breaks
-off and how); each front end plays that description in its own way: the loopback server on a real socket, the httpx
-transport by raising what httpx raises in that case.
+The engine turns a Request into a Reply and touches no socket. A Reply describes its delivery (pauses, pace, where it
+breaks off and how); each front end plays that description in its own way: the loopback server on a real socket, the
+httpx transport by raising what httpx raises in that case.
 """
 
 from __future__ import annotations

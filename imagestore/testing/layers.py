@@ -1,8 +1,8 @@
 """Layers for test images: real tar archives, the same bytes on every machine.
 
-Compression goes through gzip's *stored* blocks (RFC 1951 section 3.2.4), written here by hand: any gzip reader takes them,
-and the digest doesn't depend on which zlib a Python was built with. Contents come from a seed (SHAKE-256). Windows layers
-have the ``Files/`` and ``Hives/`` top folders and the PAX attributes that Windows writes.
+Compression goes through gzip's *stored* blocks (RFC 1951 section 3.2.4), written here by hand: any gzip reader takes
+them, and the digest doesn't depend on which zlib a Python was built with. Contents come from a seed (SHAKE-256).
+Windows layers have the ``Files/`` and ``Hives/`` top folders and the PAX attributes that Windows writes.
 """
 
 from __future__ import annotations
@@ -99,24 +99,22 @@ def stored_gzip(data: bytes) -> bytes:
 
 
 def tar_of(files: Mapping[str, bytes], *, is_windows: bool = False) -> bytes:
-    """A deterministic tar archive: sorted names, time 0, owner 0, parent folders first."""
+    """A deterministic tar archive: sorted names, time 0, owner 0, parent folders first, no padding to a record."""
+    folders = {name[:at] for name in files for at in range(len(name)) if name[at] == "/"}
     out = io.BytesIO()
-    names = sorted(files)
-    folders = {name[:at] for name in names for at in range(len(name)) if name[at] == "/"}
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name in sorted({*folders, *names}):
-            info = tarfile.TarInfo(name)
-            is_folder = name in folders
-            info.mode = 0o755 if is_folder else 0o644
-            info.type = tarfile.DIRTYPE if is_folder else tarfile.REGTYPE
-            if is_windows:
-                # FILE_ATTRIBUTE_DIRECTORY and FILE_ATTRIBUTE_ARCHIVE.
-                info.pax_headers = {"MSWINDOWS.fileattr": "16" if is_folder else "32"}
-            if is_folder:
-                archive.addfile(info)
-            else:
-                info.size = len(files[name])
-                archive.addfile(info, io.BytesIO(files[name]))
+    for name in sorted({*folders, *files}):
+        info = tarfile.TarInfo(name)
+        is_folder = name in folders
+        info.mode = 0o755 if is_folder else 0o644
+        info.type = tarfile.DIRTYPE if is_folder else tarfile.REGTYPE
+        if is_windows:
+            # FILE_ATTRIBUTE_DIRECTORY and FILE_ATTRIBUTE_ARCHIVE.
+            info.pax_headers = {"MSWINDOWS.fileattr": "16" if is_folder else "32"}
+        data = b"" if is_folder else files[name]
+        info.size = len(data)
+        out.write(info.tobuf(tarfile.PAX_FORMAT))
+        out.write(data + bytes(-len(data) % tarfile.BLOCKSIZE))
+    out.write(bytes(2 * tarfile.BLOCKSIZE))
     return out.getvalue()
 
 

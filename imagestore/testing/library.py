@@ -1,7 +1,7 @@
 """The library: which images a recorded registry has, by logical host and repository.
 
-Registries keep content per repository, so a blob of one repository is unknown in another; the bytes themselves are shared.
-Docker Hub's API host names lead to the repositories of ``docker.io``, as clients expect.
+Registries keep content per repository, so a blob of one repository is unknown in another; the bytes themselves are
+shared. Docker Hub's API host names lead to the repositories of ``docker.io``, as clients expect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads ``os(version+feature)/architecture/variant`` literally, for builders.
 
-The kit must build platforms exactly as a test spells them, also odd ones, and stay independent of the parser that it helps
-to test; so nothing is normalised here and no host fills gaps.
+The kit must build platforms exactly as a test spells them, also odd ones, and stay independent of the parser that it
+helps to test; so nothing is normalised here and no host fills gaps.
 """
 
 from __future__ import annotations

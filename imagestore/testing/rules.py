@@ -1,8 +1,8 @@
 """The rules of a well-behaved registry: library and request in, reply out (distribution-spec 1.1, pull part).
 
 Decisions where the specification leaves a choice: an Accept header that doesn't cover the stored form gets 404
-MANIFEST_UNKNOWN (what Docker's registry does), never a conversion; pages of tags have a Link; referrers are computed from
-the ``subject`` members of what the repository holds.
+MANIFEST_UNKNOWN (what Docker's registry does), never a conversion; pages of tags have a Link; referrers are computed
+from the ``subject`` members of what the repository holds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class RegistryRules:
         if target.kind == "ping":
             return json_reply({}, kind="ping")
         if target.kind == "catalog":
-            return json_reply({"repositories": [path for host, path, _ in self._library.items() if host == request.host]})
+            return json_reply(
+                {"repositories": [path for host, path, _ in self._library.items() if host == request.host]}
+            )
         if request.method not in ("GET", "HEAD"):
             return error(405, "UNSUPPORTED", "this recorded registry is read-only")
         if target.kind == "other":
@@ -133,9 +135,7 @@ def _manifest(request: Request, target: Target, repository: Repository) -> Reply
             404, "MANIFEST_UNKNOWN", f"found {document.media_type}, which Accept does not allow", kind="manifest"
         )
     tag = f'"{digest}"'
-    fields = Fields.of(
-        {"Content-Type": document.media_type, "Docker-Content-Digest": str(digest), "ETag": tag, **_API}
-    )
+    fields = Fields.of({"Content-Type": document.media_type, "Docker-Content-Digest": str(digest), "ETag": tag, **_API})
     if request.fields.get("If-None-Match") == tag:
         return Reply(304, fields, kind="manifest", digest=digest)
     return Reply(200, fields, document.body, kind="manifest", digest=digest)

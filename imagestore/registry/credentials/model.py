@@ -16,6 +16,7 @@ from imagestore.secret import Secret
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
+    from imagestore.errors import ConfigError
 
 NO_SECRET: Final = Secret("")
 
@@ -72,16 +73,20 @@ def checked(credential: Credential, what: str) -> Credential:
     Raises:
         InvalidInputError: a member has control characters or is absurdly long, the user name has a colon.
     """
-    for name, text in (
-        ("user name", credential.username),
-        ("password", credential.password.reveal()),
-        ("identity token", credential.identity_token.reveal()),
-        ("registry token", credential.registry_token.reveal()),
+    for name, text, is_sent_encoded in (
+        ("user name", credential.username, False),
+        # Travels in base64 or percent-encoded, and Google's _json_key is a whole JSON file with its line ends.
+        ("password", credential.password.reveal(), True),
+        ("identity token", credential.identity_token.reveal(), False),
+        ("registry token", credential.registry_token.reveal(), False),
     ):
         if len(text) > _MAX_SECRET:
             raise InvalidInputError(f"{what}: {name} is longer than {_MAX_SECRET} characters")
-        if any(character < " " or character == "\x7f" for character in text):
+        if not is_sent_encoded and any(character < " " or character == "\x7f" for character in text):
             raise InvalidInputError(f"{what}: {name} has control characters (a line end, perhaps)")
+    token = credential.registry_token.reveal()
+    if not token.isascii() or " " in token:
+        raise InvalidInputError(f"{what}: registry token has characters that no header may carry")
     if ":" in credential.username:
         # RFC 7617 section 2: everything behind the first colon would be read as the password.
         raise InvalidInputError(f"{what}: user name has a colon")
@@ -116,7 +121,12 @@ class Target:
     @property
     def names(self) -> tuple[str, ...]:
         """Host names under which an entry counts, the most proper first."""
-        return HUB_NAMES if self.is_docker_hub else (self.host,)
+        if self.is_docker_hub:
+            return HUB_NAMES
+        if self.host.endswith(":443"):
+            return (self.host, self.host.removesuffix(":443"))
+        has_port = ":" in self.host.rpartition("]")[2]
+        return (self.host,) if has_port else (self.host, f"{self.host}:443")
 
     @property
     def shown(self) -> str:
@@ -154,10 +164,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What one source says about a target."""
+    """What one source says about a target.
+
+    Attributes:
+        found: the credential, if there is one.
+        steps: what was looked at, in order.
+        failure: why the search has to end here: a place that can't be read, a broken entry, a helper that failed.
+    """
 
     found: Found | None
     steps: tuple[Step, ...]
+    failure: ConfigError | None = None
 
 
 class Source(Protocol):
@@ -172,7 +189,6 @@ class Source(Protocol):
             cancel: ends a helper program.
 
         Raises:
-            ConfigError: the place exists and can't be read, the entry is broken, or its helper program failed.
             OperationCancelledError: cancelled while a helper ran.
         """
 
@@ -180,13 +196,12 @@ class Source(Protocol):
 class CredentialLookup(Protocol):
     """Where authentication gets credentials from."""
 
-    def lookup(self, target: Target, *, cancel: CancelToken, fresh: bool = False) -> Found | None:
+    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
         """The credentials to use, or None for anonymous access.
 
         Args:
             target: whose credentials are wanted.
             cancel: ends a helper program.
-            fresh: forget remembered answers of helpers; asked for after a refusal.
 
         Raises:
             ConfigError: the place exists and can't be read, the entry is broken, or its helper program failed.
@@ -197,7 +212,7 @@ class CredentialLookup(Protocol):
 class Anonymous:
     """Never gives credentials; for ``--anonymous`` and for hosts that must not see any."""
 
-    def lookup(self, target: Target, *, cancel: CancelToken, fresh: bool = False) -> Found | None:  # noqa: ARG002
+    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
         """None, always."""
         return None
 
@@ -214,7 +229,7 @@ class Explicit:
         self._found = found
         self._target = Target(host.lower())
 
-    def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:  # noqa: ARG002
+    def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
         """The credential, if the target is on its registry."""
         place = self._found.provenance
         if not set(target.names) & set(self._target.names):

@@ -1,0 +1,51 @@
+# Two commands are all a fresh machine needs: `make demo` and `make test`. They need python3 (3.11 or newer, with venv).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Tests spread over the processors; set JOBS=0 to run them in one process, for a debugger.
+JOBS ?= auto
+
+.PHONY: help demo test lint types format integration lock clean
+
+help:
+	@echo "make demo         one reference, two runtime handlers, two manifests; from recorded fixtures, no network"
+	@echo "make test         lint, types, floors, unit and property tests"
+	@echo "make integration  the same against real servers on loopback (installs Debian packages that are missing)"
+	@echo "make format       let ruff put the code in shape"
+	@echo "make lock         make requirements.lock anew from pyproject.toml"
+
+$(VENV)/ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "imagestore needs Python 3.11 or newer; say which with PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(VENV)/ready
+	$(BIN)/python -m imagestore.testing.demo
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check imagestore tests benchmarks
+	$(BIN)/ruff format --check imagestore tests benchmarks
+	$(BIN)/lint-imports --no-cache
+
+types: $(VENV)/ready
+	$(BIN)/mypy
+
+test: lint types
+	$(BIN)/pytest -n $(JOBS)
+
+integration: $(VENV)/ready
+	tests/integration/install-peers
+	$(BIN)/pytest tests/integration -m integration
+
+format: $(VENV)/ready
+	$(BIN)/ruff check --fix imagestore tests benchmarks
+	$(BIN)/ruff format imagestore tests benchmarks
+
+lock: $(VENV)/ready
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \
+	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -1,0 +1,202 @@
+"""``imagestore login``, ``logout`` and ``auth explain``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from imagestore.cli import render
+from imagestore.cli.context import output_option
+from imagestore.errors import ImageStoreError, InvalidInputError, InvalidReferenceError
+
+if TYPE_CHECKING:
+    from imagestore.cancel import CancelToken
+    from imagestore.registry.credentials.lookup import Explanation, Surroundings
+    from imagestore.registry.credentials.model import Credential
+
+_MAX_PASSWORD_BYTES: Final = 64 * 1024
+
+_auth_file_option = click.option(
+    "--auth-file",
+    metavar="FILE",
+    default="",
+    help="Only this file, in the containers tools' auth.json form. Default: REGISTRY_AUTH_FILE, else Docker's config.",
+)
+
+
+@click.command()
+@click.argument("host", default="docker.io")
+@click.option("-u", "--username", metavar="USER", help="User name; asked for on a terminal.")
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input; else it is asked for.")
+@click.option("--no-check", is_flag=True, help="Store without trying the credentials at the registry.")
+@_auth_file_option
+def login(host: str, username: str | None, password_stdin: bool, no_check: bool, auth_file: str) -> None:
+    """Check credentials at a registry and keep them.
+
+    HOST is docker.io by default. The password is never an argument, where every user of the machine could read it.
+    With a credential helper configured for the host, the helper keeps it.
+    """
+    from imagestore.cancel import CancelToken
+    from imagestore.registry.credentials import login as logins
+    from imagestore.registry.credentials.helper import HelperPool
+    from imagestore.registry.credentials.lookup import Surroundings
+
+    registry = _registry(host)
+    credential = _ask(registry, username, from_stdin=password_stdin)
+    surroundings, cancel = Surroundings.of_process(), CancelToken()
+    place = logins.place_for(surroundings, auth_file=auth_file)
+    if not no_check:
+        _check(registry, credential, cancel)
+    kept = logins.store_login(place, registry, credential, HelperPool(surroundings.environment), cancel=cancel)
+    print(render.printable(f"{registry}: login {'stored' if no_check else 'succeeded'}; kept in {kept}"))
+    _note_others(surroundings, registry, auth_file, cancel, expected=kept)
+
+
+@click.command()
+@click.argument("host", default="docker.io")
+@_auth_file_option
+def logout(host: str, auth_file: str) -> None:
+    """Forget the credentials that login keeps for a registry.
+
+    HOST is docker.io by default. Entries for namespaces below the host stay.
+    """
+    from imagestore.cancel import CancelToken
+    from imagestore.registry.credentials import login as logins
+    from imagestore.registry.credentials.helper import HelperPool
+    from imagestore.registry.credentials.lookup import Surroundings
+
+    registry = _registry(host)
+    surroundings, cancel = Surroundings.of_process(), CancelToken()
+    place = logins.place_for(surroundings, auth_file=auth_file)
+    removed = logins.remove_login(place, registry, HelperPool(surroundings.environment), cancel=cancel)
+    for where in removed:
+        print(render.printable(f"{registry}: removed from {where}"))
+    if not removed:
+        print(render.printable(f"{registry}: no login in {place.path}"))
+    _note_others(surroundings, registry, auth_file, cancel, expected="")
+
+
+@click.group()
+def auth() -> None:
+    """Show how registries are authenticated to."""
+
+
+@auth.command()
+@click.argument("reference")
+@_auth_file_option
+@output_option
+def explain(reference: str, auth_file: str, output: str) -> None:
+    """Show which credentials a pull of REFERENCE would use, and why not others; never a secret.
+
+    Credential helpers are asked as in a pull, up to the place that is used.
+    """
+    from imagestore.cancel import CancelToken
+    from imagestore.reference import Reference
+    from imagestore.registry.credentials.lookup import CredentialResolver
+
+    parsed = Reference.parse(reference)
+    explanation = CredentialResolver.standard(auth_file=auth_file).explain(parsed, cancel=CancelToken())
+    if output == "json":
+        render.dump_json(_document(str(parsed), explanation))
+    else:
+        rows = [(step.outcome.value, step.location, step.member, step.reason) for step in explanation.steps]
+        render.table(("OUTCOME", "PLACE", "MEMBER", "REASON"), rows)
+        if explanation.failure is None:
+            print(f"\n{parsed.familiar}: {_used(explanation)}")
+    if explanation.failure is not None:
+        raise explanation.failure
+
+
+def _used(explanation: Explanation) -> str:
+    if not explanation.provenance:
+        return "anonymous access; no place has credentials"
+    return render.printable(f"credentials from {explanation.provenance}")
+
+
+def _document(reference: str, explanation: Explanation) -> dict[str, object]:
+    return {
+        "reference": reference,
+        "host": explanation.target.host,
+        "repository": explanation.target.repository,
+        "credentials": explanation.provenance or None,
+        "failure": str(explanation.failure) if explanation.failure is not None else None,
+        "steps": [
+            {"outcome": step.outcome.value, "place": step.location, "member": step.member, "reason": step.reason}
+            for step in explanation.steps
+        ],
+    }
+
+
+def _registry(text: str) -> str:
+    """The registry's name as references have it; a pasted URL is cut to its host."""
+    from imagestore.reference import Reference
+    from imagestore.registry.credentials.docker_config import host_of
+
+    host = host_of(text.strip())
+    try:
+        parsed = Reference.parse(f"{host}/image")
+    except InvalidReferenceError as error:
+        raise InvalidInputError(f"registry {text!r}: expected a host name: {error.reason}") from error
+    if parsed.path not in ("image", "library/image"):
+        raise InvalidInputError(
+            f"registry {text!r}: expected a host with a dot or a port, or localhost",
+            hint=f"write {host}:443, if that host is meant",
+        )
+    return parsed.host
+
+
+def _ask(registry: str, username: str | None, *, from_stdin: bool) -> Credential:
+    from imagestore.registry.credentials.model import Credential, checked
+    from imagestore.secret import Secret
+
+    if from_stdin:
+        if not username:
+            raise click.UsageError("--password-stdin needs --username")
+        raw = sys.stdin.buffer.read(_MAX_PASSWORD_BYTES + 1)
+        if len(raw) > _MAX_PASSWORD_BYTES:
+            raise InvalidInputError(f"password: expected at most {_MAX_PASSWORD_BYTES} bytes on standard input")
+        try:
+            password = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError:
+            raise InvalidInputError("password: expected UTF-8 on standard input") from None
+    elif sys.stdin.isatty():
+        username = username or click.prompt("User name", err=True)
+        password = click.prompt(f"Password for {username} at {registry}", hide_input=True, err=True)
+    else:
+        raise click.UsageError("standard input is no terminal; give --username and --password-stdin")
+    if not password:
+        raise InvalidInputError("password: expected one, it is empty")
+    return checked(Credential(str(username), Secret(password)), "login")
+
+
+def _check(registry: str, credential: Credential, cancel: CancelToken) -> None:
+    from imagestore.registry.credentials.login import check_login
+    from imagestore.registry.endpoints import DirectEndpoints
+    from imagestore.registry.http import HttpxSender
+
+    endpoint = DirectEndpoints().endpoints(registry)[-1]
+    sender = HttpxSender()
+    try:
+        check_login(sender.bound(endpoint.origin, endpoint.connection), endpoint, credential, cancel=cancel)
+    finally:
+        sender.close()
+
+
+def _note_others(
+    surroundings: Surroundings, registry: str, auth_file: str, cancel: CancelToken, *, expected: str
+) -> None:
+    """Say so when a pull would use other credentials than the ones just kept, or still some after a logout."""
+    from imagestore.registry.credentials.lookup import CredentialResolver
+    from imagestore.registry.credentials.model import Target
+
+    try:
+        found = CredentialResolver.standard(auth_file=auth_file, surroundings=surroundings).lookup(
+            Target(registry), cancel=cancel
+        )
+    except ImageStoreError as error:
+        print(render.printable(f"note: a pull would fail to find credentials: {error}"), file=sys.stderr)
+        return
+    if found is not None and found.provenance != expected:
+        print(render.printable(f"note: pulls use the credentials in {found.provenance}"), file=sys.stderr)

@@ -1,0 +1,78 @@
+"""Images, descriptors and platforms as plain JSON values; the names are stable for programs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from imagestore import platforms
+from imagestore.reference import Reference
+
+if TYPE_CHECKING:
+    from imagestore.descriptor import Descriptor
+    from imagestore.image import Image
+    from imagestore.platforms import Platform
+
+
+def descriptor(value: Descriptor) -> dict[str, Any]:
+    """Media type, digest and size."""
+    return {"mediaType": value.media_type, "digest": str(value.digest), "size": value.size}
+
+
+def platform(value: Platform) -> dict[str, Any]:
+    """The members as the OCI image-spec names them, and the text form."""
+    members: dict[str, Any] = {"os": value.os, "architecture": value.architecture}
+    if value.variant:
+        members["variant"] = value.variant
+    if value.os_version:
+        members["os.version"] = value.os_version
+    if value.os_features:
+        members["os.features"] = list(value.os_features)
+    return {**members, "text": platforms.format_all(value)}
+
+
+def image(value: Image) -> dict[str, Any]:
+    """One record."""
+    record = value.record
+    return {
+        "reference": record.reference,
+        "runtimeHandler": record.handler,
+        "id": str(record.image_id),
+        "platform": platform(record.platform),
+        "wantedPlatform": record.wanted,
+        "target": descriptor(record.target),
+        "manifest": descriptor(record.manifest),
+        "size": record.content_size,
+        "labels": dict(record.labels),
+        "warnings": list(record.warnings),
+        "createdAt": _time(record.created_at),
+        "updatedAt": _time(record.updated_at),
+    }
+
+
+def image_in_full(value: Image) -> dict[str, Any]:
+    """One record with its config and its layers' files."""
+    manifest = value.manifest_document
+    config = value.config if manifest.is_image else None
+    diff_ids = config.diff_ids if config is not None else ()
+    layers = [
+        {**descriptor(layer), "path": str(path)} for layer, path in zip(value.layers, value.layer_paths, strict=True)
+    ]
+    for layer, diff_id in zip(layers, diff_ids, strict=False):
+        layer["diffId"] = str(diff_id)
+    return {
+        **image(value),
+        "layers": layers,
+        "config": None if config is None else {"created": config.created, **config.settings},
+    }
+
+
+def familiar(reference: str) -> tuple[str, str]:
+    """Name and tag (or shortened digest) as short as people write them."""
+    parsed = Reference.parse(reference)
+    tag = parsed.tag or "<none>"
+    return parsed.familiar_name, tag if parsed.digest is None else f"{tag}@{parsed.digest.short}"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,111 @@
+"""``imagestore images``, ``inspecti`` and ``rmi``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from imagestore.cli import describe, render
+from imagestore.cli.context import App, output_option, pass_app
+
+if TYPE_CHECKING:
+    from imagestore.image import Image
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--runtime-handler", metavar="H", help="Only images of this handler.")
+@click.option("-q", "--quiet", is_flag=True, help="Only image ids.")
+@click.option("--no-trunc", is_flag=True, help="Whole image ids.")
+@output_option
+@pass_app
+def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool, no_trunc: bool, output: str) -> None:
+    """List images, one line for each (image, runtime handler).
+
+    NAME limits the list to a reference, an image id or the beginning of one.
+    """
+    found = list(app.store.list(name=name, runtime_handler=runtime_handler))
+    if quiet:
+        for each in found:
+            print(each.id)
+    elif output == "json":
+        render.dump_json({"images": [describe.image(each) for each in found]})
+    else:
+        headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "IMAGE ID", "SIZE")
+        render.table(headings, (_row(each, whole_id=no_trunc) for each in found))
+
+
+@click.command()
+@click.argument("name")
+@click.option("--runtime-handler", metavar="H", help="This handler's image; by default the default handler's.")
+@output_option
+@pass_app
+def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> None:
+    """Show one image: manifest, config, platform, and its layers' files.
+
+    NAME is a reference, an image id or the beginning of one, or name@digest.
+    """
+    found = app.store.get(name, runtime_handler=runtime_handler)
+    shown = describe.image_in_full(found)
+    if output == "json":
+        render.dump_json(shown)
+        return
+    facts = [
+        ("reference", shown["reference"]),
+        ("runtime handler", shown["runtimeHandler"]),
+        ("image id", shown["id"]),
+        ("platform", shown["platform"]["text"]),
+        ("wanted platform", shown["wantedPlatform"]),
+        ("target", f"{shown['target']['digest']} ({shown['target']['mediaType']})"),
+        ("manifest", f"{shown['manifest']['digest']} ({shown['manifest']['mediaType']})"),
+        ("size", render.size(shown["size"])),
+        ("updated", shown["updatedAt"]),
+        *(("warning", warning) for warning in shown["warnings"]),
+        *(("layer", f"{layer['path']} ({render.size(layer['size'])})") for layer in shown["layers"]),
+    ]
+    render.table(("FIELD", "VALUE"), facts)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--runtime-handler", metavar="H", help="Only this handler's records.")
+@click.option("--all-handlers", is_flag=True, help="Every handler's records.")
+@click.option("--gc", "collect", is_flag=True, help="Free the bytes at once.")
+@output_option
+@pass_app
+def rmi(
+    app: App, names: tuple[str, ...], runtime_handler: str | None, all_handlers: bool, collect: bool, output: str
+) -> None:
+    """Remove images; 'imagestore gc' then frees their bytes.
+
+    NAMES are references, image ids, beginnings of ids, or name@digest. As in CRI an image goes with all its
+    references. Without --runtime-handler and --all-handlers an id means the image under every handler; a name means the
+    default handler's, or the others' when the default handler doesn't have it.
+    """
+    if runtime_handler is not None and all_handlers:
+        raise click.UsageError("--runtime-handler and --all-handlers exclude each other")
+    removed: list[tuple[str, str]] = []
+    for name in names:
+        gone = app.store.remove(name, runtime_handler=runtime_handler, all_handlers=all_handlers)
+        if not gone:
+            print(f"imagestore: {render.printable(name)}: not in the store, nothing removed", file=sys.stderr)
+        removed += gone
+    report = app.store.collect_garbage() if collect else None
+    freed = None if report is None else report.bytes_freed
+    if output == "json":
+        pairs = [{"reference": reference, "runtimeHandler": handler} for reference, handler in removed]
+        render.dump_json({"removed": pairs, "bytesFreed": freed})
+        return
+    for reference, handler in removed:
+        print(f"removed {reference} ({handler})")
+    if freed is not None:
+        print(f"freed {render.size(freed)}")
+
+
+def _row(image: Image, *, whole_id: bool) -> tuple[str, ...]:
+    name, tag = describe.familiar(image.reference)
+    shown = str(image.id) if whole_id else image.id.short
+    platform = describe.platform(image.platform)["text"]
+    return (name, tag, image.runtime_handler, platform, shown, render.size(image.size))

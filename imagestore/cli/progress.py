@@ -1,0 +1,133 @@
+"""Progress of a pull on standard error: bars on a terminal, plain lines elsewhere, or JSON lines for programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from imagestore.cli.render import printable, size
+from imagestore.media_types import Kind
+from imagestore.observe import (
+    BlobAdvanced,
+    BlobDone,
+    BlobStarted,
+    Noticed,
+    Resolved,
+    Selected,
+    SourceSwitched,
+    Waiting,
+    ignore,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.progress import Progress, TaskID
+
+    from imagestore.descriptor import Descriptor
+    from imagestore.observe import Event, Observer
+
+
+@contextlib.contextmanager
+def observer(style: str) -> Iterator[Observer]:
+    """An observer that shows progress while the block runs.
+
+    Args:
+        style: ``auto`` (bars on a terminal, else lines), ``bar``, ``plain``, ``json`` or ``none``.
+    """
+    if style == "auto":
+        style = "bar" if sys.stderr.isatty() else "plain"
+    if style == "bar":
+        with _bars() as bars:
+            yield bars
+    else:
+        yield {"plain": _print_line, "json": _print_json, "none": ignore}[style]
+
+
+def _print_line(event: Event) -> None:
+    text = _sentence(event)
+    if text:
+        print(printable(text), file=sys.stderr, flush=True)
+
+
+def _print_json(event: Event) -> None:
+    members: dict[str, Any] = {"event": type(event).__name__}
+    for name in event.__dataclass_fields__:
+        value = getattr(event, name)
+        plain = value if isinstance(value, str | int | float) else str(getattr(value, "digest", value))
+        members[name] = plain
+    print(json.dumps(members), file=sys.stderr, flush=True)
+
+
+def _sentence(event: Event) -> str:
+    """An event in words; empty for those that only bars show."""
+    match event:
+        case Resolved():
+            return f"{event.reference}: resolved to {event.target.digest}"
+        case Selected():
+            return f"{event.handler} wants {event.platform}: manifest {event.manifest.digest} ({event.reason})"
+        case BlobStarted() if event.offset:
+            return f"{_label(event.descriptor)}: going on at {size(event.offset)} of {size(event.descriptor.size)}"
+        case BlobDone() if event.fetched_bytes:
+            return f"{_label(event.descriptor)}: fetched {size(event.fetched_bytes)}"
+        case BlobDone():
+            return f"{_label(event.descriptor)}: here already"
+        case Waiting():
+            return f"{event.host}: waiting {event.seconds:.1f} s: {event.reason}"
+        case SourceSwitched():
+            return f"{event.failed_host}: {event.reason}; trying {event.next_host}"
+        case Noticed():
+            return f"note: {event.message}"
+        case _:
+            return ""
+
+
+def _label(descriptor: Descriptor) -> str:
+    return f"{'blob' if descriptor.kind is Kind.OTHER else descriptor.kind.value} {descriptor.digest.short}"
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Observer]:
+    # rich costs 90 ms to load; only a terminal pays.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(True), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        yield _Bars(progress)
+
+
+class _Bars:
+    """Draws one bar for each blob that comes; everything else is a line above them."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case BlobStarted():
+                label = printable(_label(event.descriptor))
+                with self._lock:
+                    key = str(event.descriptor.digest)
+                    if key not in self._tasks:
+                        self._tasks[key] = self._progress.add_task(label, total=event.descriptor.size)
+                    self._progress.update(self._tasks[key], completed=event.offset)
+            case BlobAdvanced():
+                self._move(str(event.digest), event.received)
+            case BlobDone() if event.fetched_bytes:
+                self._move(str(event.descriptor.digest), event.descriptor.size)
+            case _:
+                text = _sentence(event)
+                if text:
+                    self._progress.console.print(printable(text), markup=False, highlight=False)
+
+    def _move(self, key: str, completed: int) -> None:
+        with self._lock:
+            task = self._tasks.get(key)
+        if task is not None:
+            self._progress.update(task, completed=completed)

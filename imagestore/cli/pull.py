@@ -1,0 +1,88 @@
+"""``imagestore pull``."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import TYPE_CHECKING
+
+import click
+
+from imagestore.cli import describe, render
+from imagestore.cli.context import App, output_option, pass_app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imagestore.cancel import CancelToken
+
+
+@click.command()
+@click.argument("references", nargs=-1, required=True, metavar="REFERENCE...")
+@click.option(
+    "--runtime-handler",
+    "handlers",
+    metavar="H",
+    multiple=True,
+    help="Pull for this handler's platform and keep it under its name; may be repeated. "
+    "Default: the configured default handler.",
+)
+@click.option("--platform", metavar="P", help="Pull for this platform, for example 'windows(10.0.17763)/amd64'.")
+@click.option("--deadline", type=float, metavar="SECONDS", help="Give up after this time; what came can be resumed.")
+@click.option(
+    "--progress",
+    type=click.Choice(["auto", "bar", "plain", "json", "none"]),
+    default="auto",
+    show_default=True,
+    help="What to show on standard error; auto draws bars on a terminal and prints lines elsewhere.",
+)
+@output_option
+@pass_app
+def pull(
+    app: App,
+    references: tuple[str, ...],
+    handlers: tuple[str, ...],
+    platform: str | None,
+    deadline: float | None,
+    progress: str,
+    output: str,
+) -> None:
+    """Fetch an image for a runtime handler (or a platform) and keep it.
+
+    Of a multi-platform image only the manifest that the handler's sandbox can run is fetched. Content that another
+    handler's image has already is not fetched again.
+    """
+    from imagestore.cancel import CancelToken
+    from imagestore.cli import progress as shown
+
+    if handlers and platform is not None:
+        raise click.UsageError("--runtime-handler and --platform exclude each other")
+    token = CancelToken(deadline)
+    pulled = []
+    with _cancelled_by_signals(token), shown.observer(progress) as observer:
+        for reference in references:
+            for handler in handlers or ("",):
+                image = app.store.pull(
+                    reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
+                )
+                pulled.append(image)
+    if output == "json":
+        render.dump_json({"images": [describe.image(image) for image in pulled]})
+        return
+    for image in pulled:
+        print(f"{image.reference} ({image.runtime_handler}): {image.id}")
+
+
+@contextlib.contextmanager
+def _cancelled_by_signals(token: CancelToken) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the pull in order, so that sockets close and the lease is released."""
+
+    def cancel(_signum: int, _frame: object) -> None:
+        token.cancel("interrupted")
+
+    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,76 @@
+"""Looking a whole configuration over: every handler's platform, and everything that was found.
+
+A report has an error exactly when loading the file would be refused; what contradicts the host or Microsoft's matrices is a
+warning, since the file may be meant for another node.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagestore.config.findings import RefusalError, Severity
+from imagestore.config.load import read
+from imagestore.config.source import read_bytes
+from imagestore.platforms import host as host_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from imagestore.config.findings import Finding
+    from imagestore.config.model import Config
+    from imagestore.config.runtimes import HandlerPlatform
+    from imagestore.platforms.spec import Platform
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a check found.
+
+    Attributes:
+        host: the node's platform it was checked for.
+        config: None when it can't be loaded.
+        handlers: every handler with its platform, in file order; empty when it can't be loaded.
+        findings: errors first, then warnings, then notes, each in file order.
+    """
+
+    host: Platform
+    config: Config | None
+    handlers: tuple[HandlerPlatform, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether loading the file is refused."""
+        return self.config is None
+
+
+def check(path: str | os.PathLike[str], *, host: Platform | None = None) -> Report:
+    """Check a configuration file and everything it imports; never raises for what is in them.
+
+    Args:
+        path: of the main file.
+        host: the node to check for; this machine by default.
+    """
+    host = host or host_module.detect()
+    name = os.fspath(path)
+    try:
+        raw = read_bytes(name)
+    except RefusalError as error:
+        return Report(host, None, (), (error.finding,))
+    config, findings = read(raw, name, host)
+    return _report(host, config, findings)
+
+
+def check_config(config: Config) -> Report:
+    """Check a configuration that is loaded already."""
+    return _report(config.host, config, config.findings)
+
+
+def _report(host: Platform, config: Config | None, findings: Iterable[Finding]) -> Report:
+    handlers = () if config is None else tuple(config.handler_platform(name) for name in config.handlers)
+    found = [*findings, *(finding for handler in handlers for finding in handler.findings)]
+    order = list(Severity)
+    found.sort(key=lambda finding: (order.index(finding.severity), finding.location.file, finding.location.line or 0))
+    return Report(host, config, handlers, tuple(found))

@@ -1,0 +1,56 @@
+"""The platform that a handler's own tables declare, completed from the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from imagestore import platforms
+from imagestore.platforms.spec import Platform
+
+if TYPE_CHECKING:
+    from imagestore.config.handlers import GuestPlatform, PlatformText
+
+#: Where each member of a platform that is set came from, in words for people.
+Origin = dict[str, str]
+
+
+def complete(guest: GuestPlatform, *, host: Platform) -> tuple[Platform, Origin]:
+    """Complete a ``guest_platform`` table from the host, in normal form, with the origin of each member set."""
+    architecture, variant = guest.architecture, guest.variant
+    origin = {name: f"guest_platform at {location}" for name, location in guest.locations.items()}
+    if not guest.os:
+        origin["os"] = "host"
+    if not architecture:
+        architecture, variant = host.architecture, variant or host.variant
+        origin["architecture"] = "host"
+        origin.setdefault("variant", "host")
+    platform = Platform(guest.os or host.os, architecture, variant, guest.os_version, guest.os_features)
+    return _settled(platforms.normalize(platform, host=host), origin)
+
+
+def parse_text(text: PlatformText, *, host: Platform) -> tuple[Platform, Origin]:
+    """Parse a ``runtime_platforms`` specifier, with the origin of each member set.
+
+    Raises:
+        InvalidPlatformError: it can't be read.
+    """
+    platform = platforms.parse(text.text, host=host)
+    said = f"runtime_platforms at {text.location}"
+    origin = same_origin(platform, said)
+    if "/" not in text.text:
+        # One part is an operating system or an architecture, and the host gives the other.
+        is_os = platforms.normalize(Platform(text.text.partition("(")[0], ""), host=host).os == platform.os
+        given_by_host = ("architecture", "variant") if is_os else ("os",)
+        origin.update(dict.fromkeys(given_by_host, "host"))
+    return _settled(platform, origin)
+
+
+def same_origin(platform: Platform, origin: str) -> Origin:
+    """One origin for every member that is set."""
+    return {name: origin for name in platform.__slots__ if getattr(platform, name)}
+
+
+def _settled(platform: Platform, origin: Origin) -> tuple[Platform, Origin]:
+    """Drop origins of members that are empty; a variant that normalising added comes with its architecture."""
+    kept = {name: origin.get(name, origin["architecture"]) for name in platform.__slots__ if getattr(platform, name)}
+    return platform, kept

@@ -1,0 +1,98 @@
+"""What holds where a configuration is silent: containerd's built-in handlers, and a file to start from."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from imagestore.config.handlers import Isolation, RuntimeHandler
+from imagestore.config.known import RUNC_TYPE, RUNHCS_TYPE
+
+if TYPE_CHECKING:
+    from imagestore.platforms.spec import Platform
+
+RUNC: Final = "runc"
+RUNHCS_PROCESS: Final = "runhcs-wcow-process"
+RUNHCS_HYPERVISOR: Final = "runhcs-wcow-hypervisor"
+
+
+def default_name(host: Platform) -> str:
+    """The handler that an empty name stands for when no configuration names one.
+
+    >>> from imagestore.platforms.spec import Platform
+    >>> default_name(Platform("linux", "arm64"))
+    'runc'
+    """
+    return RUNHCS_PROCESS if host.os == "windows" else RUNC
+
+
+def built_in_handlers(host: Platform) -> dict[str, RuntimeHandler]:
+    """The handlers containerd knows on a host without being told, by name."""
+    if host.os != "windows":
+        return {RUNC: RuntimeHandler(RUNC, RUNC_TYPE)}
+    isolation = MappingProxyType({"SandboxIsolation": 1})
+    return {
+        RUNHCS_PROCESS: RuntimeHandler(RUNHCS_PROCESS, RUNHCS_TYPE, isolation=Isolation.PROCESS),
+        RUNHCS_HYPERVISOR: RuntimeHandler(
+            RUNHCS_HYPERVISOR, RUNHCS_TYPE, options=isolation, isolation=Isolation.HYPERVISOR
+        ),
+    }
+
+
+def default_text(host: Platform) -> str:
+    """A complete, commented configuration for a host; loading it gives what having no file gives.
+
+    Args:
+        host: the node's platform; decides between the Windows and the other text.
+    """
+    return _TEXT.format(handler=default_name(host), table=_WINDOWS if host.os == "windows" else _UNIX)
+
+
+_TEXT: Final = """\
+# imagestore reads containerd's own configuration file: point it at that, or write one like this.
+version = 3
+
+# More files, merged over this one in order. Relative to this file's folder; a path with * is a pattern.
+# imports = ["conf.d/*.toml"]
+
+[plugins."io.containerd.cri.v1.runtime".containerd]
+  # The handler that a request without a handler gets.
+  default_runtime_name = "{handler}"
+{table}
+[plugins."io.containerd.cri.v1.images"]
+  # The images' platform by handler, as a specifier: os(version)/architecture/variant. Without it, and without a
+  # guest_platform, a handler's images are chosen for the host.
+  # [plugins."io.containerd.cri.v1.images".runtime_platforms.{handler}]
+  #   platform    = "linux/amd64"
+  #   snapshotter = "overlayfs"
+"""
+
+_UNIX: Final = """
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+
+  # A handler whose sandbox is a virtual machine with a platform of its own. Members that are left out come from the
+  # host.
+  # [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.kata]
+  #   runtime_type = "io.containerd.kata.v2"
+  #   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.kata.guest_platform]
+  #     OS           = "linux"
+  #     Architecture = "amd64"
+"""
+
+_WINDOWS: Final = """
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runhcs-wcow-process]
+    runtime_type = "io.containerd.runhcs.v1"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runhcs-wcow-process.options]
+      SandboxIsolation = 0 # process: the image's build has to fit the host's
+
+  # A handler whose sandbox is a virtual machine with an older Windows: its images are chosen for that build.
+  # [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runhcs-wcow-hypervisor]
+  #   runtime_type = "io.containerd.runhcs.v1"
+  #   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runhcs-wcow-hypervisor.options]
+  #     SandboxIsolation = 1 # hypervisor
+  #   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runhcs-wcow-hypervisor.guest_platform]
+  #     OS           = "windows"
+  #     Architecture = "amd64"
+  #     OSVersion    = "10.0.17763"
+"""

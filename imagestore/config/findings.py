@@ -1,0 +1,117 @@
+"""What is said about a configuration: where, which key, what is wrong, and the mend.
+
+One rule holds for every kind of fault: a finding is an *error* exactly when loading refuses the file. Warnings and notes
+never stop a load.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+#: Longest piece of a user's text that a message repeats, in characters.
+_SHOWN_CHARACTERS: Final = 120
+
+
+class Severity(enum.Enum):
+    """How much a finding matters."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in a configuration file.
+
+    Attributes:
+        file: path as it was opened, or a name for text that came from elsewhere.
+        line: 1-based; 0 for the file as a whole; None when the key's line can't be told.
+
+    >>> str(Location("config.toml", 7)), str(Location("config.toml", 0)), str(Location("config.toml", None))
+    ('config.toml:7', 'config.toml', 'config.toml (line unknown)')
+    """
+
+    file: str
+    line: int | None
+
+    def __str__(self) -> str:
+        if self.line is None:
+            return f"{self.file} (line unknown)"
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+#: Where a value comes from that no file sets.
+BUILT_IN: Final = Location("built-in default", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault or remark.
+
+    Attributes:
+        severity: whether loading refuses the file for it.
+        location: where it is.
+        key: dotted key as TOML would write it; empty when the whole file is meant.
+        text: what is wrong: expected, and what came.
+        mend: what to change; empty when nothing needs to.
+    """
+
+    severity: Severity
+    location: Location
+    key: str
+    text: str
+    mend: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.location}: {self.key}: {self.text}" if self.key else f"{self.location}: {self.text}"
+
+
+class RefusalError(Exception):
+    """Carries the finding that ends a load out of the reading functions; never leaves this package.
+
+    Attributes:
+        finding: the error.
+    """
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(str(finding))
+        self.finding = finding
+
+
+def refusal(location: Location, key: str, text: str, mend: str = "") -> RefusalError:
+    """An error finding, ready to be raised."""
+    return RefusalError(Finding(Severity.ERROR, location, key, text, mend))
+
+
+def dotted(path: Sequence[str]) -> str:
+    """Write a key path as TOML does, quoting only the parts that need it; ASCII, so that a terminal can show it.
+
+    >>> dotted(["plugins", "io.containerd.cri.v1.runtime", "containerd"])
+    'plugins."io.containerd.cri.v1.runtime".containerd'
+    """
+    return ".".join(part if _BARE_KEY.fullmatch(part) else json.dumps(shorten(part)) for part in path)
+
+
+def shorten(text: str) -> str:
+    """Cut a user's text for a message."""
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def show(value: object) -> str:
+    """Quote a value for a message, on one line and not too long.
+
+    >>> show("a" * 200)[-5:], show(7)
+    ("aa...", '7')
+    """
+    if isinstance(value, str):
+        return repr(shorten(value))
+    return shorten(repr(value))

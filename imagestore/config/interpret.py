@@ -1,0 +1,276 @@
+"""From the merged tree to typed settings and handlers."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from imagestore import platforms
+from imagestore.config.findings import Finding, Location, Severity, dotted, show
+from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
+from imagestore.config.known import (
+    CONTAINERD_SECTION,
+    CRI_PLUGIN,
+    GUEST_MEMBERS,
+    HANDLER,
+    IMAGES_PLUGIN,
+    IMAGES_SECTION,
+    REGISTRY_SECTION,
+    RUNHCS_TYPE,
+    RUNTIME_PLATFORM,
+    RUNTIME_PLUGIN,
+    RUNTIME_SECTION,
+    TOP_LEVEL,
+    normal_member,
+    options_of,
+)
+from imagestore.config.model import Settings
+from imagestore.config.section import Section
+from imagestore.config.tree import Entry, plain
+from imagestore.errors import InvalidPlatformError
+from imagestore.platforms import normalize as normal
+from imagestore.platforms import windows, windows_releases
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.config.tree import Table
+    from imagestore.platforms.spec import Platform
+
+MAX_FEATURES: Final = 16
+_MAX_MEMBER_CHARACTERS: Final = 64
+#: What a specifier takes in each place, so that every platform has a text form that reads back.
+_MEMBER_FORMS: Final = {
+    "OS": re.compile(r"[A-Za-z0-9_-]+"),
+    "Architecture": re.compile(r"[A-Za-z0-9_.-]+"),
+    "Variant": re.compile(r"[A-Za-z0-9_.-]+"),
+    "OSVersion": re.compile(r"[A-Za-z0-9_.-]+"),
+    "OSFeatures": re.compile(r"[A-Za-z0-9_.-]+"),
+}
+_FIELDS: Final = {
+    "OS": "os",
+    "Architecture": "architecture",
+    "Variant": "variant",
+    "OSVersion": "os_version",
+    "OSFeatures": "os_features",
+}
+_ISOLATIONS: Final = {0: Isolation.PROCESS, 1: Isolation.HYPERVISOR}
+
+
+class Reading:
+    """What one pass over the tree found.
+
+    Args:
+        table: merged keys of version 3 or later.
+        name: of the main file.
+        host: completes partial platforms.
+        findings: gets what is found.
+
+    Attributes:
+        settings: of the images section.
+        handlers: by name, in file order.
+        default_name: ``default_runtime_name``, empty when not set, and where.
+    """
+
+    def __init__(self, table: Table, name: str, host: Platform, findings: list[Finding]) -> None:
+        self._host = host
+        self._findings = findings
+        top = Section(Entry(table, Location(name, 0)), (), TOP_LEVEL, findings)
+        plugins = top.section("plugins", None)
+        _check_plugin_names(plugins)
+        containerd = plugins.section(RUNTIME_PLUGIN, RUNTIME_SECTION).section("containerd", CONTAINERD_SECTION)
+        images = plugins.section(IMAGES_PLUGIN, IMAGES_SECTION)
+        self.settings = _settings(images)
+        self.default_name = PlatformText(
+            containerd.text("default_runtime_name"), containerd.location_of("default_runtime_name")
+        )
+        self._image_side = self._runtime_platforms(images)
+        runtimes = containerd.section("runtimes", None)
+        self.handlers = {name: self._handler(name, runtimes.section(name, HANDLER)) for name in runtimes.table}
+        for handler, section in self._image_side.items():
+            if handler not in self.handlers:
+                text = "there is no runtime handler of this name"
+                section.report(Severity.WARNING, "", text, f"add a table runtimes.{handler}, or remove this one")
+
+    def _runtime_platforms(self, images: Section) -> dict[str, Section]:
+        """Tables of ``runtime_platforms`` by handler, with those of containerd's misspelt migration below them."""
+        found: dict[str, Section] = {}
+        for name in ("runtime_platform", "runtime_platforms"):
+            tables = images.section(name, None)
+            if name == "runtime_platform" and tables.table:
+                text = "is what containerd's migration writes and containerd doesn't read; it is read here"
+                tables.report(Severity.WARNING, "", text, "rename it to runtime_platforms")
+            for handler, entry in tables.table.items():
+                if name == "runtime_platform" and isinstance(entry.value, dict):
+                    # There the migration leaves an object where a text belongs.
+                    kept = {key: held for key, held in entry.value.items() if isinstance(held.value, str)}
+                    entry = Entry(kept, entry.location)
+                found[handler] = Section(entry, (*tables.path, handler), RUNTIME_PLATFORM, self._findings)
+        return found
+
+    def _handler(self, name: str, section: Section) -> RuntimeHandler:
+        if not name:
+            section.report(Severity.WARNING, "", "no request can name a handler without a name", "give it a name")
+        runtime_type = section.text("runtime_type")
+        options = section.section("options", options_of(runtime_type))
+        image_side = self._image_side.get(name)
+        isolation, sandbox_platform = _sandbox(runtime_type, options)
+        return RuntimeHandler(
+            name=name,
+            runtime_type=runtime_type,
+            snapshotter=_snapshotter(section, image_side, self.settings),
+            options=MappingProxyType(plain(options.table)),
+            guest_platform=self._guest_platform(section),
+            runtime_platform=self._runtime_platform(image_side),
+            isolation=isolation,
+            sandbox_platform=sandbox_platform,
+            location=section.location,
+        )
+
+    def _runtime_platform(self, section: Section | None) -> PlatformText | None:
+        if section is None or not section.text("platform"):
+            return None
+        text = PlatformText(section.text("platform"), section.location_of("platform"))
+        try:
+            platform = platforms.parse(text.text, host=self._host)
+        except InvalidPlatformError as error:
+            section.report(Severity.ERROR, "platform", str(error), error.hint)
+            return None
+        self._check_version(section, "platform", platform.os, platform.os_version)
+        return text
+
+    def _guest_platform(self, handler: Section) -> GuestPlatform | None:
+        entry = handler.table.get("guest_platform")
+        if entry is None or not isinstance(entry.value, dict):
+            return None
+        section = Section(
+            _with_normal_members(entry, handler), (*handler.path, "guest_platform"), GUEST_MEMBERS, self._findings
+        )
+        members = {name: section.text(name) for name in GUEST_MEMBERS if name != "OSFeatures"}
+        features = section.texts("OSFeatures")
+        if not features and not any(members.values()):
+            return None
+        usable = {name: text if _check_member(section, name, text) else "" for name, text in members.items()}
+        self._check_version(
+            section, "OSVersion", normal.normalize_os(usable["OS"], host=self._host), usable["OSVersion"]
+        )
+        _check_names(section, usable)
+        kept = tuple(feature for feature in features[:MAX_FEATURES] if _check_member(section, "OSFeatures", feature))
+        if len(features) > MAX_FEATURES:
+            text = f"expected at most {MAX_FEATURES} features, got {len(features)}"
+            section.report(Severity.ERROR, "OSFeatures", text)
+        set_members = [name for name, text in usable.items() if text] + (["OSFeatures"] if kept else [])
+        return GuestPlatform(
+            os=usable["OS"],
+            architecture=usable["Architecture"],
+            variant=usable["Variant"],
+            os_version=usable["OSVersion"],
+            os_features=kept,
+            location=section.location,
+            locations=MappingProxyType({_FIELDS[name]: section.location_of(name) for name in set_members}),
+        )
+
+    def _check_version(self, section: Section, name: str, os_name: str, version: str) -> None:
+        """An unreadable Windows version would match every build, so it is refused."""
+        if os_name != "windows" or not version:
+            return
+        try:
+            windows.check_version(version)
+        except InvalidPlatformError as error:
+            build = windows_releases.build_of_tag(version)
+            mend = error.hint if build is None else f"{version} is build 10.0.{build}: write that"
+            section.report(Severity.ERROR, name, str(error), mend)
+
+
+def _settings(images: Section) -> Settings:
+    pinned = images.section("pinned_images", None)
+    return Settings(
+        snapshotter=images.text("snapshotter"),
+        pinned_images=MappingProxyType({use: pinned.text(use) for use in pinned.table if pinned.text(use)}),
+        registry_config_path=images.section("registry", REGISTRY_SECTION).text("config_path"),
+        max_concurrent_downloads=images.integer("max_concurrent_downloads"),
+    )
+
+
+def _snapshotter(handler: Section, image_side: Section | None, settings: Settings) -> str:
+    """containerd hands a handler's own snapshotter to the images section where that names none."""
+    explicit = image_side.text("snapshotter") if image_side is not None else ""
+    return explicit or handler.text("snapshotter") or settings.snapshotter
+
+
+def _sandbox(runtime_type: str, options: Section) -> tuple[Isolation | None, PlatformText | None]:
+    given = [name for name in ("SandboxIsolation", "SandboxPlatform") if name in options.table]
+    if runtime_type != RUNHCS_TYPE:
+        for name in given:
+            text = f"only the shim {RUNHCS_TYPE} has this option, and the handler's is {show(runtime_type)}"
+            options.report(Severity.WARNING, name, text, "remove it, or correct runtime_type")
+        return None, None
+    number = options.integer("SandboxIsolation") or 0
+    if number not in _ISOLATIONS:
+        options.report(
+            Severity.ERROR, "SandboxIsolation", f"expected 0 (process) or 1 (hypervisor), got {show(number)}"
+        )
+    sandbox = options.text("SandboxPlatform")
+    place = options.location_of("SandboxPlatform")
+    return _ISOLATIONS.get(number), PlatformText(sandbox, place) if sandbox else None
+
+
+def _with_normal_members(entry: Entry, handler: Section) -> Entry:
+    """The table with its members in the KEP's spelling; one that is given twice must say the same both times."""
+    members: Table = {}
+    assert isinstance(entry.value, dict)
+    for name, held in entry.value.items():
+        known = normal_member(name)
+        before = members.get(known)
+        if before is not None:
+            is_same = before.value == held.value
+            text = f"is set twice in different spelling, the other time at {before.location}"
+            key = dotted([*handler.path, "guest_platform", name])
+            severity = Severity.WARNING if is_same else Severity.ERROR
+            handler.findings.append(Finding(severity, held.location, key, text, f"keep one, spelled {known}"))
+            continue
+        members[known] = held
+    return Entry(members, entry.location)
+
+
+def _check_member(section: Section, name: str, text: str) -> bool:
+    if not text and name != "OSFeatures":
+        return False
+    if len(text) <= _MAX_MEMBER_CHARACTERS and _MEMBER_FORMS[name].fullmatch(text):
+        return True
+    expected = (
+        f"expected up to {_MAX_MEMBER_CHARACTERS} ASCII letters, digits, '_', '-'{'' if name == 'OS' else ' or .'}"
+    )
+    section.report(Severity.ERROR, name, f"{expected}, got {show(text)}")
+    return False
+
+
+def _check_names(section: Section, members: Mapping[str, str]) -> None:
+    """Warn about an operating system or architecture that no image can have: usually a slip."""
+    architecture = normal.normalize_architecture(members["Architecture"], members["Variant"])[0]
+    for name, value, known in (
+        ("OS", normal.lower(members["OS"]), normal.KNOWN_OPERATING_SYSTEMS | {"macos"}),
+        ("Architecture", architecture, normal.KNOWN_ARCHITECTURES),
+    ):
+        if members[name] and value not in known:
+            near = difflib.get_close_matches(value, known, n=1)
+            mend = f"did you mean {near[0]}?" if near else "use Go's name for it"
+            section.report(Severity.WARNING, name, f"{show(members[name])} is no name that images use", mend)
+
+
+def _check_plugin_names(plugins: Section) -> None:
+    """Warn about names that were meant to be ours: a slip here would silently leave the defaults in place."""
+    ours = (RUNTIME_PLUGIN, IMAGES_PLUGIN, CRI_PLUGIN)
+    for name in plugins.table:
+        if name in ours:
+            continue
+        near = difflib.get_close_matches(name[:64].lower(), ours, n=1, cutoff=0.92)
+        if near:
+            plugins.report(
+                Severity.WARNING, name, "is no plugin known here; it is kept and not used", f"did you mean {near[0]}?"
+            )
+        elif name == "io":
+            text = "a plugin's name holds dots, and unquoted dots open nested tables: nothing reads them"
+            plugins.report(Severity.WARNING, name, text, f'quote the name: [plugins."{RUNTIME_PLUGIN}"]')

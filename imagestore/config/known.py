@@ -1,0 +1,203 @@
+"""Names and types of the keys that are read, or that containerd knows where we read.
+
+From containerd's documentation (docs/cri/config.md, docs/man/containerd-config.toml.5.md) for versions 1.4 to 2.3, and from
+the option messages of the runc, runhcs and Kata shims. Tables of plugins that have nothing to do with runtime handlers and
+images aren't listed: their keys are kept without judgement. ``guest_platform`` is KEP-4216's.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+RUNTIME_PLUGIN: Final = "io.containerd.cri.v1.runtime"
+IMAGES_PLUGIN: Final = "io.containerd.cri.v1.images"
+#: Version 2's one CRI plugin; from version 3 on it has only the streaming server's keys.
+CRI_PLUGIN: Final = "io.containerd.grpc.v1.cri"
+RUNHCS_TYPE: Final = "io.containerd.runhcs.v1"
+RUNC_TYPE: Final = "io.containerd.runc.v2"
+
+
+class Kind(enum.Enum):
+    """What a key's value has to be."""
+
+    TEXT = "a text"
+    INTEGER = "an integer"
+    BOOLEAN = "true or false"
+    TEXTS = "a list of texts"
+    TABLE = "a table"
+
+
+_TEXT, _INTEGER, _BOOLEAN, _TEXTS, _TABLE = Kind.TEXT, Kind.INTEGER, Kind.BOOLEAN, Kind.TEXTS, Kind.TABLE
+
+TOP_LEVEL: Final = {
+    "version": _INTEGER,
+    "root": _TEXT,
+    "state": _TEXT,
+    "temp": _TEXT,
+    "plugin_dir": _TEXT,
+    "oom_score": _INTEGER,
+    "imports": _TEXTS,
+    "disabled_plugins": _TEXTS,
+    "required_plugins": _TEXTS,
+    "plugins": _TABLE,
+    "proxy_plugins": _TABLE,
+    "stream_processors": _TABLE,
+    "timeouts": _TABLE,
+    "cgroup": _TABLE,
+    "debug": _TABLE,
+    "grpc": _TABLE,
+    "ttrpc": _TABLE,
+    "metrics": _TABLE,
+}
+
+RUNTIME_SECTION: Final = {
+    "containerd": _TABLE,
+    "cni": _TABLE,
+    "cdi_spec_dirs": _TEXTS,
+    "device_ownership_from_security_context": _BOOLEAN,
+    "disable_apparmor": _BOOLEAN,
+    "disable_cgroup": _BOOLEAN,
+    "disable_hugetlb_controller": _BOOLEAN,
+    "disable_proc_mount": _BOOLEAN,
+    "drain_exec_sync_io_timeout": _TEXT,
+    "enable_cdi": _BOOLEAN,
+    "enable_selinux": _BOOLEAN,
+    "enable_unprivileged_icmp": _BOOLEAN,
+    "enable_unprivileged_ports": _BOOLEAN,
+    "ignore_deprecation_warnings": _TEXTS,
+    "ignore_image_defined_volumes": _BOOLEAN,
+    "max_container_log_line_size": _INTEGER,
+    "netns_mounts_under_state_dir": _BOOLEAN,
+    "restrict_oom_score_adj": _BOOLEAN,
+    "selinux_category_range": _INTEGER,
+    "stats_retention_period": _TEXT,
+    "systemd_cgroup": _BOOLEAN,
+    "tolerate_missing_hugetlb_controller": _BOOLEAN,
+    "unset_seccomp_profile": _TEXT,
+}
+
+CONTAINERD_SECTION: Final = {
+    "default_runtime_name": _TEXT,
+    "runtimes": _TABLE,
+    "default_runtime": _TABLE,
+    "untrusted_workload_runtime": _TABLE,
+    "ignore_blockio_not_enabled_errors": _BOOLEAN,
+    "ignore_rdt_not_enabled_errors": _BOOLEAN,
+    "no_pivot": _BOOLEAN,
+}
+
+HANDLER: Final = {
+    "runtime_type": _TEXT,
+    "runtime_path": _TEXT,
+    "runtime_engine": _TEXT,
+    "runtime_root": _TEXT,
+    "base_runtime_spec": _TEXT,
+    "cgroup_writable": _BOOLEAN,
+    "cni_conf_dir": _TEXT,
+    "cni_max_conf_num": _INTEGER,
+    "container_annotations": _TEXTS,
+    "disable_pause_image_pull": _BOOLEAN,
+    "guest_platform": _TABLE,
+    "io_type": _TEXT,
+    "options": _TABLE,
+    "pod_annotations": _TEXTS,
+    "privileged_without_host_devices": _BOOLEAN,
+    "privileged_without_host_devices_all_devices_allowed": _BOOLEAN,
+    "sandbox_mode": _TEXT,
+    "sandboxer": _TEXT,
+    "snapshotter": _TEXT,
+}
+
+IMAGES_SECTION: Final = {
+    "snapshotter": _TEXT,
+    "pinned_images": _TABLE,
+    "runtime_platforms": _TABLE,
+    "runtime_platform": _TABLE,
+    "registry": _TABLE,
+    "image_decryption": _TABLE,
+    "concurrent_layer_fetch_buffer": _INTEGER,
+    "disable_image_pull_with_transfer_service": _BOOLEAN,
+    "disable_snapshot_annotations": _BOOLEAN,
+    "discard_unpacked_layers": _BOOLEAN,
+    "image_pull_progress_timeout": _TEXT,
+    "image_pull_with_sync_fs": _BOOLEAN,
+    "max_concurrent_downloads": _INTEGER,
+    "stats_collect_period": _INTEGER,
+    "use_local_image_pull": _BOOLEAN,
+}
+
+REGISTRY_SECTION: Final = {
+    "config_path": _TEXT,
+    "mirrors": _TABLE,
+    "configs": _TABLE,
+    "auths": _TABLE,
+    "headers": _TABLE,
+}
+
+RUNTIME_PLATFORM: Final = {"platform": _TEXT, "snapshotter": _TEXT}
+
+#: The KEP's member names; ``normal_member`` tells which other spellings mean the same.
+GUEST_MEMBERS: Final = {
+    "OS": _TEXT,
+    "Architecture": _TEXT,
+    "Variant": _TEXT,
+    "OSVersion": _TEXT,
+    "OSFeatures": _TEXTS,
+}
+
+RUNHCS_OPTIONS: Final = {
+    "SandboxIsolation": _INTEGER,
+    "SandboxPlatform": _TEXT,
+    "Debug": _BOOLEAN,
+    "DebugType": _INTEGER,
+    "RegistryRoot": _TEXT,
+    "SandboxImage": _TEXT,
+    "BootFilesRootPath": _TEXT,
+    "VmProcessorCount": _INTEGER,
+    "VmMemorySizeInMb": _INTEGER,
+    "GPUVHDPath": _TEXT,
+    "ScaleCpuLimitsToSandbox": _BOOLEAN,
+    "DefaultContainerScratchSizeInGb": _INTEGER,
+    "DefaultVmScratchSizeInGb": _INTEGER,
+    "ShareScratch": _BOOLEAN,
+    "NCProxyAddr": _TEXT,
+    "LogLevel": _TEXT,
+    "IoRetryTimeoutInSec": _INTEGER,
+    "DefaultContainerAnnotations": _TABLE,
+    "NoInheritHostTimezone": _BOOLEAN,
+    "ScrubLogs": _BOOLEAN,
+}
+
+RUNC_OPTIONS: Final = {
+    "BinaryName": _TEXT,
+    "CriuImagePath": _TEXT,
+    "CriuPath": _TEXT,
+    "CriuWorkPath": _TEXT,
+    "IoGid": _INTEGER,
+    "IoUid": _INTEGER,
+    "NoNewKeyring": _BOOLEAN,
+    "NoPivotRoot": _BOOLEAN,
+    "Root": _TEXT,
+    "ShimCgroup": _TEXT,
+    "SystemdCgroup": _BOOLEAN,
+    "TaskApiAddress": _TEXT,
+    "TaskApiVersion": _INTEGER,
+}
+
+
+def normal_member(name: str) -> str:
+    """The KEP's spelling of a guest_platform member: case, ``-``, ``_`` and ``.`` don't count.
+
+    >>> normal_member("os.version"), normal_member("OS_FEATURES"), normal_member("colour")
+    ('OSVersion', 'OSFeatures', 'colour')
+    """
+    bare = name.translate({ord(mark): None for mark in "-_."}).lower()
+    return next((known for known in GUEST_MEMBERS if known.lower() == bare), name)
+
+
+def options_of(runtime_type: str) -> dict[str, Kind] | None:
+    """The option keys of a shim, or None when they aren't known."""
+    if runtime_type == RUNHCS_TYPE:
+        return RUNHCS_OPTIONS
+    return RUNC_OPTIONS if runtime_type == RUNC_TYPE else None

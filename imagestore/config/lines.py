@@ -1,0 +1,162 @@
+"""Which line of a TOML text sets a key: the standard library's parser doesn't say.
+
+A lax scanner over the TOML 1.0 grammar (toml.io, sections Keys, Table, Inline Table): it accepts everything legal and
+some things that aren't, and stops at the first character it can't place, so that the strict parser, which runs after it,
+always has the last word. Running first, it also keeps hostile nesting away from that parser: key paths and brackets
+deeper than MAX_DEPTH are refused here, where refusing costs nothing.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from typing import Final
+
+from imagestore.config.findings import Location, refusal
+
+#: Deepest key path, and deepest nesting of brackets in a value. containerd's own files need eight.
+MAX_DEPTH: Final = 32
+
+_BLANK: Final = re.compile(r"[ \t]*+")
+_BLANK_LINES: Final = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
+_KEY: Final = re.compile(r'[A-Za-z0-9_-]++|"(?:[^"\\\n]++|\\.)*+"|' + r"'[^'\n]*+'")
+_STRING: Final = re.compile(
+    r'"""(?:[^"\\]++|\\.|"{1,2}(?!"))*+"{3,5}|' + r"'''(?:[^']++|'{1,2}(?!'))*+'{3,5}|"
+    r'"(?:[^"\\\n]++|\\.)*+"|' + r"'[^'\n]*+'",
+    re.DOTALL,
+)
+_BARE_VALUE: Final = re.compile(r"[^,\[\]{}#\n\"']++")
+
+Path = tuple[str, ...]
+
+
+class KeyLines:
+    """Line numbers of the keys and table headers of one text.
+
+    Args:
+        text: the file's text, with ``\\n`` line ends.
+        file: its name, for refusals.
+
+    Raises:
+        RefusalError: a key path or a value is nested deeper than MAX_DEPTH.
+
+    >>> lines = KeyLines('[a."b.c"]\\nd = {e = 1}\\n', "test")
+    >>> lines.find(("a", "b.c", "d", "e")), lines.find(("a", "b.c")), lines.find(("z",))
+    (2, 1, None)
+    """
+
+    def __init__(self, text: str, file: str) -> None:
+        self._text = text
+        self._file = file
+        self._ends = [match.start() for match in re.finditer("\n", text)]
+        self._lines: dict[Path, int] = {}
+        try:
+            self._scan()
+        except _LostError:
+            # Not TOML from here on; the strict parser says why and where.
+            return
+
+    def find(self, path: Path) -> int | None:
+        """The line that sets a key, or that opens a table; None when the scanner didn't see it."""
+        return self._lines.get(path)
+
+    def line_at(self, position: int) -> int:
+        """The 1-based line of a character offset."""
+        return bisect.bisect_left(self._ends, position) + 1
+
+    def _scan(self) -> None:
+        position = self._skip(0, _BLANK_LINES)
+        table: Path = ()
+        while position < len(self._text):
+            start = position
+            if self._text[position] == "[":
+                doubled = self._text.startswith("[[", position)
+                table, position = self._key_path(position + 1 + doubled, ())
+                position = self._expect(position, "]]" if doubled else "]")
+                self._lines.setdefault(table, self.line_at(start))
+            else:
+                position = self._pair(position, table, 0)
+            position = self._skip(position, _BLANK_LINES)
+
+    def _pair(self, position: int, table: Path, depth: int) -> int:
+        start = position
+        path, position = self._key_path(position, table)
+        for length in range(len(table) + 1, len(path) + 1):
+            self._lines.setdefault(path[:length], self.line_at(start))
+        position = self._skip(self._expect(position, "="), _BLANK)
+        return self._value(position, path, depth)
+
+    def _key_path(self, position: int, table: Path) -> tuple[Path, int]:
+        parts: list[str] = []
+        start = position
+        while True:
+            match = _KEY.match(self._text, self._skip(position, _BLANK))
+            if match is None:
+                raise _LostError
+            parts.append(_unquote(match.group()))
+            if len(parts) > MAX_DEPTH:
+                raise self._too_deep(start)
+            position = self._skip(match.end(), _BLANK)
+            if not self._text.startswith(".", position):
+                return (*table, *parts), position
+            position += 1
+
+    def _value(self, position: int, path: Path, depth: int) -> int:
+        if depth > MAX_DEPTH:
+            raise self._too_deep(position)
+        first = self._text[position : position + 1]
+        if first == "[":
+            return self._items(position + 1, "]", path, depth + 1)
+        if first == "{":
+            return self._items(position + 1, "}", path, depth + 1)
+        match = (_STRING if first in {'"', "'"} else _BARE_VALUE).match(self._text, position)
+        if match is None:
+            raise _LostError
+        return match.end()
+
+    def _items(self, position: int, close: str, path: Path, depth: int) -> int:
+        """The inside of an array or an inline table, up to and with its closing bracket."""
+        while True:
+            position = self._skip(position, _BLANK_LINES)
+            if self._text.startswith(close, position):
+                return position + 1
+            # Tables inside an array have no key path of their own: their keys are found under the array's.
+            position = self._value(position, path, depth) if close == "]" else self._pair(position, path, depth)
+            position = self._skip(position, _BLANK_LINES)
+            if self._text.startswith(",", position):
+                position += 1
+            elif not self._text.startswith(close, position):
+                raise _LostError
+
+    def _expect(self, position: int, literal: str) -> int:
+        if not self._text.startswith(literal, position):
+            raise _LostError
+        return position + len(literal)
+
+    def _skip(self, position: int, pattern: re.Pattern[str]) -> int:
+        match = pattern.match(self._text, position)
+        return match.end() if match is not None else position
+
+    def _too_deep(self, position: int) -> Exception:
+        location = Location(self._file, self.line_at(position))
+        return refusal(location, "", f"nested deeper than the {MAX_DEPTH} levels allowed")
+
+
+class _LostError(Exception):
+    """The scanner can't place a character."""
+
+
+def _unquote(key: str) -> str:
+    if key[0] == "'":
+        return key[1:-1]
+    if key[0] != '"':
+        return key
+    if "\\" not in key:
+        return key[1:-1]
+    import tomllib
+
+    try:
+        value = tomllib.loads(f"key = {key}")["key"]
+    except ValueError:
+        raise _LostError from None
+    return str(value)

@@ -1,0 +1,123 @@
+"""Reading configurations: from a path, from text, or none at all."""
+
+from __future__ import annotations
+
+import os
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from imagestore.config.defaults import built_in_handlers, default_name
+from imagestore.config.findings import Finding, Location, RefusalError, Severity
+from imagestore.config.imports import load_files
+from imagestore.config.interpret import Reading
+from imagestore.config.model import Config
+from imagestore.config.source import read_bytes
+from imagestore.config.tree import Entry
+from imagestore.errors import ConfigError
+from imagestore.platforms import host as host_module
+
+if TYPE_CHECKING:
+    from imagestore.platforms.spec import Platform
+
+
+def load(path: str | os.PathLike[str], *, host: Platform | None = None) -> Config:
+    """Read a configuration file and everything it imports.
+
+    Args:
+        path: a containerd configuration of version 1 to 4.
+        host: the node's platform; this machine's by default.
+
+    Raises:
+        ConfigError: names file, line and key of what can't be used.
+    """
+    name = os.fspath(path)
+    try:
+        raw = read_bytes(name)
+    except RefusalError as error:
+        raise _config_error([error.finding]) from error
+    return _accepted(raw, name, host)
+
+
+def loads(text: str, *, filename: str = "config.toml", host: Platform | None = None) -> Config:
+    """Read a configuration from text.
+
+    Args:
+        text: TOML.
+        filename: names the text in messages; its imports are relative to the folder in it.
+        host: the node's platform; this machine's by default.
+
+    Raises:
+        ConfigError: names file, line and key of what can't be used.
+
+    >>> from imagestore.platforms.spec import Platform
+    >>> loads("version = 3", host=Platform("linux", "amd64")).default_handler
+    'runc'
+    """
+    # Lone surrogates can't be TOML; as bytes they are refused like any other text that isn't UTF-8.
+    return _accepted(text.encode("utf-8", "surrogatepass"), filename, host)
+
+
+def default(host: Platform | None = None) -> Config:
+    """The configuration of a node that has no file: one handler, the host's usual one.
+
+    Args:
+        host: the node's platform; this machine's by default.
+
+    >>> from imagestore.platforms.spec import Platform
+    >>> list(default(Platform("windows", "amd64", os_version="10.0.20348")).handlers)
+    ['runhcs-wcow-process']
+    """
+    host = host or host_module.detect()
+    name = default_name(host)
+    return Config(MappingProxyType({name: built_in_handlers(host)[name]}), name, host)
+
+
+def read(raw: bytes, name: str, host: Platform | None) -> tuple[Config | None, list[Finding]]:
+    """Read bytes without raising.
+
+    Returns:
+        The configuration, None when there is an error among the findings; and the findings.
+    """
+    host = host or host_module.detect()
+    findings: list[Finding] = []
+    try:
+        loaded = load_files(raw, name, findings)
+    except RefusalError as error:
+        return None, [*findings, error.finding]
+    reading = Reading(loaded.table, name, host, findings)
+    handlers = dict(reading.handlers)
+    wanted = reading.default_name.text or default_name(host)
+    if wanted not in handlers:
+        usual = built_in_handlers(host).get(wanted)
+        if usual is None:
+            known = ", ".join(sorted(handlers)) or "none"
+            text = f"expected one of the configured handlers ({known}), got {wanted!r}"
+            mend = f"add a table runtimes.{wanted}, or name another handler"
+            findings.append(Finding(Severity.ERROR, reading.default_name.location, "default_runtime_name", text, mend))
+        else:
+            handlers[wanted] = usual
+    if any(finding.severity is Severity.ERROR for finding in findings):
+        return None, findings
+    config = Config(
+        handlers=MappingProxyType(handlers),
+        default_handler=wanted,
+        host=host,
+        settings=reading.settings,
+        files=tuple(loaded.names),
+        version=loaded.main_version,
+        findings=tuple(findings),
+        document={"version": Entry(loaded.version, Location(name, 0)), **loaded.table},
+    )
+    return config, findings
+
+
+def _accepted(raw: bytes, name: str, host: Platform | None) -> Config:
+    config, findings = read(raw, name, host)
+    if config is None:
+        raise _config_error([finding for finding in findings if finding.severity is Severity.ERROR])
+    return config
+
+
+def _config_error(faults: list[Finding]) -> ConfigError:
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return ConfigError(f"{faults[0]}{more}", hint=faults[0].mend)

@@ -1,0 +1,87 @@
+"""The configuration as one value: handlers, settings, and what was found while reading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from imagestore.config import runtimes
+from imagestore.errors import UnknownRuntimeHandlerError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.config.findings import Finding
+    from imagestore.config.handlers import RuntimeHandler
+    from imagestore.config.tree import Table
+    from imagestore.platforms.spec import Platform
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the images section says beside platforms.
+
+    Attributes:
+        snapshotter: the default one; empty when not set.
+        pinned_images: image references by their use (``sandbox`` is the pause image).
+        registry_config_path: folders with ``hosts.toml`` files, separated by colons; empty when not set.
+        max_concurrent_downloads: layers fetched at once for one image; None when not set.
+    """
+
+    snapshotter: str = ""
+    pinned_images: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    registry_config_path: str = ""
+    max_concurrent_downloads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A configuration that can be used: everything in it was checked.
+
+    Attributes:
+        handlers: by name, in file order.
+        default_handler: name that an empty one stands for; always one of ``handlers``.
+        host: the node's platform, against which partial platforms were completed.
+        settings: the images section's other keys.
+        files: the files read, the main one first; empty for the built-in defaults.
+        version: of the main file's format; the merged result has at least version 3.
+        findings: warnings and notes met while reading; ``check`` adds those that need a look at the whole.
+        document: the merged and migrated keys, for ``dump``.
+    """
+
+    handlers: Mapping[str, RuntimeHandler]
+    default_handler: str
+    host: Platform
+    settings: Settings = field(default_factory=Settings)
+    files: tuple[str, ...] = ()
+    version: int = 3
+    findings: tuple[Finding, ...] = ()
+    document: Table = field(default_factory=dict, repr=False)
+
+    def handler(self, name: str) -> RuntimeHandler:
+        """The handler of a name; the default one for an empty name.
+
+        Raises:
+            UnknownRuntimeHandlerError: lists the configured names.
+        """
+        found = self.handlers.get(name or self.default_handler)
+        if found is None:
+            raise UnknownRuntimeHandlerError(name, list(self.handlers))
+        return found
+
+    def handler_platform(
+        self, name: str, *, host: Platform | None = None, explicit: Platform | None = None
+    ) -> runtimes.HandlerPlatform:
+        """The platform a handler's images are chosen for, and the matcher that chooses.
+
+        Args:
+            name: of the handler; empty for the default one.
+            host: the node's platform, when it isn't the configuration's own.
+            explicit: a platform asked for in the call; it wins over everything configured.
+
+        Raises:
+            UnknownRuntimeHandlerError: no such handler.
+            InvalidPlatformError: ``explicit`` is a Windows platform whose version can't be read.
+        """
+        return runtimes.resolve(self.handler(name), host=host or self.host, explicit=explicit)

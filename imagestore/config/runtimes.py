@@ -1,0 +1,104 @@
+"""From a runtime handler to the platform its images are chosen for.
+
+First found wins: a platform named in the call; the handler's ``guest_platform`` table (KEP-4216); the images section's
+``runtime_platforms.<handler>.platform``; the host. A guest platform *replaces* the host's: a Windows guest is the host in
+the version test. In a partial table the host gives the operating system, or the architecture with its variant; it never
+gives a version, so a Windows guest without OSVersion is open to every build. Without a declared platform the host's
+default matcher decides, under Hyper-V isolation too, as the KEP says.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from imagestore import platforms
+from imagestore.config.contradictions import contradictions
+from imagestore.config.declared import complete, parse_text, same_origin
+from imagestore.platforms import windows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.config.findings import Finding
+    from imagestore.config.handlers import RuntimeHandler
+    from imagestore.platforms.spec import Platform
+
+
+class PlatformSource(enum.Enum):
+    """What decided a handler's platform."""
+
+    EXPLICIT = "explicit"
+    GUEST_PLATFORM = "guest_platform"
+    RUNTIME_PLATFORMS = "runtime_platforms"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerPlatform:
+    """The platform of one handler on one host.
+
+    Attributes:
+        handler: whose it is.
+        platform: wanted from images.
+        host: the node's, against which it was resolved.
+        source: what decided.
+        matcher: chooses among an index's entries.
+        origin: where each member of ``platform`` that is set came from, for people: ``guest_platform at FILE:LINE``,
+            ``host``, ...
+        findings: contradictions between the platform, the handler's options and the host.
+    """
+
+    handler: RuntimeHandler
+    platform: Platform
+    host: Platform
+    source: PlatformSource
+    matcher: platforms.Matcher
+    origin: Mapping[str, str]
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the call or the configuration names the platform, instead of the host giving it."""
+        return self.source is not PlatformSource.HOST
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The findings as sentences."""
+        return tuple(str(finding) for finding in self.findings)
+
+
+def resolve(handler: RuntimeHandler, *, host: Platform, explicit: Platform | None = None) -> HandlerPlatform:
+    """Find a handler's platform and matcher.
+
+    Args:
+        handler: from a configuration.
+        host: the node's platform.
+        explicit: named in the call.
+
+    Raises:
+        InvalidPlatformError: the platform is Windows with a version that can't be read, which would match every build.
+    """
+    guest, text = handler.guest_platform, handler.runtime_platform
+    if explicit is not None:
+        source = PlatformSource.EXPLICIT
+        platform = platforms.normalize(explicit, host=host)
+        origin = same_origin(platform, "named in the call")
+    elif guest is not None:
+        source = PlatformSource.GUEST_PLATFORM
+        platform, origin = complete(guest, host=host)
+    elif text is not None:
+        source = PlatformSource.RUNTIME_PLATFORMS
+        platform, origin = parse_text(text, host=host)
+    else:
+        source = PlatformSource.HOST
+        platform, origin = host, same_origin(host, "host")
+    if source is not PlatformSource.HOST and platform.os == "windows" and platform.os_version:
+        windows.check_version(platform.os_version)
+    # What the call names is the caller's affair: only configured platforms can contradict the configuration.
+    is_host = source is PlatformSource.HOST
+    found = () if source is PlatformSource.EXPLICIT else contradictions(handler, platform, host=host, is_host=is_host)
+    matcher = platforms.default_for(platform)
+    return HandlerPlatform(handler, platform, host, source, matcher, MappingProxyType(origin), tuple(found))

@@ -1,0 +1,127 @@
+"""One table of the merged configuration, read key by key against the names and types it may have.
+
+Key names compare without case, as containerd's decoder compares them. An unknown key is kept and reported; a value of the
+wrong type is an error, since containerd doesn't start with it either.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, assert_never
+
+from imagestore.config.findings import Finding, Location, Severity, dotted, show
+from imagestore.config.known import Kind
+from imagestore.config.tree import Entry, Table, fold_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.config.tree import Path
+
+
+class Section:
+    """A table with its keys checked.
+
+    Args:
+        entry: the table; anything else is an error finding and reads as empty.
+        path: its key path, for findings.
+        known: names and types it may have; None when any key is fine.
+        findings: gets what is found.
+
+    Attributes:
+        path: its key path.
+        location: of the table.
+        table: its keys in their known spelling; those of a wrong type are left out.
+    """
+
+    def __init__(
+        self, entry: Entry | None, path: Path, known: Mapping[str, Kind] | None, findings: list[Finding]
+    ) -> None:
+        self.path = path
+        self.findings = findings
+        self.location = entry.location if entry is not None else Location("", 0)
+        self.table: Table = {}
+        if entry is None:
+            return
+        if not isinstance(entry.value, dict):
+            self.report(Severity.ERROR, "", f"expected a table, got {show(entry.value)}", "", entry.location)
+            return
+        self.table = entry.value
+        if known is not None:
+            self.table = self._checked(fold_names(entry.value, known, path, findings), known)
+
+    def _checked(self, table: Table, known: Mapping[str, Kind]) -> Table:
+        checked: Table = {}
+        for name, entry in table.items():
+            kind = known.get(name)
+            if kind is None:
+                self._unknown(name, known)
+            elif not is_kind(entry, kind):
+                value = entry.value
+                came = "a table" if isinstance(value, dict) else show(value)
+                self.report(Severity.ERROR, name, f"expected {kind.value}, got {came}", "", entry.location)
+                continue
+            checked[name] = entry
+        return checked
+
+    def _unknown(self, name: str, known: Mapping[str, Kind]) -> None:
+        by_lower = {candidate.lower(): candidate for candidate in known}
+        near = difflib.get_close_matches(name[:64].lower(), by_lower, n=1, cutoff=0.8)
+        mend = f"did you mean {by_lower[near[0]]}?" if near else "remove it if nothing else reads it"
+        entries = {key.lower(): entry for key, entry in self.table.items()}
+        location = entries[name.lower()].location if name.lower() in entries else self.location
+        self.report(Severity.WARNING, name, "is not a known key; it is kept and not used", mend, location)
+
+    def report(
+        self, severity: Severity, name: str, text: str, mend: str = "", location: Location | None = None
+    ) -> None:
+        """Add a finding about a key of this table, or about the table when ``name`` is empty."""
+        where = location or self.location_of(name)
+        path = (*self.path, name) if name else self.path
+        self.findings.append(Finding(severity, where, dotted(path), text, mend))
+
+    def location_of(self, name: str) -> Location:
+        """Where a key is set; the table's place when it isn't."""
+        entry = self.table.get(name)
+        return self.location if entry is None else entry.location
+
+    def text(self, name: str) -> str:
+        """A text; empty when the key isn't set."""
+        entry = self.table.get(name)
+        return entry.value if entry is not None and isinstance(entry.value, str) else ""
+
+    def integer(self, name: str) -> int | None:
+        """An integer, or None when the key isn't set."""
+        entry = self.table.get(name)
+        if entry is None or isinstance(entry.value, bool) or not isinstance(entry.value, int):
+            return None
+        return entry.value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts; empty when the key isn't set."""
+        entry = self.table.get(name)
+        if entry is None or not isinstance(entry.value, list):
+            return ()
+        return tuple(item for item in entry.value if isinstance(item, str))
+
+    def section(self, name: str, known: Mapping[str, Kind] | None) -> Section:
+        """A table inside this one; empty when it isn't there."""
+        return Section(self.table.get(name), (*self.path, name), known, self.findings)
+
+
+def is_kind(entry: Entry, kind: Kind) -> bool:
+    """Whether a value is of the wanted type."""
+    value = entry.value
+    match kind:
+        case Kind.TEXT:
+            return isinstance(value, str)
+        case Kind.INTEGER:
+            return isinstance(value, int) and not isinstance(value, bool)
+        case Kind.BOOLEAN:
+            return isinstance(value, bool)
+        case Kind.TEXTS:
+            return isinstance(value, list) and all(isinstance(item, str) for item in value)
+        case Kind.TABLE:
+            return isinstance(value, dict)
+        case _:
+            assert_never(kind)

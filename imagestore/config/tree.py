@@ -1,0 +1,98 @@
+"""A configuration as a tree whose every key knows the file and line that set it.
+
+Migrating between versions moves keys and merging imports overwrites them; the location travels with the value, so that a
+message about the merged result still points at the line a person has to change.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from imagestore.config.findings import Finding, Location, Severity, dotted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+Scalar: TypeAlias = "str | int | float | bool | datetime.datetime | datetime.date | datetime.time"
+#: A value without locations: what TOML can say.
+Plain: TypeAlias = "Scalar | list[Plain] | dict[str, Plain]"
+#: A table whose keys know their lines. Lists stay plain: nothing migrates or merges inside one.
+Table: TypeAlias = "dict[str, Entry]"
+Path: TypeAlias = "tuple[str, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A key's value and where it was set.
+
+    Attributes:
+        value: scalar, list, or a table of entries.
+        location: of the key, or of the table's header.
+    """
+
+    value: Scalar | list[Plain] | Table
+    location: Location
+
+
+def build(document: Mapping[str, Plain], locate: Callable[[Path], Location], path: Path = ()) -> Table:
+    """Turn a parsed document into a tree.
+
+    Args:
+        document: plain tables and values.
+        locate: gives the location of a key path.
+        path: of ``document`` itself.
+    """
+    table: Table = {}
+    for name, value in document.items():
+        here = (*path, name)
+        table[name] = Entry(build(value, locate, here) if isinstance(value, dict) else value, locate(here))
+    return table
+
+
+def plain(table: Table) -> dict[str, Plain]:
+    """The tree without its locations."""
+    return {name: plain_value(entry) for name, entry in table.items()}
+
+
+def plain_value(entry: Entry) -> Plain:
+    """A value without its locations."""
+    return plain(entry.value) if isinstance(entry.value, dict) else entry.value
+
+
+def child(table: Table, name: str) -> Table:
+    """The table under a name; empty when there is none, or something else stands there."""
+    entry = table.get(name)
+    return entry.value if entry is not None and isinstance(entry.value, dict) else {}
+
+
+def is_zero(value: Scalar | list[Plain] | Table) -> bool:
+    """Whether Go would call it a zero value: false, 0, an empty text, list or table."""
+    return not value and not isinstance(value, datetime.time)
+
+
+def fold_names(table: Table, known: Iterable[str], path: Path, findings: list[Finding]) -> Table:
+    """Rename keys that equal a known name but for case, as containerd's decoder reads them.
+
+    A key given in two spellings is reported: which of the two containerd takes isn't defined. The exact spelling wins
+    here, else the last one.
+
+    Args:
+        table: as read.
+        known: names in the spelling wanted.
+        path: of the table, for findings.
+        findings: gets a warning for each doubled key.
+    """
+    wanted = {name.lower(): name for name in known}
+    folded: Table = {}
+    for name, entry in table.items():
+        target = wanted.get(name.lower(), name)
+        if target in folded:
+            text = f"is set twice in different case, the other time at {folded[target].location}"
+            mend = f"keep one, spelled {target}"
+            findings.append(Finding(Severity.WARNING, entry.location, dotted((*path, name)), text, mend))
+            if name != target and target in table:
+                continue
+        folded[target] = entry
+    return folded

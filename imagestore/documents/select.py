@@ -1,0 +1,273 @@
+"""Choosing a manifest: every entry of an index gets a verdict, and at most one is chosen.
+
+The rules, in containerd's order (core/images, reading an image with a matcher):
+
+1. Entries that state a platform are judged by it. Attestations and entries of an unknown platform are never chosen.
+2. What fits is sorted by the matcher; equals keep the order of the index.
+3. Only when nothing fits are entries without platform looked at, in index order, by their configs. containerd reads one
+   and gives up; here they are tried in turn up to a bound.
+4. An index inside an index is gone into with the same rules; its entries count at the place of the index.
+
+A single manifest is judged by its config. Nothing here reads from disk or network: documents come from the caller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from imagestore.documents.advice import advise
+from imagestore.errors import DocumentError
+from imagestore.media_types import Kind
+from imagestore.platforms import format_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
+    from imagestore.documents.index import Index
+    from imagestore.platforms import Explanation, Matcher, Platform
+
+#: Indexes inside indexes, the outermost included.
+MAX_DEPTH: Final = 4
+#: Entries of all indexes together.
+MAX_ENTRIES: Final = 10_000
+#: Entries without platform whose configs are read before giving up; each may cost two requests.
+MAX_CONFIGS: Final = 16
+
+#: Verdicts of this module; the others are those of :class:`imagestore.platforms.Rule`.
+RULE_ATTESTATION: Final = "attestation"
+RULE_UNKNOWN_PLATFORM: Final = "unknown-platform"
+RULE_MEDIA_TYPE: Final = "media-type"
+RULE_NOT_NEEDED: Final = "not-needed"
+RULE_TOO_MANY: Final = "too-many-configs"
+RULE_NO_IMAGE_CONFIG: Final = "no-image-config"
+
+_UNKNOWN: Final = "unknown"
+
+
+class DocumentSource(Protocol):
+    """Where selection gets the documents it must look into."""
+
+    def index(self, descriptor: Descriptor) -> Index:
+        """An index inside the index."""
+
+    def config_platform(self, descriptor: Descriptor) -> Platform | None:
+        """The platform in the config of a manifest; None when it has no image config."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one entry.
+
+    Attributes:
+        descriptor: the entry.
+        platform: what it was judged by: its own platform, else its config's, else None.
+        position: where it stands, one number for each level of indexes; empty for a single manifest.
+        accepted: whether it fits, chosen or not.
+        rule: stable identifier of the rule that decided.
+        reason: one sentence.
+        rank: 0 for the chosen entry, 1 for the one that would come next, and so on; None when it doesn't fit.
+    """
+
+    descriptor: Descriptor
+    platform: Platform | None
+    position: tuple[int, ...]
+    accepted: bool
+    rule: str
+    reason: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A choice with its explanation.
+
+    Attributes:
+        wanted: text form of what was wanted.
+        verdicts: one for each entry, in index order.
+        chosen: the verdict of the chosen entry, or None when nothing fits.
+        hint: when nothing fits and there is one, what to change; else empty.
+    """
+
+    wanted: str
+    verdicts: tuple[Verdict, ...]
+    chosen: Verdict | None
+    hint: str = ""
+
+    @property
+    def runner_up(self) -> Verdict | None:
+        """The entry that would come next."""
+        return next((verdict for verdict in self.verdicts if verdict.rank == 1), None)
+
+    @property
+    def ranked(self) -> tuple[Verdict, ...]:
+        """What fits, best first."""
+        fitting = [verdict for verdict in self.verdicts if verdict.rank is not None]
+        return tuple(sorted(fitting, key=lambda verdict: verdict.rank or 0))
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """Text forms of the platforms of the real images, each once, in index order."""
+        texts = (
+            format_all(verdict.platform)
+            for verdict in self.verdicts
+            if verdict.platform is not None and not _is_never_chosen(verdict)
+        )
+        return tuple(dict.fromkeys(texts))
+
+
+def select(index: Index, matcher: Matcher, source: DocumentSource, *, wanted: str) -> Selection:
+    """Choose a manifest from an index.
+
+    Args:
+        index: what the reference leads to.
+        matcher: decides and orders.
+        source: gives indexes inside the index, and platforms from configs.
+        wanted: text form of the wanted platform, for people.
+
+    Returns:
+        The choice, with a verdict for every entry. Nothing chosen is no error here.
+
+    Raises:
+        DocumentError: indexes nest too deep, repeat, or list too many entries; or a document can't be read.
+    """
+    verdicts = [_judge(entry, position, matcher) for entry, position in _walk(index, source)]
+    order = [place for place, verdict in enumerate(verdicts) if verdict.accepted]
+    # Stable: what the matcher holds equal keeps the order of the index.
+    order.sort(key=lambda place: matcher.sort_key(_platform_of(verdicts[place])))
+    if order:
+        _spare(verdicts)
+    else:
+        order = _judge_by_configs(verdicts, matcher, source)
+    for rank, place in enumerate(order):
+        verdicts[place] = dataclasses.replace(verdicts[place], rank=rank)
+    chosen = verdicts[order[0]] if order else None
+    return Selection(wanted, tuple(verdicts), chosen, "" if chosen else advise(_platforms(verdicts), matcher))
+
+
+def select_single(descriptor: Descriptor, platform: Platform | None, matcher: Matcher, *, wanted: str) -> Selection:
+    """Judge a manifest that no index lists, by its config.
+
+    Args:
+        descriptor: the manifest.
+        platform: from its config; None when it has no image config.
+        matcher: decides.
+        wanted: text form of the wanted platform, for people.
+    """
+    verdict = _by_config(Verdict(descriptor, None, (), False, RULE_NO_IMAGE_CONFIG, ""), platform, matcher)
+    if verdict.accepted:
+        verdict = dataclasses.replace(verdict, rank=0)
+        return Selection(wanted, (verdict,), verdict)
+    return Selection(wanted, (verdict,), None, advise(_platforms([verdict]), matcher))
+
+
+def _walk(index: Index, source: DocumentSource) -> Iterator[tuple[Descriptor, tuple[int, ...]]]:
+    """Entries in order; an index among them is replaced by its own entries."""
+    # One frame for each open index: its entries still to come, and the digest that opened it.
+    stack: list[Iterator[tuple[int, Descriptor]]] = [iter(enumerate(index.manifests))]
+    path: list[tuple[int, Digest]] = []
+    opened: set[Digest] = set()
+    count = 0
+    while stack:
+        following = next(stack[-1], None)
+        if following is None:
+            stack.pop()
+            if path:
+                path.pop()
+            continue
+        number, entry = following
+        count += 1
+        if count > MAX_ENTRIES:
+            raise DocumentError("index", [f"lists more than {MAX_ENTRIES} entries, nested indexes included"])
+        position = (*(place for place, _ in path), number)
+        if entry.kind is not Kind.INDEX or _is_attestation(entry):
+            yield entry, position
+            continue
+        _check_nesting(entry, position, opened)
+        opened.add(entry.digest)
+        path.append((number, entry.digest))
+        stack.append(iter(enumerate(source.index(entry).manifests)))
+
+
+def _check_nesting(entry: Descriptor, position: tuple[int, ...], opened: set[Digest]) -> None:
+    path = "$" + "".join(f".manifests[{number}]" for number in position)
+    if len(position) >= MAX_DEPTH:
+        raise DocumentError("index", [f"{path}: indexes nest deeper than {MAX_DEPTH}"])
+    if entry.digest in opened:
+        raise DocumentError("index", [f"{path}: index {entry.digest} is listed twice"])
+
+
+def _judge(entry: Descriptor, position: tuple[int, ...], matcher: Matcher) -> Verdict:
+    platform = entry.platform
+    if _is_attestation(entry):
+        return Verdict(
+            entry, platform, position, False, RULE_ATTESTATION, "describes how another entry was built and never runs"
+        )
+    if entry.kind is not Kind.MANIFEST:
+        reason = f"media type {entry.media_type[:100]!r} is neither an image manifest nor an index"
+        return Verdict(entry, platform, position, False, RULE_MEDIA_TYPE, reason)
+    if platform is None:
+        return Verdict(entry, None, position, False, RULE_NOT_NEEDED, "")
+    if _UNKNOWN in (platform.os.lower(), platform.architecture.lower()):
+        reason = f"platform {format_all(platform)[:100]} is no platform that can run"
+        return Verdict(entry, platform, position, False, RULE_UNKNOWN_PLATFORM, reason)
+    return _explained(entry, platform, position, matcher.explain(platform))
+
+
+def _judge_by_configs(verdicts: list[Verdict], matcher: Matcher, source: DocumentSource) -> list[int]:
+    """Look into the configs of entries without platform until one fits; its place, or nothing."""
+    undecided = [place for place, verdict in enumerate(verdicts) if verdict.rule == RULE_NOT_NEEDED]
+    for tried, place in enumerate(undecided):
+        verdict = verdicts[place]
+        if tried >= MAX_CONFIGS:
+            reason = f"states no platform, and the configs of {MAX_CONFIGS} entries before it did not fit"
+            verdicts[place] = dataclasses.replace(verdict, rule=RULE_TOO_MANY, reason=reason)
+            continue
+        verdicts[place] = _by_config(verdict, source.config_platform(verdict.descriptor), matcher)
+        if verdicts[place].accepted:
+            _spare(verdicts)
+            return [place]
+    return []
+
+
+def _by_config(verdict: Verdict, platform: Platform | None, matcher: Matcher) -> Verdict:
+    if platform is None:
+        reason = "has no image config, so there is no platform to judge it by"
+        return dataclasses.replace(verdict, rule=RULE_NO_IMAGE_CONFIG, reason=reason)
+    found = matcher.explain(platform)
+    return _explained(verdict.descriptor, platform, verdict.position, found, prefix="by its config: ")
+
+
+def _explained(
+    entry: Descriptor, platform: Platform, position: tuple[int, ...], found: Explanation, *, prefix: str = ""
+) -> Verdict:
+    return Verdict(entry, platform, position, found.matched, found.rule, prefix + found.reason)
+
+
+def _spare(verdicts: list[Verdict]) -> None:
+    """Give the entries without platform that nobody looked into their reason."""
+    for place, verdict in enumerate(verdicts):
+        if verdict.rule == RULE_NOT_NEEDED and not verdict.reason:
+            reason = "states no platform; its config was not read, since another entry fits"
+            verdicts[place] = dataclasses.replace(verdict, reason=reason)
+
+
+def _is_attestation(entry: Descriptor) -> bool:
+    return entry.is_attestation
+
+
+def _is_never_chosen(verdict: Verdict) -> bool:
+    return verdict.rule in (RULE_ATTESTATION, RULE_UNKNOWN_PLATFORM, RULE_MEDIA_TYPE)
+
+
+def _platform_of(verdict: Verdict) -> Platform:
+    if verdict.platform is None:
+        raise AssertionError("only entries with a platform are accepted by it")
+    return verdict.platform
+
+
+def _platforms(verdicts: list[Verdict]) -> list[Platform]:
+    return [each.platform for each in verdicts if each.platform is not None and not _is_never_chosen(each)]

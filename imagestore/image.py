@@ -1,0 +1,107 @@
+"""An image in the store, as embedders see it."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from imagestore.documents.decode import MAX_DOCUMENT_BYTES
+from imagestore.documents.image_config import ImageConfig
+from imagestore.documents.manifest import Manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from imagestore.content.api import ContentStore
+    from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
+    from imagestore.metadata.api import ImageRecord
+    from imagestore.platforms import Platform
+
+
+class Image:
+    """One record with its content; nothing is read until asked for.
+
+    Content was verified when it entered the store; documents are hashed again when read.
+
+    Args:
+        record: what is remembered.
+        content: where its bytes are.
+    """
+
+    def __init__(self, record: ImageRecord, content: ContentStore) -> None:
+        self.record = record
+        self._content = content
+
+    @property
+    def reference(self) -> str:
+        """Canonical reference, for example ``docker.io/library/python:3``."""
+        return self.record.reference
+
+    @property
+    def runtime_handler(self) -> str:
+        """Name of the runtime handler this record is for."""
+        return self.record.handler
+
+    @property
+    def id(self) -> Digest:
+        """Digest of the config: the image id of CRI and Docker."""
+        return self.record.image_id
+
+    @property
+    def platform(self) -> Platform:
+        """What the image is for."""
+        return self.record.platform
+
+    @property
+    def target(self) -> Descriptor:
+        """What the reference resolved to: an index, or the manifest itself."""
+        return self.record.target
+
+    @property
+    def manifest(self) -> Descriptor:
+        """The manifest that the handler's platform chose."""
+        return self.record.manifest
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its content as it travels (compressed)."""
+        return self.record.content_size
+
+    @functools.cached_property
+    def manifest_document(self) -> Manifest:
+        """The manifest, parsed.
+
+        Raises:
+            ContentNotFoundError, IntegrityError: the store was damaged from outside.
+        """
+        raw = self._content.read(self.manifest.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        return Manifest.parse(raw, media_type=self.manifest.media_type, what=f"manifest {self.manifest.digest}")
+
+    @functools.cached_property
+    def config(self) -> ImageConfig:
+        """The image config, parsed.
+
+        Raises:
+            DocumentError: it is an artifact and has no image config.
+            ContentNotFoundError, IntegrityError: the store was damaged from outside.
+        """
+        raw = self._content.read(self.id, limit_bytes=MAX_DOCUMENT_BYTES)
+        return ImageConfig.parse(raw, what=f"image config {self.id}")
+
+    @property
+    def layers(self) -> tuple[Descriptor, ...]:
+        """The layers' descriptors, lowest first."""
+        return self.manifest_document.layers
+
+    @property
+    def layer_paths(self) -> tuple[Path, ...]:
+        """The layers' files, lowest first, verified when they came; read them, never write.
+
+        Raises:
+            ContentNotFoundError: the store was damaged from outside.
+        """
+        return tuple(self._content.path(layer.digest) for layer in self.layers)
+
+    def __repr__(self) -> str:
+        return f"Image({self.reference}, runtime_handler={self.runtime_handler!r}, id={self.id.short})"

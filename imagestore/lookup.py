@@ -1,0 +1,109 @@
+"""Which records a name, id or digest means; the rules where CRI leaves them open are one table in ARCHITECTURE.md.
+
+Names, image ids (whole, or a beginning of at least four hex digits, with or without ``sha256:``), and repository
+digests (``name@sha256:…`` of the index or the manifest) are understood.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import InvalidInputError, InvalidReferenceError
+from imagestore.reference import Reference
+
+if TYPE_CHECKING:
+    from imagestore.metadata.api import ImageRecord, MetadataStore
+
+_ID: Final = re.compile(r"(?:(sha256|sha384|sha512):)?([a-f0-9]{4,128})")
+
+
+def by_name(metadata: MetadataStore, text: str) -> list[ImageRecord]:
+    """Records under a reference, for every handler; empty when the text isn't one or has none.
+
+    A reference with a digest also finds records of that repository whose index or manifest it is.
+    """
+    try:
+        reference = Reference.parse(text)
+    except InvalidReferenceError:
+        return []
+    found = metadata.find_images(reference=str(reference))
+    if not found and reference.digest is not None:
+        holders = metadata.find_by_root(reference.digest)
+        found = [record for record in holders if Reference.parse(record.reference).name == reference.name]
+    return found
+
+
+def by_id(metadata: MetadataStore, text: str) -> list[ImageRecord]:
+    """Records whose image id is or begins with the text, for every handler; empty when the text is no id.
+
+    Raises:
+        InvalidInputError: the beginning fits several images.
+    """
+    found = _ID.fullmatch(text)
+    if found is None:
+        return []
+    records = metadata.find_images(image_id_prefix=f"{found.group(1) or 'sha256'}:{found.group(2)}")
+    ids = sorted({str(record.image_id) for record in records})
+    if len(ids) > 1:
+        raise InvalidInputError(
+            f"image id {text!r} fits {len(ids)} images: {', '.join(ids[:4])}", hint="give more of it"
+        )
+    return records
+
+
+def find(metadata: MetadataStore, text: str, handler: str | None, default_handler: str) -> ImageRecord | None:
+    """The one record a status request means.
+
+    Args:
+        metadata: the records.
+        text: name, id, beginning of an id, or name with digest.
+        handler: only this handler's records; None applies the rules for requests without one.
+        default_handler: preferred then.
+
+    Returns:
+        By name without a handler: the default handler's record. By id or digest without a handler: the default
+        handler's, else the first by handler name. None when there is no such record.
+
+    Raises:
+        InvalidInputError: the id's beginning is ambiguous.
+    """
+    named = by_name(metadata, text)
+    records = named or by_id(metadata, text)
+    if handler is not None:
+        return next((record for record in records if record.handler == handler), None)
+    preferred = next((record for record in records if record.handler == default_handler), None)
+    if preferred is not None or (named and "@" not in text):
+        return preferred
+    return min(records, key=lambda record: (record.handler, record.reference), default=None)
+
+
+def doomed(metadata: MetadataStore, text: str, handler: str | None, default_handler: str) -> list[ImageRecord]:
+    """The records a removal means.
+
+    Args:
+        metadata: the records.
+        text: name, id, beginning of an id, or name with digest.
+        handler: only this handler's records; None applies the rules for requests without one.
+        default_handler: meant by a bare name.
+
+    Returns:
+        Per handler the whole image, that is all its references, as CRI defines removal. By id or digest without a
+        handler: under every handler. By name without a handler: under the default handler, or, when the name exists
+        only under others, under those.
+
+    Raises:
+        InvalidInputError: the id's beginning is ambiguous.
+    """
+    named = by_name(metadata, text)
+    records = named or by_id(metadata, text)
+    if handler is not None:
+        records = [record for record in records if record.handler == handler]
+    elif named and "@" not in text:
+        records = [record for record in records if record.handler == default_handler] or records
+    images = {(str(record.image_id), record.handler) for record in records}
+    return [
+        record
+        for image_id, owner in sorted(images)
+        for record in metadata.find_images(image_id_prefix=image_id, handler=owner)
+    ]

@@ -1,0 +1,288 @@
+"""What this machine is. Every fact it looks at can be given, so that any machine can be described on any other.
+
+The rules are those of containerd's DefaultSpec (containerd/platforms 1.0.0-rc.5): names as Go has them, a variant for
+arm and arm64 only, on Windows ``major.minor.build`` without revision. Two facts more are there on request: the amd64
+level (which Docker's daemon adds and containerd doesn't) and the Windows revision.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from imagestore.platforms import cpuinfo as cpu
+from imagestore.platforms.spec import Platform
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_logger: Final = logging.getLogger(__name__)
+
+#: Beginnings of ``sys.platform``, and the names that ``platform.system()`` has instead, by Go's name.
+_SYSTEMS: Final = {
+    "linux": "linux",
+    "android": "android",
+    "win": "windows",
+    "cygwin": "windows",
+    "msys": "windows",
+    "darwin": "darwin",
+    "macos": "darwin",
+    "ios": "ios",
+    "freebsd": "freebsd",
+    "netbsd": "netbsd",
+    "openbsd": "openbsd",
+    "dragonfly": "dragonfly",
+    "sunos": "solaris",
+    "aix": "aix",
+    "gnu": "hurd",
+    "zos": "zos",
+    "emscripten": "js",
+}
+#: Words in the kernel's version text of the free descendants of Solaris.
+_ILLUMOS_WORDS: Final = ("illumos", "omnios", "joyent", "oi_")
+_MACHINES: Final = {
+    "x86_64": "amd64",
+    "amd64": "amd64",
+    "x64": "amd64",
+    "i86pc": "amd64",
+    "x86": "386",
+    "aarch64": "arm64",
+    "arm64": "arm64",
+    "aarch64_be": "arm64be",
+    "arm": "arm",
+    "evbarm": "arm",
+    "ppc64le": "ppc64le",
+    "powerpc64le": "ppc64le",
+    "ppc": "ppc",
+    "powerpc": "ppc",
+    "power macintosh": "ppc",
+    "riscv64": "riscv64",
+    "riscv32": "riscv",
+    "loongarch64": "loong64",
+    "s390x": "s390x",
+    "s390": "s390",
+    "sun4u": "sparc64",
+    "sun4v": "sparc64",
+    "sparc64": "sparc64",
+    "sparc": "sparc",
+    "wasm32": "wasm",
+    "wasm64": "wasm",
+}
+#: Machine names that say nothing of the byte order: (big-endian, little-endian).
+_BY_BYTE_ORDER: Final = {
+    "mips": ("mips", "mipsle"),
+    "mips64": ("mips64", "mips64le"),
+    "octeon": ("mips64", "mips64le"),
+    "ppc64": ("ppc64", "ppc64le"),
+    "powerpc64": ("ppc64", "ppc64le"),
+}
+#: What a 32-bit program sees on a 64-bit kernel.
+_NARROW: Final = {
+    "amd64": "386",
+    "arm64": "arm",
+    "mips64": "mips",
+    "mips64le": "mipsle",
+    "s390x": "s390",
+    "ppc64": "ppc",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What detection looks at.
+
+    Attributes:
+        system: as in ``sys.platform`` or ``platform.system()``.
+        machine: the kernel's machine name, as in ``os.uname().machine`` or ``PROCESSOR_ARCHITECTURE``.
+        kernel_version: the kernel's version text, which tells illumos from Solaris.
+        cpuinfo: text of /proc/cpuinfo; None when it can't be read.
+        windows_version: major, minor, build.
+        windows_revision: the update revision (UBR); None when unknown.
+        bits: 64 or 32, of the program.
+        byte_order: ``little`` or ``big``.
+    """
+
+    system: str
+    machine: str
+    kernel_version: str = ""
+    cpuinfo: str | None = None
+    windows_version: tuple[int, int, int] | None = None
+    windows_revision: int | None = None
+    bits: int = 64
+    byte_order: str = "little"
+
+
+def detect(
+    *,
+    system: str | None = None,
+    machine: str | None = None,
+    kernel_version: str | None = None,
+    cpuinfo: str | None = None,
+    windows_version: Sequence[int] | None = None,
+    windows_revision: int | None = None,
+    bits: int | None = None,
+    byte_order: str | None = None,
+    with_amd64_level: bool = False,
+    with_windows_revision: bool = False,
+) -> Platform:
+    """The platform of a machine: this one, except for what is given.
+
+    When ``system`` or ``machine`` is given it's another machine, and nothing else is read from this one.
+
+    Args:
+        system: as in ``sys.platform`` or ``platform.system()``.
+        machine: as in ``os.uname().machine``.
+        kernel_version: as in ``os.uname().version``.
+        cpuinfo: text of /proc/cpuinfo.
+        windows_version: what ``sys.getwindowsversion()`` starts with: major, minor, build.
+        windows_revision: the update revision (UBR in the registry).
+        bits: 64 or 32, of the program that asks.
+        byte_order: ``little`` or ``big``.
+        with_amd64_level: add the microarchitecture level (v2 to v4) as variant; containerd doesn't.
+        with_windows_revision: add the revision to the os version; containerd doesn't.
+
+    >>> detect(system="Linux", machine="aarch64", cpuinfo="CPU architecture: 8")
+    Platform(os='linux', architecture='arm64', variant='v8', os_version='', os_features=())
+    >>> detect(system="win32", machine="AMD64", windows_version=(10, 0, 20348)).os_version
+    '10.0.20348'
+    """
+    given = (kernel_version, cpuinfo, windows_version, windows_revision, bits, byte_order)
+    options = (with_amd64_level, with_windows_revision)
+    if system is None and machine is None and not any(options) and all(fact is None for fact in given):
+        return _detected()
+    facts = _facts() if system is None and machine is None else Facts(system or _system(), machine or _machine())
+    version = facts.windows_version if windows_version is None else _three(windows_version)
+    facts = replace(
+        facts,
+        kernel_version=facts.kernel_version if kernel_version is None else kernel_version,
+        cpuinfo=facts.cpuinfo if cpuinfo is None else cpuinfo,
+        windows_version=version,
+        windows_revision=facts.windows_revision if windows_revision is None else windows_revision,
+        bits=facts.bits if bits is None else bits,
+        byte_order=facts.byte_order if byte_order is None else byte_order,
+    )
+    return describe(facts, with_amd64_level=with_amd64_level, with_windows_revision=with_windows_revision)
+
+
+def describe(facts: Facts, *, with_amd64_level: bool = False, with_windows_revision: bool = False) -> Platform:
+    """The platform that these facts make; pure."""
+    name = _os_name(facts)
+    architecture = _architecture(facts, name)
+    variant = _variant(facts, name, architecture)
+    if with_amd64_level and architecture == "amd64" and name in ("linux", "android"):
+        variant = cpu.amd64_variant(facts.cpuinfo or "")
+    version = ""
+    if name == "windows" and facts.windows_version is not None:
+        version = ".".join(map(str, facts.windows_version))
+        if with_windows_revision and facts.windows_revision is not None:
+            version += f".{facts.windows_revision}"
+    return Platform(name, architecture, variant, version)
+
+
+def _os_name(facts: Facts) -> str:
+    system = facts.system.lower()
+    for beginning, name in _SYSTEMS.items():
+        if system.startswith(beginning):
+            if name == "solaris" and any(word in facts.kernel_version.lower() for word in _ILLUMOS_WORDS):
+                return "illumos"
+            return name
+    return system
+
+
+def _architecture(facts: Facts, name: str) -> str:
+    machine = facts.machine.lower()
+    if name == "aix":
+        return "ppc64"  # its uname gives a serial number
+    if machine in _BY_BYTE_ORDER:
+        wide = _BY_BYTE_ORDER[machine][facts.byte_order == "little"]
+    elif machine in _MACHINES:
+        wide = _MACHINES[machine]
+    elif machine.startswith("armv8") and facts.bits == 64:
+        wide = "arm64"
+    elif machine.startswith("arm"):
+        wide = "armbe" if facts.byte_order == "big" else "arm"
+    elif machine[:1] == "i" and machine[2:] == "86":
+        wide = "386"
+    else:
+        wide = machine
+    return _NARROW.get(wide, wide) if facts.bits == 32 else wide
+
+
+def _variant(facts: Facts, name: str, architecture: str) -> str:
+    if architecture not in ("arm", "arm64"):
+        return ""
+    if name in ("windows", "darwin"):
+        return "v8" if architecture == "arm64" else "v7"
+    if name == "freebsd":
+        return "v8" if architecture == "arm64" else "unknown"
+    if name not in ("linux", "android"):
+        return ""
+    variant = None
+    if facts.cpuinfo is not None:
+        variant = cpu.arm_variant(facts.cpuinfo, facts.machine, is_32bit=architecture == "arm")
+    if variant is None:
+        _logger.warning("can't tell the ARM variant of this host", extra={"machine": facts.machine})
+    return variant or ""
+
+
+@functools.cache
+def _detected() -> Platform:
+    return describe(_facts())
+
+
+def _facts() -> Facts:
+    """Look at this machine."""
+    version, revision = _windows_version()
+    return Facts(
+        system=_system(),
+        machine=_machine(),
+        kernel_version="" if sys.platform == "win32" else os.uname().version,
+        cpuinfo=_cpuinfo(),
+        windows_version=version,
+        windows_revision=revision,
+        bits=64 if sys.maxsize > 2**32 else 32,
+        byte_order=sys.byteorder,
+    )
+
+
+def _system() -> str:
+    return sys.platform
+
+
+def _machine() -> str:
+    if sys.platform == "win32":
+        # The second is set when a 32-bit program runs on a 64-bit Windows.
+        return os.environ.get("PROCESSOR_ARCHITECTURE", "") or os.environ.get("PROCESSOR_ARCHITEW6432", "")
+    return os.uname().machine
+
+
+def _cpuinfo() -> str | None:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def _three(version: Sequence[int]) -> tuple[int, int, int]:
+    major, minor, build = version[:3]
+    return major, minor, build
+
+
+def _windows_version() -> tuple[tuple[int, int, int] | None, int | None]:
+    """Version and revision of a Windows host; its true version, not the one shown to old programs."""
+    if sys.platform == "win32":
+        import winreg
+
+        version = sys.getwindowsversion().platform_version
+        try:
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SOFTWARE\Microsoft\Windows NT\CurrentVersion") as key:
+                revision = winreg.QueryValueEx(key, "UBR")[0]
+        except OSError:
+            return version, None
+        return version, revision if isinstance(revision, int) else None
+    return None, None

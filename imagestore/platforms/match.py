@@ -1,0 +1,211 @@
+"""Matchers: which platforms fit, which of two is better, and why.
+
+Each answers as its namesake in containerd's platform library 1.0.0-rc.5 does:
+
+============== =============== ==============================================================
+here           there           accepts
+============== =============== ==============================================================
+exact          NewMatcher      the platform itself; no order
+only           Only            the platform and what else its processor runs, best first
+only_strict    OnlyStrict      the platform itself; more features first
+only_os        OnlyOS          the operating system on any architecture, its own first
+ordered        Ordered         any of the platforms, in their order
+any_of         Any             any of the platforms, more features first
+everything     All             everything, no order
+============== =============== ==============================================================
+
+``prefers(a, b)`` is containerd's ``Less``: a comes before b. It is a strict weak order, since it compares
+:meth:`Matcher.sort_key`, which sorts a whole list at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from imagestore.platforms.requirement import exact_requirement, fallback_requirement, os_requirement
+from imagestore.platforms.rules import REFUSALS, Explanation, Rule
+
+if TYPE_CHECKING:
+    from imagestore.platforms.requirement import Requirement
+    from imagestore.platforms.spec import Platform
+
+#: Sorts after every place in a list of wanted platforms.
+_LAST: Final = (2**64,)
+
+
+class Matcher(Protocol):
+    """Answers for candidate platforms; immutable, safe to share between threads."""
+
+    @property
+    def platforms(self) -> tuple[Platform, ...]:
+        """The wanted platforms in normal form, best first; none for a matcher that takes everything."""
+
+    def match(self, platform: Platform, /) -> bool:
+        """Whether the platform fits."""
+
+    def prefers(self, first: Platform, second: Platform, /) -> bool:
+        """Whether the first is better than the second; neither is when they are equally good."""
+
+    def sort_key(self, platform: Platform, /) -> tuple[int, ...]:
+        """Smaller is better; equal where neither is preferred. Platforms that fit come before those that don't."""
+
+    def explain(self, platform: Platform, /) -> Explanation:
+        """The answer of :meth:`match` with its rule and a sentence."""
+
+
+class BaseMatcher:
+    """What all matchers share: the tests of the wanted platforms, and the questions asked of them."""
+
+    __slots__ = ("_requirements",)
+
+    def __init__(self, requirements: tuple[Requirement, ...]) -> None:
+        self._requirements = requirements
+
+    @property
+    def platforms(self) -> tuple[Platform, ...]:
+        """The wanted platforms in normal form, best first."""
+        return tuple(requirement.platform for requirement in self._requirements)
+
+    def match(self, platform: Platform, /) -> bool:
+        """Whether the platform fits one of the wanted ones."""
+        return any(requirement.position(platform) is not None for requirement in self._requirements)
+
+    def sort_key(self, _platform: Platform, /) -> tuple[int, ...]:
+        """No order."""
+        return ()
+
+    def prefers(self, first: Platform, second: Platform, /) -> bool:
+        """Whether the first sorts before the second."""
+        return self.sort_key(first) < self.sort_key(second)
+
+    def explain(self, platform: Platform, /) -> Explanation:
+        """The first wanted platform that fits, or else the one that comes closest."""
+        closest: Explanation | None = None
+        for requirement in self._requirements:
+            found = requirement.explain(platform)
+            if found.matched:
+                return found
+            if closest is None or _stage(found) > _stage(closest):
+                closest = found
+        return closest or Explanation(False, Rule.NOTHING_WANTED, "no platform is wanted at all")
+
+    def _place(self, platform: Platform, *, without_features: bool = False) -> tuple[int, ...] | None:
+        """Which wanted platform fits first, and which of its fallbacks."""
+        for number, requirement in enumerate(self._requirements):
+            position = requirement.position(platform, without_features=without_features)
+            if position is not None:
+                return number, position
+        return None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.strip('_')} {', '.join(map(str, self.platforms))}>"
+
+
+class _Exact(BaseMatcher):
+    __slots__ = ()
+
+
+class _Ordered(BaseMatcher):
+    __slots__ = ()
+
+    def sort_key(self, platform: Platform, /) -> tuple[int, ...]:
+        """By place; at one place more features are better. What doesn't fit is placed as if it had no features."""
+        place = self._place(platform)
+        if place is not None:
+            return (0, *place, -len(platform.os_features))
+        if platform.os_features:
+            place = self._place(platform, without_features=True)
+        return (1, *(place or _LAST))
+
+
+class _Any(BaseMatcher):
+    __slots__ = ()
+
+    def sort_key(self, platform: Platform, /) -> tuple[int, ...]:
+        """What fits, more features first; then what would fit without its features; then the rest."""
+        if self.match(platform):
+            return 0, -len(platform.os_features)
+        stripped = platform.os_features and self._place(platform, without_features=True) is not None
+        return (1,) if stripped else (2,)
+
+
+class _OnlyOS(BaseMatcher):
+    __slots__ = ("_native",)
+
+    def __init__(self, requirement: Requirement, native: Requirement) -> None:
+        super().__init__((requirement,))
+        self._native = native
+
+    def sort_key(self, platform: Platform, /) -> tuple[int, ...]:
+        """The wanted architecture first, more features first among those; what doesn't fit last."""
+        if not self.match(platform):
+            return (2,)
+        if self._native.position(platform) is None:
+            return (1,)
+        return 0, -len(platform.os_features)
+
+
+class _Everything(BaseMatcher):
+    __slots__ = ()
+
+    def match(self, _platform: Platform, /) -> bool:
+        """Always."""
+        return True
+
+    def explain(self, _platform: Platform, /) -> Explanation:
+        """Always matched."""
+        return Explanation(True, Rule.MATCH_ANYTHING, "every platform is wanted")
+
+
+def exact(platform: Platform, *, host: Platform | None = None) -> Matcher:
+    """A matcher for one platform without any preference (containerd's NewMatcher).
+
+    As there, the Windows rules apply only when ``platform.os`` is ``windows`` to the letter.
+
+    Args:
+        platform: what is wanted.
+        host: whose operating system an empty one stands for, here and in candidates; this machine by default.
+    """
+    return _Exact((exact_requirement(platform, host=host),))
+
+
+def only(platform: Platform, *, host: Platform | None = None) -> Matcher:
+    """A matcher for one platform and its fallbacks (containerd's Only).
+
+    >>> from imagestore.platforms.spec import Platform
+    >>> amd64 = only(Platform("linux", "amd64"))
+    >>> amd64.match(Platform("linux", "386")), amd64.match(Platform("linux", "arm64"))
+    (True, False)
+    """
+    return _Ordered((fallback_requirement(platform, host=host),))
+
+
+def only_strict(platform: Platform, *, host: Platform | None = None) -> Matcher:
+    """A matcher for one platform without fallbacks, in any spelling (containerd's OnlyStrict)."""
+    requirement = exact_requirement(platform, host=host)
+    return _Ordered((exact_requirement(requirement.platform, host=host),))
+
+
+def only_os(platform: Platform, *, host: Platform | None = None) -> Matcher:
+    """A matcher for one operating system on any architecture (containerd's OnlyOS)."""
+    requirement = os_requirement(platform, host=host)
+    return _OnlyOS(requirement, exact_requirement(requirement.platform, host=host))
+
+
+def ordered(*platforms: Platform, host: Platform | None = None) -> Matcher:
+    """A matcher for several platforms, the first one best, without fallbacks (containerd's Ordered)."""
+    return _Ordered(tuple(exact_requirement(platform, host=host) for platform in platforms))
+
+
+def any_of(*platforms: Platform, host: Platform | None = None) -> Matcher:
+    """A matcher for several platforms, none better than another (containerd's Any)."""
+    return _Any(tuple(exact_requirement(platform, host=host) for platform in platforms))
+
+
+def everything() -> Matcher:
+    """A matcher that takes everything, attestations too (containerd's All)."""
+    return _Everything(())
+
+
+def _stage(explanation: Explanation) -> int:
+    return REFUSALS.index(Rule(explanation.rule))

@@ -1,0 +1,204 @@
+"""Windows: reading os versions, and which image build runs on which host build.
+
+A version is ``major.minor.build[.revision]``. The build names the release, the revision grows with every monthly
+update. A container under process isolation shares the host's kernel, so its build must fit it:
+
+* below build 20348 (Server 2022) only the host's own build runs;
+* from 20348 on the kernel interface is stable, and images run back to the long-term release before the host's own
+  generation (floor) and up to the host's build.
+
+A container under Hyper-V isolation brings its own kernel: any build up to the host's runs.
+
+The process rule is that of containerd's platform library 1.0.0-rc.5. Up to rc.4 the floor was the newest long-term
+release below the host, so that a 26200 host refused ltsc2022 images; Microsoft's "Windows container version
+compatibility" page agrees with rc.5 (and with the Hyper-V rule) in every cell it publishes. Revisions take no part in
+either rule.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import InvalidPlatformError
+from imagestore.platforms.windows_releases import IMAGE_BUILDS, LTSC_STABLE, RELEASES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: First build whose kernel interface is stable for newer hosts (Server 2022, ltsc2022).
+STABLE_INTERFACE: Final = LTSC_STABLE[0]
+
+_DIGITS: Final = re.compile(r"[0-9]+")
+_CHECKED: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:\.[0-9]+)?")
+_MAX_MAJOR: Final = 255
+_MAX_BUILD: Final = 65535
+_MAX_REVISION: Final = 2**32 - 1
+_SHOWN: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsVersion:
+    """A version that could be read.
+
+    Attributes:
+        major: 0 to 255.
+        minor: 0 to 255.
+        build: 0 to 65535.
+        revision: 0 or more; None when there is none that can be read.
+    """
+
+    major: int
+    minor: int
+    build: int
+    revision: int | None = None
+
+    @property
+    def is_unset(self) -> bool:
+        """Whether this is 0.0.0, which containerd takes for no version at all."""
+        return not (self.major or self.minor or self.build)
+
+    def __str__(self) -> str:
+        text = f"{self.major}.{self.minor}.{self.build}"
+        return text if self.revision is None else f"{text}.{self.revision}"
+
+
+def parse_version(text: str) -> WindowsVersion | None:
+    """Read the three numbers that matter, and the revision if there is one.
+
+    Args:
+        text: at least ``major.minor.build``; what follows a third dot is the revision and may be anything.
+
+    Returns:
+        The version, or None when it can't be read: fewer than two dots, anything but ASCII digits, a number too large.
+
+    >>> parse_version("10.0.17763.4851")
+    WindowsVersion(major=10, minor=0, build=17763, revision=4851)
+    >>> parse_version("10.0") is None
+    True
+    """
+    parts = text.split(".", 4)
+    if len(parts) < 3:
+        return None
+    major, minor = _number(parts[0], _MAX_MAJOR), _number(parts[1], _MAX_MAJOR)
+    build = _number(parts[2], _MAX_BUILD)
+    if major is None or minor is None or build is None:
+        return None
+    return WindowsVersion(major, minor, build, _number(parts[3], _MAX_REVISION) if len(parts) > 3 else None)
+
+
+def check_version(text: str, *, what: str = "os version") -> WindowsVersion:
+    """Read a version that somebody configured, where a slip must not pass: an unreadable one would match every build.
+
+    Args:
+        text: ``major.minor.build`` or ``major.minor.build.revision``, digits and dots only.
+        what: names the value in the error, for example the key it came from.
+
+    Raises:
+        InvalidPlatformError: it can't be read to its end, or is 0.0.0.
+
+    >>> check_version("10.0.20348").build
+    20348
+    """
+    version = parse_version(text) if _CHECKED.fullmatch(text) else None
+    if version is None or version.is_unset or (version.revision is None and text.count(".") == 3):
+        shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+        raise InvalidPlatformError(
+            f"{what} {shown!r}: expected major.minor.build[.revision] in digits, at most 255.255.65535",
+            hint="write for example 10.0.17763; `cmd /c ver` shows the version of a Windows host",
+        )
+    return version
+
+
+def stable_floor(host_build: int) -> int:
+    """Oldest image build that a host with a stable kernel interface runs under process isolation.
+
+    Args:
+        host_build: 20348 or higher.
+
+    >>> stable_floor(26200)
+    20348
+    """
+    not_above = [build for build in LTSC_STABLE if build <= host_build]
+    return not_above[-2] if len(not_above) > 1 else STABLE_INTERFACE
+
+
+def process_compatible(host_build: int, image_build: int) -> bool:
+    """Whether a host runs an image under process isolation.
+
+    >>> process_compatible(26100, 20348), process_compatible(20348, 17763)
+    (True, False)
+    """
+    if host_build < STABLE_INTERFACE:
+        return image_build == host_build
+    return stable_floor(host_build) <= image_build <= host_build
+
+
+def hyperv_compatible(host_build: int, image_build: int) -> bool:
+    """Whether a host runs an image under Hyper-V isolation: the image may be as old as it likes, never newer.
+
+    >>> hyperv_compatible(20348, 17763), hyperv_compatible(17763, 20348)
+    (True, False)
+    """
+    return image_build <= host_build
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """One cell of the host and image matrix.
+
+    Attributes:
+        host_build: of the node.
+        image_build: of the image (or of a guest platform).
+        process: runs under process isolation.
+        hyperv: runs under Hyper-V isolation.
+    """
+
+    host_build: int
+    image_build: int
+    process: bool
+    hyperv: bool
+
+    @property
+    def letters(self) -> str:
+        """``PH``, ``H`` or ``-``, as in published tables."""
+        return ("P" if self.process else "") + ("H" if self.hyperv else "") or "-"
+
+
+def compatibility(host_build: int, image_build: int) -> Compatibility:
+    """Both answers for one pair.
+
+    >>> compatibility(26100, 17763).letters
+    'H'
+    """
+    return Compatibility(
+        host_build,
+        image_build,
+        process=process_compatible(host_build, image_build),
+        hyperv=hyperv_compatible(host_build, image_build),
+    )
+
+
+def matrix(
+    host_builds: Iterable[int] = tuple(RELEASES), image_builds: Iterable[int] = IMAGE_BUILDS
+) -> tuple[tuple[Compatibility, ...], ...]:
+    """The complete table: a row for each host build, a cell for each image build.
+
+    Args:
+        host_builds: every known release by default, clients included.
+        image_builds: every build that Microsoft published base images for, by default.
+    """
+    columns = tuple(image_builds)
+    return tuple(tuple(compatibility(host, image) for image in columns) for host in host_builds)
+
+
+def _number(text: str, largest: int) -> int | None:
+    if _DIGITS.fullmatch(text) is None:
+        return None
+    significant = text.lstrip("0")
+    # Longer than the limit's digits: too large, and nothing for int() to chew on.
+    if len(significant) > len(str(largest)):
+        return None
+    value = int(significant or "0")
+    return value if value <= largest else None

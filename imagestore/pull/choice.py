@@ -1,0 +1,103 @@
+"""From a target to a choice: which manifest, by way of which indexes, with which config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagestore.documents.select import select, select_single
+from imagestore.errors import DocumentError
+from imagestore.media_types import Kind
+from imagestore.metadata.api import ImageRecord
+from imagestore.platforms import Platform
+
+if TYPE_CHECKING:
+    from imagestore.descriptor import Descriptor
+    from imagestore.documents.image_config import ImageConfig
+    from imagestore.documents.manifest import Manifest
+    from imagestore.documents.select import Selection
+    from imagestore.platforms import Matcher
+    from imagestore.pull.sources import Documents
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a pull is going to fetch.
+
+    Attributes:
+        target: what the reference resolved to.
+        chain: the indexes from the target down to the one that lists ``chosen``; empty for a single manifest.
+        chosen: the manifest's descriptor.
+        manifest: the manifest.
+        config: its image config; None for an artifact.
+        warnings: what was accepted although it is doubtful.
+    """
+
+    target: Descriptor
+    chain: tuple[Descriptor, ...]
+    chosen: Descriptor
+    manifest: Manifest
+    config: ImageConfig | None
+    warnings: tuple[str, ...]
+
+    @property
+    def documents(self) -> tuple[Descriptor, ...]:
+        """Indexes and manifest: what the record holds as roots."""
+        return (*self.chain, self.chosen)
+
+    @property
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        """Everything that must be in the store, each digest once."""
+        return tuple({each.digest: each for each in (*self.documents, *self.manifest.children)}.values())
+
+    def record(self, reference: str, handler: str, wanted: str) -> ImageRecord:
+        """The record that this choice becomes."""
+        return ImageRecord(
+            reference=reference,
+            handler=handler,
+            target=self.target,
+            manifest=self.chosen,
+            image_id=self.manifest.config.digest,
+            platform=self._platform(),
+            wanted=wanted,
+            roots=tuple(descriptor.digest for descriptor in self.documents),
+            content_size=sum(each.size for each in self.descriptors),
+            warnings=self.warnings,
+        )
+
+    def _platform(self) -> Platform:
+        """The index entry's platform; the config's where the entry has none (and the version where it has none)."""
+        stated = self.chosen.platform
+        if self.config is None:
+            return stated or Platform("unknown", "unknown")
+        own = self.config.platform
+        if stated is None:
+            return own
+        if stated.os_version or stated.os != own.os:
+            return stated
+        return Platform(stated.os, stated.architecture, stated.variant, own.os_version, stated.os_features)
+
+
+def select_target(target: Descriptor, documents: Documents, matcher: Matcher, *, wanted: str) -> Selection:
+    """Choose from an index, or judge a single manifest by its config.
+
+    Raises:
+        DocumentError: a document breaks its rules, or nests too deep.
+        RegistryError, ContentNotFoundError: a document can't be had.
+    """
+    if target.kind is Kind.INDEX:
+        return select(documents.index(target), matcher, documents, wanted=wanted)
+    return select_single(target, documents.config_platform(target), matcher, wanted=wanted)
+
+
+def indexes_on_the_way(target: Descriptor, position: tuple[int, ...], documents: Documents) -> tuple[Descriptor, ...]:
+    """The indexes from the target to the entry at ``position`` (one number for each level)."""
+    if target.kind is not Kind.INDEX:
+        return ()
+    chain = [target]
+    for number in position[:-1]:
+        entry = documents.index(chain[-1]).manifests[number]
+        if entry.kind is not Kind.INDEX:
+            raise DocumentError(f"index {chain[-1].digest}", [f"$.manifests[{number}]: expected an index"])
+        chain.append(entry)
+    return tuple(chain)

@@ -1,0 +1,234 @@
+"""Fetching: bytes from a registry into the content store, each blob once however many threads and processes want it.
+
+Whoever holds a blob's ingest downloads it; the others wait for the ingest's lock and then find the blob. A dead
+holder's ingest is continued at its offset. Damage is never kept: content that doesn't verify is thrown away, and if old
+bytes were resumed, fetched once more from the start.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.digest import Verifier
+from imagestore.errors import (
+    AlreadyExistsError,
+    ContentNotFoundError,
+    IntegrityError,
+    InvalidDigestError,
+    ReferenceNotFoundError,
+    SizeMismatchError,
+    StoreFullError,
+)
+from imagestore.media_types import Kind
+from imagestore.observe import BlobAdvanced, BlobDone, BlobStarted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from imagestore.cancel import CancelToken
+    from imagestore.content.api import IngestWriter
+    from imagestore.content.local import LocalContentStore
+    from imagestore.descriptor import Descriptor
+    from imagestore.lease import HeldLease
+    from imagestore.observe import Observer
+    from imagestore.reference import Reference
+    from imagestore.registry.client import RegistryClient
+
+log = logging.getLogger(__name__)
+
+#: Blobs of one pull in flight at once, as containerd's max_concurrent_downloads.
+PARALLEL_BLOBS: Final = 3
+_EVENT_SECONDS: Final = 0.05
+_REHASH_BYTES: Final = 1024 * 1024
+_INGEST_PREFIX: Final = {
+    Kind.INDEX: "index",
+    Kind.MANIFEST: "manifest",
+    Kind.CONFIG: "config",
+    Kind.LAYER: "layer",
+    Kind.FOREIGN_LAYER: "layer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fetcher:
+    """Brings blobs of one reference into the store, under one lease.
+
+    Attributes:
+        content: where they go.
+        client: where they come from.
+        reference: names the repository.
+        lease: keeps them until a record does.
+        observer: hears of progress.
+    """
+
+    content: LocalContentStore
+    client: RegistryClient
+    reference: Reference
+    lease: HeldLease
+    observer: Observer
+
+    def fetch_all(self, descriptors: Iterable[Descriptor], *, cancel: CancelToken) -> int:
+        """Fetch what is missing, several at once; the first failure stops the others.
+
+        Returns:
+            Bytes that came over the network.
+
+        Raises:
+            StoreFullError: there is less space than the missing blobs need; nothing was fetched.
+            RegistryError, IntegrityError, StoreError, OperationCancelledError: as each blob.
+        """
+        wanted = {descriptor.digest: descriptor for descriptor in descriptors}
+        for descriptor in wanted.values():
+            if not descriptor.digest.is_verifiable:
+                raise InvalidDigestError(f"{self.reference}: {descriptor.digest}: this algorithm can't be verified")
+        self.lease.hold(wanted.keys())
+        self._check_space(wanted.values())
+        with cancel.child() as part, ThreadPoolExecutor(PARALLEL_BLOBS, "imagestore-fetch") as pool:
+            # Largest first: the longest download decides when the pull ends.
+            ordered = sorted(wanted.values(), key=lambda descriptor: -descriptor.size)
+            jobs = [pool.submit(self.fetch, descriptor, cancel=part) for descriptor in ordered]
+            try:
+                done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
+                failed = next((job for job in done if job.exception() is not None), None)
+                if failed is not None:
+                    failed.result()
+            except BaseException:
+                part.cancel("another part of the pull failed")
+                pool.shutdown(cancel_futures=True)
+                raise
+            return sum(job.result() for job in jobs)
+
+    def fetch(self, descriptor: Descriptor, *, cancel: CancelToken) -> int:
+        """Fetch one blob unless it is here; the lease must hold it already.
+
+        Returns:
+            Bytes that came over the network.
+        """
+        if self._is_present(descriptor):
+            self.observer(BlobDone(descriptor, 0))
+            return 0
+        try:
+            writer = self.content.writer(
+                ingest_ref(descriptor), expected=descriptor.digest, total=descriptor.size, cancel=cancel
+            )
+        except AlreadyExistsError:
+            self.observer(BlobDone(descriptor, 0))
+            return 0
+        with writer:
+            received = self._fill(writer, descriptor, cancel)
+        self.observer(BlobDone(descriptor, received))
+        return received
+
+    def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken) -> None:
+        """Store a document whose bytes are at hand; the lease must hold it already."""
+        try:
+            with self.content.writer(
+                ingest_ref(descriptor), expected=descriptor.digest, total=len(raw), cancel=cancel
+            ) as writer:
+                writer.truncate()
+                writer.write(raw)
+                writer.commit(descriptor.digest, len(raw))
+        except AlreadyExistsError:
+            return
+
+    def _fill(self, writer: IngestWriter, descriptor: Descriptor, cancel: CancelToken) -> int:
+        resumed = writer.offset > 0
+        try:
+            received = self._receive(writer, descriptor, cancel)
+            try:
+                writer.commit(descriptor.digest, descriptor.size)
+            except IntegrityError:
+                if not resumed:
+                    raise
+                log.warning("resumed content was damaged; fetching all of it", extra={"digest": descriptor.digest})
+                writer.truncate()
+                received += self._receive(writer, descriptor, cancel)
+                writer.commit(descriptor.digest, descriptor.size)
+        except AlreadyExistsError:
+            return received
+        except ReferenceNotFoundError as error:
+            writer.abort()
+            if descriptor.kind is Kind.FOREIGN_LAYER:
+                raise self._foreign(descriptor, error) from error
+            raise
+        except (IntegrityError, StoreFullError):
+            # Damage must not be resumed, and a full disk needs the space.
+            writer.abort()
+            raise
+        return received
+
+    def _receive(self, writer: IngestWriter, descriptor: Descriptor, cancel: CancelToken) -> int:
+        """Append the rest of a blob to its ingest; the commit judges it."""
+        if writer.offset == descriptor.size:
+            return 0
+        received = 0
+        event_due = 0.0
+        with self.client.blob(self.reference, descriptor, offset=writer.offset, cancel=cancel) as stream:
+            if stream.start != writer.offset:
+                writer.truncate()
+            self.observer(BlobStarted(descriptor, writer.offset))
+            for chunk in stream:
+                cancel.check()
+                writer.write(chunk)
+                received += len(chunk)
+                if writer.offset > descriptor.size:
+                    raise SizeMismatchError(str(descriptor.digest), expected=descriptor.size, actual=writer.offset)
+                if time.monotonic() >= event_due:
+                    event_due = time.monotonic() + _EVENT_SECONDS
+                    self.lease.renew()
+                    self.observer(BlobAdvanced(descriptor.digest, writer.offset))
+        return received
+
+    def _foreign(self, descriptor: Descriptor, error: ReferenceNotFoundError) -> ReferenceNotFoundError:
+        return ReferenceNotFoundError(
+            f"{self.reference}: foreign layer {descriptor.digest} is not in the registry, and addresses named by an"
+            " image are not followed",
+            host=error.host,
+            status=error.status,
+            hint="copy the image with its foreign layers into a registry of yours",
+        )
+
+    def _is_present(self, descriptor: Descriptor) -> bool:
+        """Whether the blob is here and whole; a damaged file is removed, a wrong descriptor refused."""
+        try:
+            info = self.content.info(descriptor.digest)
+        except ContentNotFoundError:
+            return False
+        if info.size == descriptor.size:
+            return True
+        verifier = Verifier(descriptor.digest)
+        with self.content.open(descriptor.digest) as blob:
+            while chunk := blob.read(_REHASH_BYTES):
+                verifier.update(chunk)
+        try:
+            verifier.finish()
+        except IntegrityError:
+            log.warning("content in the store is damaged, fetching it again", extra={"digest": descriptor.digest})
+            self.content.delete(descriptor.digest)
+            return False
+        raise SizeMismatchError(
+            f"{self.reference}: {descriptor.digest}", expected=descriptor.size, actual=verifier.received
+        )
+
+    def _check_space(self, descriptors: Iterable[Descriptor]) -> None:
+        offsets = {status.ref: status.offset for status in self.content.statuses()}
+        needed = sum(
+            descriptor.size - min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
+            for descriptor in descriptors
+            if not self.content.exists(descriptor.digest)
+        )
+        free = self.content.free_bytes()
+        if needed > free:
+            raise StoreFullError(
+                f"{self.reference}: needs {needed} bytes more, but {self.content.root} has {free} free",
+                hint="free space there, run 'imagestore gc', or choose another --root",
+            )
+
+
+def ingest_ref(descriptor: Descriptor) -> str:
+    """The ingest's name for fetched content, in containerd's form: kind, hyphen, digest."""
+    return f"{_INGEST_PREFIX.get(descriptor.kind, 'unknown')}-{descriptor.digest}"

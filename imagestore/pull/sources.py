@@ -1,0 +1,122 @@
+"""Documents of one reference: from memory, from the store, or from the registry, always verified."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from imagestore.digest import verify
+from imagestore.documents.decode import MAX_DOCUMENT_BYTES
+from imagestore.documents.image_config import ImageConfig
+from imagestore.documents.index import Index
+from imagestore.documents.manifest import Manifest
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError
+from imagestore.media_types import Kind
+
+if TYPE_CHECKING:
+    from imagestore.cancel import CancelToken
+    from imagestore.content.api import ContentStore
+    from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
+    from imagestore.platforms import Platform
+    from imagestore.reference import Reference
+    from imagestore.registry.client import RegistryClient
+
+log = logging.getLogger(__name__)
+
+
+class Documents:
+    """Reads documents for selection; nothing is written.
+
+    Args:
+        content: looked at first.
+        client: asked for what the store doesn't have; None to stay offline.
+        reference: names the repository.
+        cancel: ends the work.
+    """
+
+    def __init__(
+        self, content: ContentStore, client: RegistryClient | None, reference: Reference | None, cancel: CancelToken
+    ) -> None:
+        self._content = content
+        self._client = client
+        self._reference = reference
+        self._cancel = cancel
+        self._raw: dict[Digest, bytes] = {}
+
+    def raw(self, descriptor: Descriptor) -> bytes:
+        """A document's bytes, as its descriptor promises them.
+
+        Raises:
+            ContentNotFoundError: offline, and the store doesn't have it.
+            RegistryError, IntegrityError: it can't be fetched, or isn't what was promised.
+        """
+        self._cancel.check()
+        raw = self._raw.get(descriptor.digest)
+        if raw is None:
+            raw = self._stored(descriptor) or self._fetched(descriptor)
+            self._raw[descriptor.digest] = raw
+        return raw
+
+    def index(self, descriptor: Descriptor) -> Index:
+        """An index.
+
+        Raises:
+            DocumentError: it isn't one.
+        """
+        return Index.parse(self.raw(descriptor), media_type=descriptor.media_type, what=f"index {descriptor.digest}")
+
+    def manifest(self, descriptor: Descriptor) -> Manifest:
+        """A manifest.
+
+        Raises:
+            DocumentError: it isn't one.
+        """
+        what = f"manifest {descriptor.digest}"
+        return Manifest.parse(self.raw(descriptor), media_type=descriptor.media_type, what=what)
+
+    def config(self, manifest: Manifest) -> ImageConfig | None:
+        """The image config of a manifest; None when it is an artifact and has none.
+
+        Raises:
+            DocumentError: the config breaks its rules, or doesn't fit the manifest's layers.
+        """
+        if not manifest.is_image:
+            return None
+        what = f"image config {manifest.config.digest}"
+        config = ImageConfig.parse(self.raw(manifest.config), what=what)
+        config.check_layers(len(manifest.layers), what=what)
+        return config
+
+    def config_platform(self, descriptor: Descriptor) -> Platform | None:
+        """The platform that a manifest's config states; None for an artifact."""
+        config = self.config(self.manifest(descriptor))
+        return None if config is None else config.platform
+
+    def _stored(self, descriptor: Descriptor) -> bytes | None:
+        try:
+            raw = self._content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        except ContentNotFoundError:
+            return None
+        except IntegrityError:
+            if self._client is None:
+                raise
+            log.warning("a document in the store is damaged; asking the registry", extra={"digest": descriptor.digest})
+            return None
+        verify(raw, descriptor.digest, descriptor.size)
+        return raw
+
+    def _fetched(self, descriptor: Descriptor) -> bytes:
+        if descriptor.data is not None:
+            return descriptor.data
+        if self._client is None or self._reference is None:
+            raise ContentNotFoundError(f"{descriptor.digest}: not in the store, and no registry may be asked")
+        if descriptor.kind in (Kind.INDEX, Kind.MANIFEST):
+            return self._client.document(self._reference, descriptor, cancel=self._cancel)
+        if descriptor.size > MAX_DOCUMENT_BYTES:
+            limit = f"is {descriptor.size} bytes long, more than the {MAX_DOCUMENT_BYTES} allowed"
+            raise DocumentError(f"{descriptor.kind.value} {descriptor.digest}", [limit])
+        with self._client.blob(self._reference, descriptor, cancel=self._cancel) as stream:
+            raw = b"".join(stream)
+        verify(raw, descriptor.digest, descriptor.size)
+        return raw

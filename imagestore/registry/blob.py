@@ -1,0 +1,251 @@
+"""A blob as one clean sequence of bytes, whatever the connection does.
+
+When a transfer breaks, it is resumed with Range where it stopped (registry answers: ``ranges.py``). A host that ignores
+Range sends the blob from its start; what we have already is thrown away, up to a bound. Resuming goes on as long as
+there is progress; without it, tries run out. The size is checked here, the digest where the bytes are kept: only there
+the whole content is seen, across runs too.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from imagestore.errors import RegistryUnavailableError, SizeMismatchError
+from imagestore.registry.retry import backoff_seconds, is_transient
+from imagestore.registry.session import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+    from imagestore.cancel import CancelToken
+    from imagestore.descriptor import Descriptor
+    from imagestore.errors import RegistryError
+    from imagestore.registry.exchange import Response
+    from imagestore.registry.policy import TransferPolicy
+    from imagestore.registry.retry import RetryBudget
+    from imagestore.registry.session import Surroundings
+
+_log = logging.getLogger(__name__)
+
+# Smaller parts than this would make a request for every few packets.
+_LEAST_PART_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An opened transfer.
+
+    Attributes:
+        response: its body is the blob from ``start`` on.
+        start: offset of the body's first byte in the blob.
+        end: offset behind the last byte that this answer promises.
+        host: who serves it.
+    """
+
+    response: Response
+    start: int
+    end: int
+    host: str
+
+
+class Opener(Protocol):
+    """Opens a blob at an offset, or before it when no host resumes."""
+
+    def __call__(self, offset: int) -> Body:
+        """Ask the hosts in turn.
+
+        Raises:
+            RegistryError, IntegrityError: nobody serves it.
+        """
+
+
+@dataclass
+class _RateWindow:
+    """Judges the rate of a transfer by the time spent waiting for its bytes."""
+
+    policy: TransferPolicy
+    seconds: float = 0.0
+    received: int = 0
+
+    def note(self, byte_count: int, seconds: float) -> bool:
+        """Count a piece; False when a full window was too slow."""
+        self.seconds += seconds
+        self.received += byte_count
+        if self.seconds < self.policy.rate_window_seconds:
+            return True
+        is_fast_enough = self.received >= self.policy.least_bytes_per_second * self.seconds
+        self.seconds, self.received = 0.0, 0
+        return is_fast_enough
+
+
+@dataclass
+class _Progress:
+    """How the tries of one transfer went."""
+
+    failures: int = 0
+    mark: int = 0
+    wasted: int = 0
+    has_begun: bool = False
+    hosts: list[str] = field(default_factory=list)
+
+
+class BlobStream:
+    """The bytes of a blob from ``start`` to its end; iterate once, close always.
+
+    Args:
+        descriptor: of the blob.
+        offset: where to start; the caller has the bytes before.
+        opener: opens transfers.
+        shared: policy, clocks and observer.
+        budget: retries left to the operation.
+        cancel: ends it.
+
+    Raises:
+        RegistryError, IntegrityError: no host serves the blob.
+    """
+
+    def __init__(
+        self,
+        descriptor: Descriptor,
+        offset: int,
+        *,
+        opener: Opener,
+        shared: Surroundings,
+        budget: RetryBudget,
+        cancel: CancelToken,
+    ) -> None:
+        if not 0 <= offset <= descriptor.size:
+            raise ValueError(f"offset {offset} is outside a blob of {descriptor.size} bytes")
+        self.descriptor = descriptor
+        self._opener = opener
+        self._shared = shared
+        self._budget = budget
+        self._cancel = cancel
+        self._progress = _Progress()
+        self._body: Body | None = None
+        self._start = self._position = offset
+        # Everything is there already; only an empty blob is still asked for, to learn whether it exists.
+        if offset < descriptor.size or descriptor.size == 0:
+            self._start = self._position = self._progress.mark = self._open(offset).start
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte that comes; 0 when the host doesn't resume, though a later offset was asked for."""
+        return self._start
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Who has served so far, in order; the ones to avoid when the content turns out wrong."""
+        return tuple(dict.fromkeys(self._progress.hosts))
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The bytes, in pieces of the transport's choosing.
+
+        Raises:
+            SizeMismatchError: the host sends more than the descriptor's size.
+            RegistryError: the transfer broke, and resuming it failed too often.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        while self._body is not None:
+            try:
+                yield from self._pieces(self._body)
+                failure: RegistryError = RegistryUnavailableError(
+                    f"{self._body.host}: the body ended after {self._position} of {self.descriptor.size} bytes",
+                    host=self._body.host,
+                )
+            except RegistryUnavailableError as error:
+                failure = error
+            if self._position == self.descriptor.size:
+                # Whatever broke after the last byte doesn't matter any more.
+                self.close()
+                return
+            if self._position == self._body.end and self._position - self._progress.mark >= _LEAST_PART_BYTES:
+                # The host hands the blob out in parts: legal, and no failure.
+                self._continue()
+            else:
+                self._resume(failure)
+
+    def close(self) -> None:
+        """Give up the connection; may be called again."""
+        body, self._body = self._body, None
+        if body is not None:
+            body.response.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    def _pieces(self, body: Body) -> Iterator[bytes]:
+        """What one transfer adds to what we have."""
+        window = _RateWindow(self._shared.policy)
+        clock = self._shared.timing.monotonic
+        arrived = body.start
+        pieces = body.response.chunks()
+        while True:
+            self._cancel.check()
+            asked = clock()
+            piece = next(pieces, b"")
+            if not piece:
+                return
+            if not window.note(len(piece), clock() - asked):
+                raise RegistryUnavailableError(
+                    f"{body.host}: slower than {self._shared.policy.least_bytes_per_second} bytes per second over "
+                    f"{self._shared.policy.rate_window_seconds:g} seconds",
+                    host=body.host,
+                )
+            arrived += len(piece)
+            if arrived > self.descriptor.size:
+                raise SizeMismatchError(
+                    f"blob {self.descriptor.digest} from {body.host}", expected=self.descriptor.size, actual=arrived
+                )
+            fresh = arrived - self._position
+            if fresh > 0:
+                self._position = arrived
+                yield piece if fresh == len(piece) else piece[-fresh:]
+
+    def _continue(self) -> None:
+        """Ask for the next part."""
+        self.close()
+        self._progress.mark = self._position
+        self._open(self._position)
+
+    def _resume(self, failure: RegistryError) -> None:
+        """Open again where we stopped, after a wait.
+
+        Raises:
+            RegistryError: the tries are used up.
+        """
+        self.close()
+        progress, policy = self._progress, self._shared.policy
+        if self._position - progress.mark >= policy.progress_bytes:
+            progress.failures = 0
+        progress.failures += 1
+        progress.mark = self._position
+        if progress.failures >= policy.attempts or not is_transient(failure) or not self._budget.take():
+            raise failure
+        _log.debug("blob %s: broken at %d, resuming: %s", self.descriptor.digest, self._position, failure)
+        seconds = backoff_seconds(policy, progress.failures, self._shared.timing.random())
+        wait(self._shared, failure.host, seconds, str(failure), self._cancel)
+        self._open(self._position)
+
+    def _open(self, offset: int) -> Body:
+        body = self._body = self._opener(offset)
+        self._progress.hosts.append(body.host)
+        self._progress.wasted += self._position - body.start if self._progress.has_begun else 0
+        self._progress.has_begun = True
+        if self._progress.wasted > self._shared.policy.wasted_share * self.descriptor.size:
+            self.close()
+            raise RegistryUnavailableError(
+                f"{body.host}: ignores Range, and the transfer of {self.descriptor.digest} broke too often: "
+                f"{self._progress.wasted} bytes would have been received twice",
+                host=body.host,
+            )
+        return body

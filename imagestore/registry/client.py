@@ -1,0 +1,274 @@
+"""The registry client: resolve a reference, fetch a document, stream a blob.
+
+Everything that comes is checked before it counts: the status, the size before and while reading, the digest of
+documents, and that the server's media type agrees with the descriptor's (OCI distribution specification 1.1, "Pull").
+The digest of a blob is verified where it is written, over bytes of all runs.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from imagestore import digest as digests
+from imagestore.documents.decode import MAX_DOCUMENT_BYTES
+from imagestore.errors import SizeMismatchError
+from imagestore.observe import ignore
+from imagestore.registry import manifests
+from imagestore.registry.blob import BlobStream, Body
+from imagestore.registry.breaker import Breaker
+from imagestore.registry.endpoints import PULL, RESOLVE
+from imagestore.registry.errors_body import failure
+from imagestore.registry.failover import first_served
+from imagestore.registry.policy import TransferPolicy
+from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
+from imagestore.registry.retry import HostPauses, RetryBudget, Timing
+from imagestore.registry.session import Call, Session, Surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from collections.abc import Set as AbstractSet
+    from types import TracebackType
+    from typing import Self
+
+    from imagestore.cancel import CancelToken
+    from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
+    from imagestore.observe import Observer
+    from imagestore.reference import Reference
+    from imagestore.registry.endpoints import Endpoint, EndpointResolver
+    from imagestore.registry.exchange import Response
+    from imagestore.registry.session import Line
+
+T = TypeVar("T")
+
+
+class RegistryClient:
+    """Reads images from registries and their mirrors; thread-safe, one for a process is enough.
+
+    Args:
+        lines: how to reach each endpoint and authenticate there.
+        endpoints: which hosts serve a reference.
+        policy: limits of retries, waits and waste.
+        observer: told about waits and changes of host.
+        breaker: remembers dead mirrors; its own by default.
+        timing: clocks, chance and sleep.
+        on_close: run by close().
+    """
+
+    def __init__(
+        self,
+        *,
+        lines: Callable[[Endpoint], Line],
+        endpoints: EndpointResolver,
+        policy: TransferPolicy | None = None,
+        observer: Observer = ignore,
+        breaker: Breaker | None = None,
+        timing: Timing | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        used_timing = timing or Timing()
+        self._lines = lines
+        self._endpoints = endpoints
+        self._shared = Surroundings(policy or TransferPolicy(), used_timing, HostPauses(used_timing), observer)
+        self._breaker = breaker or Breaker(clock=used_timing.monotonic)
+        self._on_close = on_close
+        self._lock = threading.Lock()
+        self._budgets: weakref.WeakKeyDictionary[CancelToken, RetryBudget] = weakref.WeakKeyDictionary()
+
+    def resolve(self, reference: Reference, *, cancel: CancelToken) -> Descriptor:
+        """Find what a reference leads to. With a digest the digest decides, whatever the tag says.
+
+        Returns:
+            Descriptor of an index or a manifest. By tag its digest is the registry's claim until document() has
+            verified the bytes.
+
+        Raises:
+            RegistryError: no such reference, no access, or nobody answers properly.
+            IntegrityError: the server has something else under this digest.
+            DocumentError: the registry doesn't name the document's type, and its bytes don't either.
+            ConfigError: the host's configuration can't be used.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        path = f"manifests/{reference.digest or reference.tag}"
+        what = str(reference)
+        wanted = reference.digest
+
+        def ask(session: Session) -> Descriptor:
+            call = Call("HEAD", reference.path, path, what, accept=manifests.accepted())
+            found = session.call(call, lambda response: _descriptor_from_head(response, wanted, what))
+            # A HEAD has no error document, and some servers get it wrong: GET decides.
+            get = replace(call, method="GET")
+            return found or session.call(get, lambda response: _descriptor_from_get(response, wanted, what))
+
+        needed = {PULL} if wanted is not None else {PULL, RESOLVE}
+        return self._first(reference, needed, ask, what=what, cancel=cancel)
+
+    def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
+        """Fetch an index, a manifest or a config, at most 4 MiB, verified against size and digest.
+
+        Args:
+            reference: names the registry and the repository.
+            descriptor: what to fetch; content that it carries inline is taken from there.
+            cancel: ends it.
+
+        Raises:
+            RegistryError: not there, no access, or nobody answers properly.
+            IntegrityError: every host has other bytes than the descriptor says.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        what = f"{reference.name}@{descriptor.digest}"
+        if descriptor.data is not None:
+            digests.verify(descriptor.data, descriptor.digest, descriptor.size, what=f"inline data of {what}")
+            return descriptor.data
+        manifests.check_size(descriptor.size, what)
+        if manifests.is_document(descriptor):
+            path, accept = f"manifests/{descriptor.digest}", manifests.accepted(descriptor.media_type)
+        else:
+            path, accept = f"blobs/{descriptor.digest}", ()
+        call = Call("GET", reference.path, path, what, accept=accept)
+
+        def fetch(session: Session) -> bytes:
+            return session.call(call, lambda response: _verified(response, descriptor, what))
+
+        return self._first(reference, {PULL}, fetch, what=what, cancel=cancel)
+
+    def blob(
+        self,
+        reference: Reference,
+        descriptor: Descriptor,
+        *,
+        offset: int = 0,
+        avoid: Collection[str] = (),
+        cancel: CancelToken,
+    ) -> BlobStream:
+        """Open a blob for reading.
+
+        Args:
+            reference: names the registry and the repository.
+            descriptor: of the blob.
+            offset: bytes that the caller has already.
+            avoid: hosts to ask last, because their content was wrong.
+            cancel: ends it.
+
+        Returns:
+            A stream to close; look at its ``start`` before writing.
+
+        Raises:
+            RegistryError: not there, no access, or nobody answers properly.
+            IntegrityError: every host announces another size.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        what = f"blob {descriptor.digest} of {reference.name}"
+        call = Call("GET", reference.path, f"blobs/{descriptor.digest}", what)
+
+        def open_at(offset: int) -> Body:
+            return self._first(
+                reference,
+                {PULL},
+                lambda session: _open_blob(session, call, descriptor, offset),
+                what=what,
+                cancel=cancel,
+                avoid=avoid,
+            )
+
+        return BlobStream(
+            descriptor, offset, opener=open_at, shared=self._shared, budget=self._budget(cancel), cancel=cancel
+        )
+
+    def close(self) -> None:
+        """Close all connections; the client is not usable afterwards."""
+        if self._on_close is not None:
+            self._on_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    def _first(
+        self,
+        reference: Reference,
+        needed: AbstractSet[str],
+        ask: Callable[[Session], T],
+        *,
+        what: str,
+        cancel: CancelToken,
+        avoid: Collection[str] = (),
+    ) -> T:
+        """Ask the reference's endpoints in order."""
+        able = [one for one in self._endpoints.endpoints(reference.host) if needed <= one.capabilities]
+        able.sort(key=lambda endpoint: endpoint.host in avoid)
+        policy, budget = self._shared.policy, self._budget(cancel)
+
+        def attempt(endpoint: Endpoint, behind: int) -> T:
+            attempts = policy.mirror_attempts if behind else policy.attempts
+            return ask(Session(endpoint, self._lines(endpoint), self._shared, budget, cancel, attempts))
+
+        return first_served(able, attempt, what=what, breaker=self._breaker, observer=self._shared.observer)
+
+    def _budget(self, cancel: CancelToken) -> RetryBudget:
+        """The operation's budget: one token is one operation."""
+        with self._lock:
+            return self._budgets.setdefault(cancel, RetryBudget(self._shared.policy.total_retries))
+
+
+def _descriptor_from_head(response: Response, wanted: Digest | None, what: str) -> Descriptor | None:
+    with response:
+        return manifests.from_head(response.headers, wanted=wanted, what=what) if response.status == 200 else None
+
+
+def _descriptor_from_get(response: Response, wanted: Digest | None, what: str) -> Descriptor:
+    with response:
+        if response.status != 200:
+            raise failure(response, what=what)
+        body = response.read(MAX_DOCUMENT_BYTES)
+        return manifests.from_body(body, response.headers, wanted=wanted, what=what)
+
+
+def _verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
+    """Read exactly what the descriptor says."""
+    with response:
+        if response.status != 200:
+            raise failure(response, what=what)
+        if manifests.is_document(descriptor):
+            manifests.check_type(descriptor, response.headers, what)
+        announced = parse_length(response.headers.get("Content-Length"))
+        if announced not in (None, descriptor.size):
+            raise SizeMismatchError(what, expected=descriptor.size, actual=announced or 0)
+        verifier = digests.Verifier(descriptor.digest, descriptor.size, what=what)
+        body = bytearray()
+        for piece in response.chunks():
+            verifier.update(piece)
+            body += piece
+    verifier.finish()
+    return bytes(body)
+
+
+def _open_blob(session: Session, call: Call, descriptor: Descriptor, offset: int) -> Body:
+    """Open at the offset, or at 0 where the host doesn't resume."""
+
+    def judged(response: Response, start: int) -> tuple[Verdict, Response]:
+        return judge(response.status, response.headers, offset=start, size=descriptor.size), response
+
+    asked = replace(call, byte_range=f"bytes={offset}-") if offset else call
+    verdict, response = session.call(asked, lambda answer: judged(answer, offset))
+    if verdict is Verdict.RESTART:
+        response.close()
+        verdict, response = session.call(call, lambda answer: judged(answer, 0))
+    host = session.endpoint.host
+    if verdict is Verdict.WHOLE:
+        return Body(response, 0, descriptor.size, host)
+    if verdict is Verdict.PART:
+        part = parse_content_range(response.headers.get("Content-Range"))
+        return Body(response, offset, part.last + 1 if part is not None else descriptor.size, host)
+    if verdict is Verdict.WRONG_SIZE:
+        response.close()
+        announced = parse_length(response.headers.get("Content-Length")) or 0
+        raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=announced)
+    raise failure(response, what=call.what)

@@ -1,0 +1,95 @@
+"""Wires a registry client from its parts: connections, credentials, hosts.
+
+Each endpoint gets its own sender and its own authenticator, so that connection settings, tokens and the judgement about
+addresses never mix between registries.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from imagestore.observe import ignore
+from imagestore.registry.authenticate import RegistryAuthenticator
+from imagestore.registry.client import RegistryClient
+from imagestore.registry.credentials.lookup import CredentialResolver
+from imagestore.registry.endpoints import DirectEndpoints
+from imagestore.registry.session import Line
+
+if TYPE_CHECKING:
+    import httpx
+
+    from imagestore.config.hosts import ConnectionSettings
+    from imagestore.observe import Observer
+    from imagestore.registry.authenticate import AuthPolicy
+    from imagestore.registry.credentials.model import CredentialLookup
+    from imagestore.registry.endpoints import Endpoint, EndpointResolver
+    from imagestore.registry.exchange import Origin
+    from imagestore.registry.http import HttpxSender
+    from imagestore.registry.policy import TransferPolicy
+
+
+def connect(
+    *,
+    credentials: CredentialLookup | None = None,
+    endpoints: EndpointResolver | None = None,
+    policy: TransferPolicy | None = None,
+    auth_policy: AuthPolicy | None = None,
+    observer: Observer = ignore,
+    transport: httpx.BaseTransport | None = None,
+    unix_socket: str = "",
+) -> RegistryClient:
+    """A registry client; close it.
+
+    Args:
+        credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
+        endpoints: which hosts serve a reference; by default the registry itself.
+        policy: limits of retries, waits and waste.
+        auth_policy: what the operator allows in authentication.
+        observer: told about waits and changes of host.
+        transport: answers instead of the network (replay, tests).
+        unix_socket: connect to this socket whatever the host, for servers under test.
+
+    Raises:
+        ConfigError: a proxy variable can't be used.
+    """
+    # The HTTP library costs 100 ms to load and is only needed here.
+    from imagestore.registry.http import HttpxSender
+
+    sender = HttpxSender(transport=transport, unix_socket=unix_socket)
+    lines = EndpointLines(sender, credentials or CredentialResolver.standard(), auth_policy)
+    return RegistryClient(
+        lines=lines,
+        endpoints=endpoints or DirectEndpoints(),
+        policy=policy,
+        observer=observer,
+        on_close=sender.close,
+    )
+
+
+class EndpointLines:
+    """Makes and keeps the line to each endpoint; thread-safe.
+
+    Args:
+        sender: owns the connections.
+        credentials: asked after a challenge.
+        auth_policy: what the operator allows in authentication.
+    """
+
+    def __init__(self, sender: HttpxSender, credentials: CredentialLookup, auth_policy: AuthPolicy | None) -> None:
+        self._sender = sender
+        self._credentials = credentials
+        self._auth_policy = auth_policy
+        self._lock = threading.Lock()
+        self._lines: dict[tuple[Origin, ConnectionSettings], Line] = {}
+
+    def __call__(self, endpoint: Endpoint) -> Line:
+        """The line to an endpoint, the same one every time."""
+        key = (endpoint.origin, endpoint.connection)
+        with self._lock:
+            line = self._lines.get(key)
+            if line is None:
+                bound = self._sender.bound(endpoint.origin, endpoint.connection)
+                authenticator = RegistryAuthenticator(bound, self._credentials, policy=self._auth_policy)
+                line = self._lines[key] = Line(bound, authenticator)
+            return line

@@ -1,0 +1,261 @@
+"""Credential files: bounded reading, decoding of entries, and writing that can't lose what others put there.
+
+A file that exists and can't be understood is an error, never an empty file: going on without credentials would hide why
+a private image is refused, and writing would destroy it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import stat
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.errors import ConfigError, InvalidInputError
+from imagestore.registry.credentials.model import NO_SECRET, Credential, checked
+from imagestore.secret import Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: Real files have some kilobytes; tools write one entry for each registry.
+MAX_FILE_BYTES: Final = 1024 * 1024
+#: User name in place of which a helper's or an entry's secret is an identity token.
+TOKEN_USER: Final = "<token>"  # noqa: S105 - a marker, no secret
+_LOCK_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class AuthFile:
+    """A parsed file in Docker's or the containers tools' form (they share these members).
+
+    Attributes:
+        path: as it was opened, or another name of the place.
+        entries: ``auths``, undecoded; a broken entry matters only to whoever asks for it.
+        helpers: ``credHelpers``, host to helper suffix.
+        store: ``credsStore``, or an empty text.
+        note: a remark about the file for explanations, for example wide permissions; or empty.
+    """
+
+    path: str
+    entries: Mapping[str, object]
+    helpers: Mapping[str, str]
+    store: str = ""
+    note: str = ""
+
+    def __repr__(self) -> str:
+        return f"AuthFile({self.path!r}, {len(self.entries)} entries)"
+
+
+def read(path: str) -> tuple[dict[str, Any], str] | None:
+    """The JSON object in a file and a note on its permissions; None when there is no file.
+
+    Raises:
+        ConfigError: it can't be read, isn't a regular file, is too long, or isn't a JSON object; names the line.
+    """
+    try:
+        # O_NONBLOCK: a FIFO put there must not hang us.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError(f"{path}: expected a regular file with credentials, found something else")
+        try:
+            raw = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    mode = stat.S_IMODE(status.st_mode)
+    note = f"permissions {mode:04o}: others can read it" if mode & 0o044 else ""
+    return parse(raw, path), note
+
+
+def parse(raw: bytes, path: str) -> dict[str, Any]:
+    """The JSON object in some bytes; none at all count as an empty object, as Docker's tools have it.
+
+    Raises:
+        ConfigError: too long, or not a JSON object. Quotes nothing of the content.
+    """
+    if len(raw) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: expected at most {MAX_FILE_BYTES} bytes, found more")
+    if not raw.strip():
+        return {}
+    try:
+        value = json.loads(raw.decode("utf-8"))
+    except json.JSONDecodeError as error:
+        # The decoder's error carries the document, hence "from None".
+        message = f"{path}: line {error.lineno}, column {error.colno}: expected JSON: {error.msg}"
+        raise ConfigError(message, hint="mend the file, or move it away and log in again") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{path}: expected JSON in UTF-8 of ordinary depth, found something else") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: expected a JSON object at the top")
+    return value
+
+
+def interpret(value: dict[str, Any], path: str, note: str = "") -> AuthFile:
+    """The members that matter, checked for their kind.
+
+    Raises:
+        ConfigError: ``auths`` or ``credHelpers`` isn't an object, a helper's name isn't text.
+    """
+    entries = _object(value, "auths", path)
+    helpers = _object(value, "credHelpers", path)
+    for host, suffix in helpers.items():
+        if not isinstance(suffix, str):
+            raise ConfigError(f"{path}: credHelpers[{host!r}]: expected the name of a helper as text")
+    store = value.get("credsStore") or ""
+    if not isinstance(store, str):
+        raise ConfigError(f"{path}: credsStore: expected the name of a helper as text")
+    return AuthFile(path, entries, {host: str(suffix) for host, suffix in helpers.items()}, store, note)
+
+
+def _object(value: dict[str, Any], name: str, path: str) -> dict[str, Any]:
+    member = value.get(name)
+    if member is None:
+        return {}
+    if not isinstance(member, dict):
+        raise ConfigError(f"{path}: {name}: expected an object")
+    return member
+
+
+def decode_entry(entry: object, where: str) -> Credential:
+    """The credential in one ``auths`` entry; an empty one for a placeholder.
+
+    Args:
+        entry: ``auth`` (base64 of ``user:password``, cut at the first colon), ``username``, ``password``,
+            ``identitytoken``, ``registrytoken``.
+        where: file and member, for errors.
+
+    Raises:
+        ConfigError: names the member; never quotes it.
+    """
+    if entry is None:
+        return Credential()
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{where}: expected an object")
+    texts: dict[str, str] = {}
+    for name in ("auth", "username", "password", "identitytoken", "registrytoken"):
+        text = entry.get(name)
+        if text is not None and not isinstance(text, str):
+            raise ConfigError(f"{where}: {name}: expected text")
+        texts[name] = text or ""
+    username, password = texts["username"], texts["password"]
+    if texts["auth"]:
+        username, password = decode_pair(texts["auth"], f"{where}: auth")
+    return build(username, password, where, identity=texts["identitytoken"], registry=texts["registrytoken"])
+
+
+def decode_pair(encoded: str, where: str) -> tuple[str, str]:
+    """User name and password out of base64 of ``user:password``.
+
+    Raises:
+        ConfigError: not base64 of UTF-8, no colon, or nothing before it.
+    """
+    try:
+        raw = base64.b64decode("".join(encoded.split()), validate=True)
+        text = raw.decode("utf-8")
+    except (binascii.Error, ValueError):
+        raise ConfigError(f"{where}: expected base64 of user:password") from None
+    username, colon, password = text.partition(":")
+    if not colon or not username:
+        raise ConfigError(f"{where}: expected a user name and a colon inside the base64")
+    return username, password.rstrip("\x00")
+
+
+def build(username: str, password: str, where: str, *, identity: str = "", registry: str = "") -> Credential:
+    """A credential from its texts; the marker user ``<token>`` turns the password into an identity token.
+
+    Raises:
+        ConfigError: a member can't be sent.
+    """
+    if username == TOKEN_USER:
+        username, password, identity = "", "", identity or password
+    credential = Credential(
+        username,
+        Secret(password) if password else NO_SECRET,
+        Secret(identity) if identity else NO_SECRET,
+        Secret(registry) if registry else NO_SECRET,
+    )
+    try:
+        return checked(credential, where)
+    except InvalidInputError as error:
+        raise ConfigError(str(error)) from None
+
+
+@contextlib.contextmanager
+def edit(path: str) -> Iterator[dict[str, Any]]:
+    """Change a file: yields its object (empty when there is no file) and writes it back when the block ends well.
+
+    Members we don't know stay. The new content is synced beside the file and renamed over it, mode 0600; where the path
+    is a symbolic link, over its target. Other processes of ours wait meanwhile.
+
+    Raises:
+        ConfigError: can't be read or written.
+    """
+    target = os.path.realpath(path)
+    folder = os.path.dirname(target)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with _locked(folder, target):
+            found = read(target)
+            before = found[0] if found else {}
+            value: dict[str, Any] = json.loads(json.dumps(before))
+            yield value
+            if value != before or found is None:
+                _replace(target, json.dumps(value, indent=2).encode("ascii") + b"\n")
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be written: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _locked(folder: str, target: str) -> Iterator[None]:
+    # The folder itself is locked, so that no lock file stays in the user's home.
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        until = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise ConfigError(
+                        f"{target}: another process has been writing it for {_LOCK_SECONDS:g} s"
+                    ) from None
+                time.sleep(0.05)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _replace(target: str, data: bytes) -> None:
+    folder = os.path.dirname(target)
+    # mkstemp makes the file with mode 0600 from its first moment.
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(target)}.", dir=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        os.rename(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    folder_descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder_descriptor)
+    finally:
+        os.close(folder_descriptor)

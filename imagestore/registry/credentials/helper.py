@@ -1,0 +1,310 @@
+"""Credential helpers: programs ``docker-credential-<suffix>`` that keep secrets in a keyring (Docker's protocol).
+
+One verb as argument, the question on standard input, the answer on standard output; a failure is exit status 1 with its
+message on standard *output*. Helpers hang on locked keyrings, so everything has a deadline. What a helper prints is
+never shown: on failure it may hold what it holds on success.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import signal
+import stat
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ConfigError
+from imagestore.registry.credentials import files
+from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from imagestore.cancel import CancelToken
+    from imagestore.registry.credentials.model import Target
+
+DEADLINE_SECONDS: Final = 15.0
+MAX_OUTPUT_BYTES: Final = 64 * 1024
+#: How long an answer is remembered; the layers of one pull ask within seconds of each other.
+REMEMBER_SECONDS: Final = 60.0
+_POLL_SECONDS: Final = 0.1
+
+_SUFFIX: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NOT_FOUND: Final = "credentials not found in native keychain"
+_BAD_QUESTION: Final = ("no credentials server URL", "no credentials username")
+# What keyrings and the clouds' helpers need to find their way; nothing else of ours is their business.
+_PASSED: Final = re.compile(
+    r"PATH|HOME|USER|LOGNAME|LANG|LC_.*|TERM|TMPDIR|TZ|DISPLAY|WAYLAND_DISPLAY|DBUS_SESSION_BUS_ADDRESS|XDG_.*|GNUPGHOME"
+    r"|GPG_.*|PASSWORD_STORE_.*|SSH_AUTH_SOCK|DOCKER_CONFIG|AWS_.*|ECR_.*|GOOGLE_.*|GCLOUD_.*|CLOUDSDK_.*|AZURE_.*|ACR_.*"
+    r"|MSI_.*|IDENTITY_.*|(?i:https?_proxy|no_proxy|all_proxy)|SSL_CERT_(?:FILE|DIR)"
+)
+
+
+class HelperPool:
+    """Runs helpers, one at a time for each question, and remembers answers for a short while.
+
+    Args:
+        environment: of this process; helpers get a part of it.
+        clock: seconds that never go back.
+        deadline_seconds: for one program.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> None:
+        self._environment = {name: value for name, value in environment.items() if _PASSED.fullmatch(name)}
+        self._clock = clock
+        self._deadline_seconds = deadline_seconds
+        self._lock = threading.Lock()
+        self._asking: dict[tuple[str, str], threading.Lock] = {}
+        self._answers: dict[tuple[str, str], tuple[float, Credential | None]] = {}
+
+    def forget(self) -> None:
+        """Drop remembered answers."""
+        with self._lock:
+            self._answers.clear()
+
+    def get(self, suffix: str, target: Target, *, cancel: CancelToken) -> Credential | None:
+        """Ask a helper under each name the target may be stored by; None when it has no entry.
+
+        Raises:
+            ConfigError: no such program, it failed, timed out, or answered nonsense.
+            OperationCancelledError: cancelled while it ran.
+        """
+        until = self._clock() + self._deadline_seconds
+        for server in servers(target):
+            credential = self._get_within(suffix, server, until, cancel)
+            if credential:
+                return credential
+        return None
+
+    def get_server(self, suffix: str, server: str, *, cancel: CancelToken) -> Credential | None:
+        """Ask a helper under one name; see get()."""
+        return self._get_within(suffix, server, self._clock() + self._deadline_seconds, cancel)
+
+    def _get_within(self, suffix: str, server: str, until: float, cancel: CancelToken) -> Credential | None:
+        key = (suffix, server)
+        with self._lock:
+            asking = self._asking.setdefault(key, threading.Lock())
+        while not asking.acquire(timeout=_POLL_SECONDS):
+            cancel.check()
+        try:
+            with self._lock:
+                expires, answer = self._answers.get(key, (0.0, None))
+            if self._clock() < expires:
+                return answer
+            output = self.run(suffix, "get", server, seconds=until - self._clock(), cancel=cancel)
+            credential = None if output is None else _read_answer(output, f"docker-credential-{suffix} get {server}")
+            with self._lock:
+                self._answers[key] = (self._clock() + REMEMBER_SECONDS, credential)
+            return credential
+        finally:
+            asking.release()
+
+    def store(self, suffix: str, server: str, username: str, secret: str, *, cancel: CancelToken) -> None:
+        """Have a helper keep a secret.
+
+        Raises:
+            ConfigError: no such program, it failed or timed out.
+            OperationCancelledError: cancelled while it ran.
+        """
+        question = json.dumps({"ServerURL": server, "Username": username, "Secret": secret})
+        if self.run(suffix, "store", question, seconds=self._deadline_seconds, cancel=cancel) is None:
+            raise ConfigError(f"docker-credential-{suffix} store: answered that it has no entry instead of storing")
+        self.forget()
+
+    def erase(self, suffix: str, server: str, *, cancel: CancelToken) -> None:
+        """Have a helper forget a server; having nothing to forget is success.
+
+        Raises:
+            ConfigError: no such program, it failed or timed out.
+            OperationCancelledError: cancelled while it ran.
+        """
+        self.run(suffix, "erase", server, seconds=self._deadline_seconds, cancel=cancel)
+        self.forget()
+
+    def run(self, suffix: str, verb: str, question: str, *, seconds: float, cancel: CancelToken) -> bytes | None:
+        """Run one verb; its output, or None when it says that it has no entry.
+
+        Raises:
+            ConfigError: no such program, it failed or timed out.
+            OperationCancelledError: cancelled while it ran.
+        """
+        program = find_program(suffix, self._environment.get("PATH", ""))
+        what = f"docker-credential-{suffix} {verb}"
+        cancel.check()
+        if seconds <= 0:
+            raise _timed_out(what, suffix, self._deadline_seconds)
+        try:
+            output, status = _converse([program, verb], question, self._environment, seconds, cancel)
+        except TimeoutError:
+            raise _timed_out(what, suffix, self._deadline_seconds) from None
+        except OSError as error:
+            raise ConfigError(f"{what}: can't be run: {error.strerror}") from error
+        except OverflowError:
+            raise ConfigError(f"{what}: expected at most {MAX_OUTPUT_BYTES} bytes of answer, more came") from None
+        if status == 0:
+            return output
+        message = output.decode("utf-8", "replace").strip()
+        if message == _NOT_FOUND:
+            return None
+        detail = message if message in _BAD_QUESTION else f"exit status {status}"
+        raise ConfigError(
+            f"{what}: failed: {detail}",
+            hint=f"run it by hand to see its own message, or remove {suffix!r} from credsStore and credHelpers; "
+            "public images can be had without credentials",
+        )
+
+
+def servers(target: Target) -> tuple[str, ...]:
+    """The names under which a helper may keep a target: some compare text, and tools wrote different ones.
+
+    >>> from imagestore.registry.credentials.model import Target
+    >>> servers(Target("registry.example"))
+    ('registry.example', 'https://registry.example')
+    """
+    if target.is_docker_hub:
+        return (HUB_LEGACY_KEY, *target.names)
+    return (target.host, f"https://{target.host}")
+
+
+def find_program(suffix: str, path: str) -> str:
+    """Absolute name of a helper. Relative folders in PATH are passed over: whoever owns the working directory would
+    choose the program.
+
+    Raises:
+        ConfigError: the suffix isn't a plain name, or no absolute folder in PATH has the program.
+    """
+    if not _SUFFIX.fullmatch(suffix):
+        raise ConfigError(f"credential helper {suffix[:64]!r}: expected a plain name of letters, digits, '.', '_', '-'")
+    name = f"docker-credential-{suffix}"
+    for folder in path.split(os.pathsep):
+        candidate = os.path.join(folder, name)
+        if not os.path.isabs(folder):
+            continue
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG(os.stat(candidate).st_mode) and os.access(candidate, os.X_OK):
+                return candidate
+    raise ConfigError(
+        f"credential helper {name}: not found in PATH",
+        hint=f"install {name}, or remove {suffix!r} from credsStore and credHelpers; "
+        "public images can be had without credentials",
+    )
+
+
+def _converse(
+    command: list[str], question: str, environment: Mapping[str, str], seconds: float, cancel: CancelToken
+) -> tuple[bytes, int]:
+    """Output and exit status. Raises TimeoutError, OverflowError (too much output), OSError."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=dict(environment),
+        cwd="/",
+        # Its own group, so that everything it started can be ended with it.
+        start_new_session=True,
+    )
+    is_done = False
+    with process, cancel.on_cancel(lambda: _end_group(process)):
+        try:
+            output = _exchange(process, question.encode("utf-8"), time.monotonic() + seconds, cancel)
+            is_done = True
+        finally:
+            if not is_done:
+                _end_group(process)
+    cancel.check()
+    return output, process.returncode
+
+
+def _exchange(process: subprocess.Popen[bytes], question: bytes, until: float, cancel: CancelToken) -> bytes:
+    """Write the question, read the answer until the program has ended; both pipes bounded and never blocking."""
+    stdin, stdout = process.stdin, process.stdout
+    assert stdin is not None
+    assert stdout is not None
+    os.set_blocking(stdin.fileno(), False)
+    os.set_blocking(stdout.fileno(), False)
+    output = bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(stdin, selectors.EVENT_WRITE)
+        selector.register(stdout, selectors.EVENT_READ)
+        while selector.get_map():
+            cancel.check()
+            if time.monotonic() >= until:
+                raise TimeoutError
+            # A daemon it left behind may hold the pipe open for ever; what the program itself said is there by now.
+            has_ended = process.poll() is not None
+            ready = selector.select(0 if has_ended else min(_POLL_SECONDS, max(0.0, until - time.monotonic())))
+            if has_ended and not ready:
+                break
+            for key, _ in ready:
+                if key.fileobj is stdin:
+                    question = _write(stdin.fileno(), question)
+                    if not question:
+                        selector.unregister(stdin)
+                        with contextlib.suppress(BrokenPipeError):
+                            stdin.close()
+                    continue
+                chunk = os.read(stdout.fileno(), 16384)
+                if not chunk:
+                    selector.unregister(stdout)
+                output += chunk
+                if len(output) > MAX_OUTPUT_BYTES:
+                    raise OverflowError
+    while process.poll() is None:
+        if time.monotonic() >= until:
+            raise TimeoutError
+        cancel.wait(0.005)
+    return bytes(output)
+
+
+def _write(descriptor: int, data: bytes) -> bytes:
+    """What is left to write; nothing when the reader has gone."""
+    try:
+        return data[os.write(descriptor, data) :]
+    except BlockingIOError:
+        return data
+    except BrokenPipeError:
+        return b""
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    # Its process id is also its group's; a child that wasn't waited for keeps the number from being used again.
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _timed_out(what: str, suffix: str, seconds: float) -> ConfigError:
+    return ConfigError(
+        f"{what}: no answer within {seconds:g} seconds; the program was ended",
+        hint=f"is its keyring locked? unlock it, or remove {suffix!r} from credsStore and credHelpers",
+    )
+
+
+def _read_answer(output: bytes, what: str) -> Credential | None:
+    """The credential in the answer to ``get``; None when its secret is empty."""
+    try:
+        value = json.loads(output.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{what}: expected a JSON object, another answer came") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{what}: expected a JSON object, another value came")
+    username, secret = value.get("Username", ""), value.get("Secret", "")
+    if not isinstance(username, str) or not isinstance(secret, str):
+        raise ConfigError(f"{what}: expected Username and Secret as text")
+    if not secret:
+        return None
+    # A secret without a user is a token as well; containerd takes it the same way.
+    return files.build(username or files.TOKEN_USER, secret, what)

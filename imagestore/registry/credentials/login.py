@@ -1,0 +1,196 @@
+"""Logging in and out: credentials are tried at the registry before anything is stored.
+
+They go where Docker's tools look: into the helper the file names for the host, else into the file. With an option or
+REGISTRY_AUTH_FILE that names a file, into that file in the containers tools' form.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.errors import (
+    AccessDeniedError,
+    AuthenticationError,
+    ConfigError,
+    ProtocolError,
+    RegistryUnavailableError,
+)
+from imagestore.registry.authenticate import RegistryAuthenticator, target_of
+from imagestore.registry.credentials import files
+from imagestore.registry.credentials.containers_auth import matching_keys as containers_keys
+from imagestore.registry.credentials.docker_config import helper_for
+from imagestore.registry.credentials.docker_config import matching_keys as docker_keys
+from imagestore.registry.credentials.helper import servers
+from imagestore.registry.credentials.lookup import AUTH_FILE_VARIABLE, CredentialResolver, docker_config_path
+from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, Found, Target
+from imagestore.registry.exchange import Request
+
+if TYPE_CHECKING:
+    from imagestore.cancel import CancelToken
+    from imagestore.registry.authenticate import AuthPolicy
+    from imagestore.registry.credentials.helper import HelperPool
+    from imagestore.registry.credentials.lookup import Surroundings
+    from imagestore.registry.credentials.model import Credential
+    from imagestore.registry.endpoints import Endpoint
+    from imagestore.registry.exchange import Sender
+
+_SECRET_MEMBERS: Final = ("auth", "username", "password", "identitytoken", "registrytoken")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a login is kept.
+
+    Attributes:
+        path: of the file.
+        is_docker: Docker's ``config.json``; else a containers ``auth.json``.
+    """
+
+    path: str
+    is_docker: bool
+
+
+def place_for(surroundings: Surroundings, *, auth_file: str = "") -> Place:
+    """The file a login goes into.
+
+    Raises:
+        ConfigError: neither a file, DOCKER_CONFIG nor a home is known.
+    """
+    named = auth_file or surroundings.environment.get(AUTH_FILE_VARIABLE, "")
+    if named:
+        return Place(named, is_docker=False)
+    path = docker_config_path(surroundings)
+    if not path:
+        raise ConfigError("login: no place to store credentials", hint=f"set HOME or {AUTH_FILE_VARIABLE}")
+    return Place(path, is_docker=True)
+
+
+def check_login(
+    sender: Sender, endpoint: Endpoint, credential: Credential, *, policy: AuthPolicy | None = None, cancel: CancelToken
+) -> None:
+    """Ask the registry's ``/v2/`` with the credentials (distribution-spec, end-1).
+
+    Args:
+        sender: for the registry and its token service.
+        endpoint: of the registry.
+        credential: to try.
+        policy: about token services.
+        cancel: ends it.
+
+    Raises:
+        AuthenticationError: refused, or the registry answers without asking for any, so that they can't be checked.
+        AccessDeniedError: known, but not allowed.
+        ProtocolError: no registry answers there.
+        RegistryUnavailableError: no answer, or one that says to try later.
+        OperationCancelledError: cancelled.
+    """
+    host, origin = endpoint.host, endpoint.origin
+    lookup = CredentialResolver((Explicit(Found(credential, "this login"), target_of(origin, "").host),))
+    authenticator = RegistryAuthenticator(sender, lookup, policy=policy)
+    header = authenticator.authorization(origin, "")
+    while True:
+        headers = (*endpoint.headers, ("Authorization", header)) if header else endpoint.headers
+        with sender.send(Request("GET", f"{endpoint.base}/", headers), cancel=cancel) as response:
+            status, answer = response.status, response.headers
+        if status != 401:
+            break
+        header = authenticator.respond(origin, "", answer, cancel=cancel)
+    if status >= 500 or status in (408, 429):
+        raise RegistryUnavailableError(f"{host}: answered status {status} to a login", host=host, status=status)
+    if status == 403:
+        raise AccessDeniedError(f"{host}: knows these credentials and forbids access", host=host, status=status)
+    if status != 200:
+        raise ProtocolError(
+            f"{host}: expected status 200 from {endpoint.base}/, {status} came", host=host, status=status
+        )
+    if not header:
+        raise AuthenticationError(
+            f"{host}: lets everybody in and asks for no credentials, so these can't be checked",
+            host=host,
+            hint="nothing was stored; add --no-check to store them all the same",
+        )
+
+
+def store_login(place: Place, host: str, credential: Credential, helpers: HelperPool, *, cancel: CancelToken) -> str:
+    """Keep credentials; says where they are now.
+
+    Raises:
+        ConfigError: the file can't be read or written, or the helper failed.
+        OperationCancelledError: cancelled while a helper ran.
+    """
+    target = Target(host)
+    key = HUB_LEGACY_KEY if target.is_docker_hub and place.is_docker else target.names[0]
+    with files.edit(place.path) as value:
+        helper = _helper(place, value, target)
+        entries = _member(value, "auths", place)
+        old = entries.get(key)
+        entry = (
+            {name: text for name, text in old.items() if name not in _SECRET_MEMBERS} if isinstance(old, dict) else {}
+        )
+        if helper is None:
+            entry.update(_encoded(credential))
+        entries[key] = entry
+        if helper is not None:
+            # Inside the block: if the helper fails, the file stays as it was.
+            username = files.TOKEN_USER if credential.identity_token else credential.username
+            secret = (credential.identity_token or credential.password).reveal()
+            helpers.store(helper[0], servers(target)[0], username, secret, cancel=cancel)
+            return f"docker-credential-{helper[0]}, named by {helper[1]} of {place.path}"
+    return f"{place.path}, member auths[{key!r}]"
+
+
+def remove_login(place: Place, host: str, helpers: HelperPool, *, cancel: CancelToken) -> tuple[str, ...]:
+    """Forget what login stored for a host, under each of its names; says from where it was removed.
+
+    Entries for namespaces below the host stay.
+
+    Raises:
+        ConfigError: the file can't be read or written, or the helper failed.
+        OperationCancelledError: cancelled while a helper ran.
+    """
+    found = files.read(place.path)
+    if found is None:
+        return ()
+    target = Target(host)
+    removed: list[str] = []
+    with files.edit(place.path) as value:
+        helper = _helper(place, value, target)
+        if helper is not None:
+            # Some helpers fail at forgetting what they don't have.
+            held = [name for name in servers(target) if helpers.get_server(helper[0], name, cancel=cancel) is not None]
+            for server in held:
+                helpers.erase(helper[0], server, cancel=cancel)
+            if held:
+                removed.append(f"docker-credential-{helper[0]}, named by {helper[1]} of {place.path}")
+        entries = files.interpret(value, place.path).entries
+        keys = docker_keys(entries, target) if place.is_docker else containers_keys(entries, target)
+        for key in keys:
+            del value["auths"][key]
+            removed.append(f"{place.path}, member auths[{key!r}]")
+    return tuple(removed)
+
+
+def _helper(place: Place, value: dict[str, Any], target: Target) -> tuple[str, str] | None:
+    file = files.interpret(value, place.path)
+    named = helper_for(file.helpers, target)
+    if named is None and place.is_docker and file.store:
+        return file.store, "credsStore"
+    return named
+
+
+def _member(value: dict[str, Any], name: str, place: Place) -> dict[str, Any]:
+    member = value.get(name)
+    if member is None:
+        member = value[name] = {}
+    if not isinstance(member, dict):
+        raise ConfigError(f"{place.path}: {name}: expected an object")
+    return member
+
+
+def _encoded(credential: Credential) -> dict[str, str]:
+    if credential.identity_token:
+        return {"identitytoken": credential.identity_token.reveal()}
+    pair = f"{credential.username}:{credential.password.reveal()}"
+    return {"auth": base64.b64encode(pair.encode("utf-8")).decode("ascii")}

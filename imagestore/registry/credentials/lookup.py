@@ -1,0 +1,190 @@
+"""The one resolver: every place in its order, the first with credentials wins.
+
+1. credentials given for this call (an option, or a CRI request), for their registry only;
+2. the file named by an option or REGISTRY_AUTH_FILE, and then no other;
+3. the JSON in DOCKER_AUTH_CONFIG;
+4. ``containers/auth.json`` in XDG_RUNTIME_DIR (else ``/run/containers/<uid>``), then in XDG_CONFIG_HOME;
+5. Docker's ``config.json`` in DOCKER_CONFIG, else ``~/.docker``; 6. ``~/.dockercfg``.
+
+The first *entry* wins, not the first file. ``~/.netrc`` is not consulted: no container tool keeps credentials there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.registry.credentials.containers_auth import ContainersAuthSource
+from imagestore.registry.credentials.docker_config import DockerConfigSource
+from imagestore.registry.credentials.helper import HelperPool
+from imagestore.registry.credentials.model import Found, Outcome, Source, Step, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from imagestore.cancel import CancelToken
+    from imagestore.errors import ConfigError
+    from imagestore.reference import Reference
+
+AUTH_FILE_VARIABLE: Final = "REGISTRY_AUTH_FILE"
+CONTENT_VARIABLE: Final = "DOCKER_AUTH_CONFIG"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What of the process and its user decides where credentials are.
+
+    Attributes:
+        environment: variables.
+        home: the user's folder; empty when there is none.
+        user_id: numeric.
+        has_run_folder: the system has ``/run`` (Linux).
+    """
+
+    environment: Mapping[str, str]
+    home: str
+    user_id: int
+    has_run_folder: bool
+
+    @classmethod
+    def of_process(cls) -> Surroundings:
+        """Those of this process."""
+        home = os.path.expanduser("~")
+        return cls(dict(os.environ), home if os.path.isabs(home) else "", os.getuid(), sys.platform == "linux")
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything looked at for one reference; holds no secret.
+
+    Attributes:
+        target: host and repository whose credentials were looked for.
+        provenance: of the credentials that are used; empty for anonymous access.
+        steps: every place in order.
+        failure: why the search ended without an answer, if it did.
+    """
+
+    target: Target
+    provenance: str
+    steps: tuple[Step, ...]
+    failure: ConfigError | None = None
+
+
+def docker_config_path(surroundings: Surroundings) -> str:
+    """Docker's ``config.json``; empty when there is neither DOCKER_CONFIG nor a home."""
+    folder = surroundings.environment.get("DOCKER_CONFIG", "")
+    if folder:
+        return os.path.join(folder, "config.json")
+    return os.path.join(surroundings.home, ".docker", "config.json") if surroundings.home else ""
+
+
+def standard_sources(surroundings: Surroundings, helpers: HelperPool, *, auth_file: str = "") -> tuple[Source, ...]:
+    """Places 2 to 6 of the module's list.
+
+    Args:
+        surroundings: where to look.
+        helpers: runs credential helpers.
+        auth_file: named by an option; beats REGISTRY_AUTH_FILE.
+    """
+    environment = surroundings.environment
+    named = auth_file or environment.get(AUTH_FILE_VARIABLE, "")
+    if named:
+        return (ContainersAuthSource(named, helpers, is_required=True),)
+    sources: list[Source] = []
+    content = environment.get(CONTENT_VARIABLE, "")
+    if content:
+        sources.append(DockerConfigSource(f"variable {CONTENT_VARIABLE}", helpers, content=content))
+    sources += [ContainersAuthSource(path, helpers) for path in _containers_paths(surroundings)]
+    docker = docker_config_path(surroundings)
+    if docker:
+        sources.append(DockerConfigSource(docker, helpers))
+    if surroundings.home:
+        legacy = os.path.join(surroundings.home, ".dockercfg")
+        sources.append(DockerConfigSource(legacy, helpers, is_legacy=True))
+    return tuple(sources)
+
+
+def _containers_paths(surroundings: Surroundings) -> list[str]:
+    environment, folders = surroundings.environment, []
+    runtime = environment.get("XDG_RUNTIME_DIR", "")
+    if runtime:
+        folders.append(os.path.join(runtime, "containers"))
+    elif surroundings.has_run_folder:
+        folders.append(f"/run/containers/{surroundings.user_id}")
+    config = environment.get("XDG_CONFIG_HOME", "")
+    if config:
+        folders.append(os.path.join(config, "containers"))
+    elif surroundings.home:
+        folders.append(os.path.join(surroundings.home, ".config", "containers"))
+    return [os.path.join(folder, "auth.json") for folder in folders]
+
+
+class CredentialResolver:
+    """Asks sources in order; a CredentialLookup.
+
+    Args:
+        sources: the first with credentials wins.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = tuple(sources)
+
+    @classmethod
+    def standard(
+        cls, *explicit: Source, auth_file: str = "", surroundings: Surroundings | None = None
+    ) -> CredentialResolver:
+        """The module's whole list for this process.
+
+        Args:
+            explicit: credentials given for this call; they come first.
+            auth_file: the only file to look into, if not empty.
+            surroundings: instead of the process's own.
+        """
+        where = surroundings or Surroundings.of_process()
+        sources = standard_sources(where, HelperPool(where.environment), auth_file=auth_file)
+        return cls((*explicit, *sources))
+
+    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+        """See CredentialLookup. Stops at the first credentials and at the first failure."""
+        for source in self._sources:
+            findings = source.find(target, is_shadowed=False, cancel=cancel)
+            if findings.failure is not None:
+                raise findings.failure
+            if findings.found is not None:
+                return findings.found
+        return None
+
+    def explain(self, reference: Reference, *, cancel: CancelToken) -> Explanation:
+        """What lookup() would do for a reference, place by place, also behind the one that wins.
+
+        Helpers up to the winner are asked, those behind it are not.
+
+        Raises:
+            OperationCancelledError: cancelled while a helper ran.
+        """
+        target = Target(reference.host, reference.path)
+        steps: list[Step] = []
+        found: Found | None = None
+        failure: ConfigError | None = None
+        for source in self._sources:
+            is_over = found is not None or failure is not None
+            findings = source.find(target, is_shadowed=is_over, cancel=cancel)
+            steps.extend(findings.steps)
+            if not is_over:
+                found, failure = findings.found, findings.failure
+        if failure is not None:
+            steps = _after_failure(steps)
+        return Explanation(target, found.provenance if found else "", tuple(steps), failure)
+
+
+def _after_failure(steps: list[Step]) -> list[Step]:
+    """Behind a failure nothing is shadowed by credentials; say what really stops the search."""
+    reason = "the search ended at the failure above"
+    return [
+        Step(step.location, step.member, step.outcome, reason)
+        if step.outcome in (Outcome.SHADOWED, Outcome.NOT_ASKED)
+        else step
+        for step in steps
+    ]

@@ -1,0 +1,111 @@
+"""Which hosts serve a reference, in which order, and what each may be asked (containerd, docs/hosts.md).
+
+Mirrors come in the order of their file, the registry itself last. ``docker.io`` is served by ``registry-1.docker.io``.
+A literal loopback host with a port other than 443 speaks plain http, every other host https, unless the operator says
+otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import quote
+
+from imagestore.config.hosts import ConnectionSettings
+from imagestore.reference import DOCKER_HUB
+from imagestore.registry import addresses, urls
+
+if TYPE_CHECKING:
+    from imagestore.registry.exchange import Origin
+
+DOCKER_HUB_API: Final = "registry-1.docker.io"
+PULL: Final = "pull"
+RESOLVE: Final = "resolve"
+_DEFAULT_CONNECTION: Final = ConnectionSettings()
+ALL_CAPABILITIES: Final = frozenset({PULL, RESOLVE, "push", "referrers"})
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One place that serves repositories of a registry.
+
+    Attributes:
+        base: URL up to and including ``/v2`` (or what stands for it), without a slash at the end.
+        origin: scheme, host and port of it; what secrets are bound to.
+        namespace: the registry host of the references it serves, as in the reference.
+        is_upstream: the registry itself and no mirror.
+        capabilities: what it may be asked.
+        headers: sent with every request to it, and to nobody else.
+        connection: TLS and dialling.
+        source: which rule or file named it, for people.
+    """
+
+    base: str
+    origin: Origin
+    namespace: str
+    is_upstream: bool
+    capabilities: frozenset[str] = ALL_CAPABILITIES
+    headers: tuple[tuple[str, str], ...] = ()
+    connection: ConnectionSettings = _DEFAULT_CONNECTION
+    source: str = ""
+
+    @property
+    def host(self) -> str:
+        """Host, and port when it isn't the scheme's default."""
+        return urls.host_port(self.origin)
+
+    def url(self, repository: str, path: str, query: str = "") -> str:
+        """Absolute URL of something in a repository; tells a mirror which registry is meant.
+
+        Args:
+            repository: a reference's path.
+            path: below the repository, for example ``manifests/latest``.
+            query: encoded, without ``?``.
+        """
+        named = "" if self._serves_own_namespace else f"ns={quote(self.namespace, safe='')}"
+        joined = "&".join(part for part in (query, named) if part)
+        return f"{self.base}/{repository}/{path}" + (f"?{joined}" if joined else "")
+
+    @property
+    def _serves_own_namespace(self) -> bool:
+        return self.host == self.namespace or (self.namespace == DOCKER_HUB and self.host == DOCKER_HUB_API)
+
+
+class EndpointResolver(Protocol):
+    """Says where references of a registry host are served."""
+
+    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+        """Endpoints in the order to try them; at least one.
+
+        Raises:
+            ConfigError: the host's configuration can't be used.
+        """
+
+
+def default_endpoint(host: str, *, source: str = "built-in rule") -> Endpoint:
+    """The registry itself, by containerd's built-in rules.
+
+    >>> default_endpoint("docker.io").base, default_endpoint("localhost:5000").base
+    ('https://registry-1.docker.io/v2', 'http://localhost:5000/v2')
+    """
+    base = f"{default_scheme(host)}://{api_host(host)}/v2"
+    return Endpoint(base, urls.origin_of(base), host, is_upstream=True, source=source)
+
+
+def api_host(host: str) -> str:
+    """The host that speaks the API for a reference's host."""
+    return DOCKER_HUB_API if host == DOCKER_HUB else host
+
+
+def default_scheme(host: str) -> str:
+    """``http`` for a literal loopback host with a port other than 443, else ``https``."""
+    origin = urls.origin_of(f"https://{host}")
+    return "http" if addresses.is_loopback_name(origin.host) and origin.port != 443 else "https"
+
+
+class DirectEndpoints:
+    """Every registry is asked itself, without mirrors and without configuration."""
+
+    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+        """The registry's default endpoint."""
+        return (default_endpoint(host),)

@@ -1,0 +1,107 @@
+"""What a registry says when it refuses, as one of our errors.
+
+The distribution specification ("Error codes") has a JSON object with ``errors``, a list of code, message and detail;
+many answers are something else (a proxy's HTML page, plain text, nothing). The body is read within a limit, shown
+shortened and escaped, and never hides the status.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import (
+    AccessDeniedError,
+    AuthenticationError,
+    ImageStoreError,
+    ProtocolError,
+    RateLimitedError,
+    ReferenceNotFoundError,
+    RegistryError,
+    RegistryUnavailableError,
+)
+from imagestore.registry import urls
+
+if TYPE_CHECKING:
+    from imagestore.registry.exchange import Response
+
+_MAX_READ_BYTES: Final = 64 * 1024
+_MAX_SHOWN: Final = 2048
+_MAX_COMPLAINTS: Final = 10
+_MAY_BE_HIDDEN: Final = "it does not exist, or it needs a login at {host}"
+
+
+def failure(response: Response, *, what: str, retry_after: float | None = None) -> RegistryError:
+    """Turn a refusal into an error; reads and closes the response.
+
+    Args:
+        response: an answer with a status that wasn't hoped for.
+        what: the thing that was asked for, in front of the message.
+        retry_after: seconds the registry asks to wait, when it does.
+    """
+    host = urls.host_port(urls.origin_of(response.url))
+    status = response.status
+    said = _diagnosis(response)
+    message = f"{what}: {host} answered {status}" + (f": {said}" if said else "")
+    if status == 401:
+        return AuthenticationError(message, host=host, status=status, hint=_MAY_BE_HIDDEN.format(host=host))
+    if status == 403:
+        return AccessDeniedError(message, host=host, status=status, hint=_MAY_BE_HIDDEN.format(host=host))
+    if status == 404:
+        return ReferenceNotFoundError(message, host=host, status=status, hint=_MAY_BE_HIDDEN.format(host=host))
+    if status == 429:
+        hint = f"the registry asks to wait {retry_after:.0f} s" if retry_after is not None else ""
+        return RateLimitedError(message, host=host, status=status, hint=hint, retry_after=retry_after)
+    if status == 408 or status >= 500:
+        hint = f"the registry asks to wait {retry_after:.0f} s" if retry_after is not None else ""
+        return RegistryUnavailableError(message, host=host, status=status, hint=hint)
+    return ProtocolError(message, host=host, status=status)
+
+
+def _diagnosis(response: Response) -> str:
+    body = bytearray()
+    with response:
+        try:
+            for piece in response.chunks():
+                body += piece
+                if len(body) >= _MAX_READ_BYTES:
+                    break
+        except (RegistryError, ImageStoreError):
+            pass
+    return escape(_complaints(bytes(body[:_MAX_READ_BYTES]), response.headers.get("Content-Type")))
+
+
+def _complaints(body: bytes, content_type: str) -> str:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    found = document.get("errors") if isinstance(document, dict) else None
+    if isinstance(found, list):
+        parts = [": ".join(_words(entry)) for entry in found[:_MAX_COMPLAINTS] if isinstance(entry, dict)]
+        return "; ".join(part for part in parts if part)
+    if isinstance(document, dict):
+        return next((text for key in ("message", "details", "error") if (text := _text(document.get(key)))), "")
+    # A page made for a browser says nothing in one line.
+    return "" if "html" in content_type.lower() else body.decode("utf-8", "replace").strip()
+
+
+def _words(entry: dict[str, object]) -> list[str]:
+    return [text for key in ("code", "message") if (text := _text(entry.get(key)))]
+
+
+def _text(value: object) -> str:
+    return value.strip() if isinstance(value, str) else ""
+
+
+def escape(text: str) -> str:
+    r"""Shorten a stranger's text and escape what a terminal or a log would act on.
+
+    >>> escape("denied\x1b[2J")
+    'denied\\x1b[2J'
+    """
+    shown = text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in shown
+    )

@@ -1,0 +1,73 @@
+"""One endpoint after the other until one serves, and an error that tells about each.
+
+A mirror that fails, refuses or doesn't have the thing is passed over. The last endpoint is the registry itself, and its
+verdict is the one raised: a mirror's "not found" says nothing about the registry.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from imagestore.errors import IntegrityError, ProtocolError, RegistryError
+from imagestore.observe import SourceSwitched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from imagestore.observe import Observer
+    from imagestore.registry.breaker import Breaker
+    from imagestore.registry.endpoints import Endpoint
+
+T = TypeVar("T")
+
+
+def first_served(
+    endpoints: Sequence[Endpoint],
+    attempt: Callable[[Endpoint, int], T],
+    *,
+    what: str,
+    breaker: Breaker,
+    observer: Observer,
+) -> T:
+    """Try endpoints in order.
+
+    Args:
+        endpoints: those that have the needed capability.
+        attempt: asks one endpoint; the number says how many remain behind it.
+        what: names the thing in errors.
+        breaker: remembers dead mirrors.
+        observer: told when the next endpoint is tried.
+
+    Raises:
+        RegistryError, IntegrityError: what the last endpoint said; the others' words are in its hint.
+    """
+    if not endpoints:
+        raise ProtocolError(
+            f"{what}: no configured host may serve this",
+            hint="give a host in hosts.toml the capability 'pull', for tags also 'resolve'",
+        )
+    candidates = [endpoint for endpoint in endpoints if endpoint.is_upstream or breaker.permits(endpoint)]
+    candidates = candidates or list(endpoints[-1:])
+    failures: list[RegistryError | IntegrityError] = []
+    for position, endpoint in enumerate(candidates):
+        behind = len(candidates) - position - 1
+        try:
+            served = attempt(endpoint, behind)
+        except (RegistryError, IntegrityError) as error:
+            breaker.failed(endpoint, error)
+            failures.append(error)
+            if behind:
+                observer(SourceSwitched(endpoint.host, candidates[position + 1].host, str(error)))
+        else:
+            breaker.succeeded(endpoint)
+            return served
+    raise _combined(failures)
+
+
+def _combined(failures: list[RegistryError | IntegrityError]) -> RegistryError | IntegrityError:
+    last = failures[-1]
+    if len(failures) > 1:
+        before = "before that: " + "; ".join(str(error) for error in failures[:-1])
+        last.hint = f"{last.hint}; {before}" if last.hint else before
+        last.__cause__ = ExceptionGroup("all hosts failed", list(failures[:-1]))
+    return last

@@ -1,0 +1,132 @@
+"""What an answer of the manifests endpoint says: pure judgement of headers and bytes.
+
+A HEAD is believed only when it is complete: digest, length and a media type that names an index or a manifest.
+Everything else is decided by the bytes. What names another type than the descriptor is an error and no choice: a
+document that is an index to one reader and a manifest to another is an attack (CVE-2021-41190).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from imagestore import media_types
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
+from imagestore.errors import DigestMismatchError, InvalidDigestError, ProtocolError
+from imagestore.media_types import Kind
+from imagestore.registry.ranges import parse_length
+
+if TYPE_CHECKING:
+    from imagestore.registry.exchange import Headers
+
+_DOCUMENTS: Final = frozenset({Kind.INDEX, Kind.MANIFEST})
+# What servers send when they don't know or don't care.
+_GENERIC: Final = frozenset({"", "application/json", "application/octet-stream", "text/plain", "text/json"})
+
+
+def is_document(descriptor: Descriptor) -> bool:
+    """Whether content is served by the manifests endpoint; everything else is a blob."""
+    return descriptor.kind in _DOCUMENTS
+
+
+def accepted(first: str = "") -> tuple[str, ...]:
+    """Media types to ask for, the expected one in front."""
+    return tuple(dict.fromkeys((*((first,) if first else ()), *media_types.MANIFEST_ACCEPT)))
+
+
+def from_head(headers: Headers, *, wanted: Digest | None, what: str) -> Descriptor | None:
+    """The descriptor a HEAD gives; None when it doesn't say enough.
+
+    Args:
+        headers: of a 200.
+        wanted: the digest that was asked for; None when a tag was.
+        what: names the thing in errors.
+
+    Raises:
+        ProtocolError: a schema 1 manifest, or one that is too long.
+        DigestMismatchError: the server claims another digest than the one asked for.
+    """
+    media_type = media_types.bare(headers.get("Content-Type"))
+    _refuse_schema1(media_type, what)
+    claimed = _claimed(headers)
+    if wanted is not None and claimed is not None and claimed.algorithm == wanted.algorithm and claimed != wanted:
+        raise DigestMismatchError(what, expected=str(wanted), actual=str(claimed))
+    digest = wanted or claimed
+    size = parse_length(headers.get("Content-Length"))
+    is_usable = digest is not None and digest.is_verifiable and size
+    if not is_usable or media_types.kind(media_type) not in _DOCUMENTS:
+        return None
+    assert digest is not None
+    assert size is not None
+    check_size(size, what)
+    return Descriptor(media_type, digest, size)
+
+
+def from_body(body: bytes, headers: Headers, *, wanted: Digest | None, what: str) -> Descriptor:
+    """The descriptor of bytes that came; the digest is computed.
+
+    Raises:
+        ProtocolError: neither an index nor a manifest.
+        DocumentError: the media type doesn't tell, and the bytes are no JSON object.
+        DigestMismatchError: other bytes than asked for.
+    """
+    digest = Digest.of(body, wanted.algorithm if wanted is not None else "sha256")
+    if wanted is not None and digest != wanted:
+        raise DigestMismatchError(what, expected=str(wanted), actual=str(digest))
+    media_type = media_types.bare(headers.get("Content-Type"))
+    if media_type in _GENERIC:
+        media_type = _type_inside(body, what)
+    _refuse_schema1(media_type, what)
+    if media_types.kind(media_type) not in _DOCUMENTS:
+        raise ProtocolError(f"{what}: expected an index or a manifest, found media type {media_type or 'none'!r}")
+    return Descriptor(media_type, digest, len(body))
+
+
+def check_type(descriptor: Descriptor, headers: Headers, what: str) -> None:
+    """The server's type must be the descriptor's, unless it is a generic one.
+
+    Raises:
+        ProtocolError: another type.
+    """
+    came = media_types.bare(headers.get("Content-Type"))
+    expected = media_types.bare(descriptor.media_type)
+    if came not in _GENERIC and came != expected:
+        raise ProtocolError(f"{what}: expected media type {expected}, the server sent {came}")
+
+
+def check_size(size: int, what: str) -> None:
+    """No document is longer than 4 MiB; registries and pullers agree on that.
+
+    Raises:
+        ProtocolError: longer.
+    """
+    if size > MAX_DOCUMENT_BYTES:
+        raise ProtocolError(f"{what}: expected at most {MAX_DOCUMENT_BYTES} bytes, the document has {size}")
+
+
+def _claimed(headers: Headers) -> Digest | None:
+    try:
+        return Digest.parse(headers.get("Docker-Content-Digest").strip())
+    except InvalidDigestError:
+        return None
+
+
+def _refuse_schema1(media_type: str, what: str) -> None:
+    if media_types.kind(media_type) is Kind.SCHEMA1:
+        raise ProtocolError(
+            f"{what}: is a schema 1 manifest, a format given up in 2017",
+            hint="push the image again with a current tool",
+        )
+
+
+def _type_inside(body: bytes, what: str) -> str:
+    document = decode(body, what)
+    named = document.get("mediaType")
+    if isinstance(named, str):
+        return media_types.bare(named)
+    if document.get("schemaVersion") == 1 or "fsLayers" in document:
+        return media_types.DOCKER_SCHEMA1
+    return (
+        media_types.OCI_INDEX if "manifests" in document else media_types.OCI_MANIFEST if "config" in document else ""
+    )

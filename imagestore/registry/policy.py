@@ -1,0 +1,37 @@
+"""How patient a transfer is: limits as one value, with the reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPolicy:
+    """Limits of retries, waits and waste.
+
+    Attributes:
+        attempts: tries of one request at the last host, the first included.
+        mirror_attempts: tries at a host that has another behind it; a second one, because a kept connection may have
+            gone stale unnoticed.
+        first_backoff_seconds: upper bound of the first random wait; it doubles with each further one.
+        longest_backoff_seconds: upper bound of any random wait.
+        longest_wait_seconds: a registry that asks for a longer wait than this is an error at once.
+        total_retries: for one operation (one cancel token) altogether.
+        progress_bytes: a transfer that got this far since its last break starts counting its tries anew.
+        least_bytes_per_second: slower than this over the window counts as broken; drips never trip a read timeout.
+        rate_window_seconds: time of waiting for bytes over which that rate is judged.
+        wasted_share: how much of a blob's size may be received twice, because a host ignores Range.
+        redirects: hops followed for one request.
+    """
+
+    attempts: int = 5
+    mirror_attempts: int = 2
+    first_backoff_seconds: float = 0.2
+    longest_backoff_seconds: float = 10.0
+    longest_wait_seconds: float = 120.0
+    total_retries: int = 100
+    progress_bytes: int = 1024 * 1024
+    least_bytes_per_second: int = 1024
+    rate_window_seconds: float = 60.0
+    wasted_share: float = 1.0
+    redirects: int = 5

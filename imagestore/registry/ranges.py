@@ -1,0 +1,80 @@
+"""Resuming a blob: what each answer to a Range request means (RFC 9110 section 14, distribution specification "Pulling
+blobs"). Range support is optional for a registry, so every answer has a defined meaning here."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore import media_types
+
+if TYPE_CHECKING:
+    from imagestore.registry.exchange import Headers
+
+_CONTENT_RANGE: Final = re.compile(r"bytes +([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRange:
+    """First and last byte (inclusive) of a partial answer, and the whole size; None when the server doesn't say."""
+
+    first: int
+    last: int
+    total: int | None
+
+
+def parse_content_range(text: str) -> ContentRange | None:
+    """Read a Content-Range field; None when it is missing or makes no sense.
+
+    >>> parse_content_range("bytes 5-9/10")
+    ContentRange(first=5, last=9, total=10)
+    """
+    found = _CONTENT_RANGE.fullmatch(text.strip())
+    if found is None:
+        return None
+    first, last = int(found[1]), int(found[2])
+    total = None if found[3] == "*" else int(found[3])
+    if last < first or (total is not None and last >= total):
+        return None
+    return ContentRange(first, last, total)
+
+
+class Verdict(enum.Enum):
+    """What to do with an answer to a blob request."""
+
+    WHOLE = "the body is the blob from its first byte"
+    PART = "the body goes on where we stopped"
+    RESTART = "ask again without Range"
+    WRONG_SIZE = "this host has another size than the descriptor says"
+    REFUSED = "an error"
+
+
+def judge(status: int, headers: Headers, *, offset: int, size: int) -> Verdict:
+    """Decide about an answer to ``bytes=<offset>-`` (or to a plain request, when the offset is 0).
+
+    Args:
+        status: HTTP status.
+        headers: of the answer.
+        offset: first byte asked for.
+        size: bytes of the whole blob by its descriptor.
+    """
+    if status == 200:
+        length = parse_length(headers.get("Content-Length"))
+        return Verdict.WHOLE if length in (None, size) else Verdict.WRONG_SIZE
+    if offset == 0:
+        return Verdict.REFUSED
+    if status == 206:
+        if media_types.bare(headers.get("Content-Type")) == "multipart/byteranges":
+            return Verdict.RESTART
+        part = parse_content_range(headers.get("Content-Range"))
+        fits = part is not None and part.first == offset and part.last < size and part.total in (None, size)
+        return Verdict.PART if fits else Verdict.RESTART
+    # 304 and 412 answer conditions that we don't send; 416 says our offset isn't the server's.
+    return Verdict.RESTART if status in {304, 412, 416} else Verdict.REFUSED
+
+
+def parse_length(text: str) -> int | None:
+    """A Content-Length in bytes; None when missing or unreadable."""
+    return int(text) if re.fullmatch(r"[0-9]{1,19}", text) else None

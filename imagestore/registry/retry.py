@@ -1,0 +1,144 @@
+"""When to try again, and how long to wait before: decisions as pure functions, and the waits shared by a host's users.
+
+RFC 9110 section 10.2.3 gives Retry-After as seconds or as a date. Random waits follow "full jitter": anything between
+nothing and a bound that doubles, so that many clients don't come back together.
+"""
+
+from __future__ import annotations
+
+import datetime
+import email.utils
+import random
+import re
+import ssl
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import RateLimitedError, RegistryUnavailableError
+from imagestore.observe import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.cancel import CancelToken
+    from imagestore.errors import ImageStoreError
+    from imagestore.observe import Observer
+    from imagestore.registry.policy import TransferPolicy
+
+#: Statuses that a later try may turn into success.
+TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
+_SECONDS: Final = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Clocks, chance and sleep, so that tests need none of them.
+
+    Attributes:
+        monotonic: seconds from an arbitrary start.
+        now: wall clock in UTC, for dates in headers.
+        random: uniform in [0, 1).
+        sleep: wait so many seconds unless cancelled.
+    """
+
+    monotonic: Callable[[], float] = time.monotonic
+    now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)
+    random: Callable[[], float] = random.random
+    sleep: Callable[[CancelToken, float], None] = lambda cancel, seconds: cancel.wait(seconds)
+
+
+def parse_retry_after(value: str, now: datetime.datetime) -> float | None:
+    """Seconds to wait by a Retry-After field; None when it says nothing usable.
+
+    >>> parse_retry_after("7", datetime.datetime.now(datetime.UTC))
+    7.0
+    """
+    text = value.strip()
+    if _SECONDS.fullmatch(text):
+        return float(text)
+    try:
+        moment = email.utils.parsedate_to_datetime(text)
+    except (ValueError, IndexError, OverflowError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return max(0.0, (moment - now).total_seconds())
+
+
+def backoff_seconds(policy: TransferPolicy, retry: int, chance: float) -> float:
+    """A random wait before the ``retry``-th repetition (from 1).
+
+    Args:
+        policy: the bounds.
+        retry: number of the repetition.
+        chance: uniform in [0, 1).
+    """
+    # 2**60 overflows nothing and is far above any bound.
+    bound = min(policy.longest_backoff_seconds, policy.first_backoff_seconds * 2.0 ** min(retry - 1, 60))
+    return bound * chance
+
+
+def is_transient(error: ImageStoreError) -> bool:
+    """Whether the same request at the same host may succeed later.
+
+    A refused TLS handshake is final: neither time nor plain http mends a wrong certificate.
+    """
+    if isinstance(error, RateLimitedError):
+        return True
+    return isinstance(error, RegistryUnavailableError) and not isinstance(error.__cause__, ssl.SSLError)
+
+
+class RetryBudget:
+    """How many more retries an operation may spend; thread-safe.
+
+    >>> budget = RetryBudget(1)
+    >>> budget.take(), budget.take()
+    (True, False)
+    """
+
+    def __init__(self, total: int) -> None:
+        self._lock = threading.Lock()
+        self._left = total
+
+    def take(self) -> bool:
+        """Spend one; False when none is left."""
+        with self._lock:
+            if self._left <= 0:
+                return False
+            self._left -= 1
+            return True
+
+
+class HostPauses:
+    """When each host may be asked again; one registry's limit holds back every transfer from it, not only one."""
+
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
+        self._lock = threading.Lock()
+        self._until: dict[str, tuple[float, str]] = {}
+
+    def pause(self, host: str, seconds: float, reason: str) -> None:
+        """Nobody asks the host before this time has passed."""
+        until = self._timing.monotonic() + seconds
+        with self._lock:
+            known = self._until.get(host)
+            if known is None or known[0] < until:
+                self._until[host] = (until, reason)
+
+    def wait(self, host: str, *, cancel: CancelToken, observer: Observer) -> None:
+        """Sleep until the host may be asked.
+
+        Raises:
+            OperationCancelledError: cancelled meanwhile.
+        """
+        while True:
+            with self._lock:
+                until, reason = self._until.get(host, (0.0, ""))
+                seconds = until - self._timing.monotonic()
+                if seconds <= 0:
+                    self._until.pop(host, None)
+                    return
+            observer(Waiting(host, seconds, reason))
+            self._timing.sleep(cancel, seconds)

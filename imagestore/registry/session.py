@@ -1,0 +1,209 @@
+"""Talking to one endpoint: authentication, redirects, and patience.
+
+A request goes out with what is known of its authorization. A 401 is answered once for each distinct challenge, never
+in a loop: a token service may hand out a token that is worth nothing without saying so. Redirects are followed here
+and not in the HTTP library, so that nothing made for the registry leaves it. What may succeed later is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from imagestore.errors import ProtocolError, RegistryError
+from imagestore.observe import Waiting
+from imagestore.registry import redirect, urls
+from imagestore.registry.errors_body import failure
+from imagestore.registry.exchange import Request
+from imagestore.registry.retry import TRANSIENT_STATUSES, backoff_seconds, is_transient, parse_retry_after
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.cancel import CancelToken
+    from imagestore.observe import Observer
+    from imagestore.registry.endpoints import Endpoint
+    from imagestore.registry.exchange import Authenticator, Response, Sender
+    from imagestore.registry.policy import TransferPolicy
+    from imagestore.registry.retry import HostPauses, RetryBudget, Timing
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+# A token, then perhaps one for another scope, as the registry words it.
+_MAX_CHALLENGES: Final = 3
+# What a storage host answers when a signed URL has expired; the registry gives a new one.
+_STALE_STATUSES: Final = frozenset({400, 401, 403, 410})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How to reach an endpoint and how to authenticate there."""
+
+    sender: Sender
+    authenticator: Authenticator
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is wanted from a repository.
+
+    Attributes:
+        method: GET or HEAD.
+        repository: a reference's path.
+        path: below the repository, for example ``blobs/sha256:…``.
+        what: names the thing in errors.
+        query: encoded, without ``?``.
+        accept: media types for the Accept field; none for blobs.
+        byte_range: value of the Range field, or empty.
+    """
+
+    method: str
+    repository: str
+    path: str
+    what: str
+    query: str = ""
+    accept: tuple[str, ...] = ()
+    byte_range: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every session of a client shares."""
+
+    policy: TransferPolicy
+    timing: Timing
+    pauses: HostPauses
+    observer: Observer
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One endpoint on behalf of one operation.
+
+    Attributes:
+        endpoint: where.
+        line: by which sender and authenticator.
+        shared: policy, clocks, pauses, observer.
+        budget: retries left to the operation.
+        cancel: ends it.
+        attempts: tries of one request, the first included.
+    """
+
+    endpoint: Endpoint
+    line: Line
+    shared: Surroundings
+    budget: RetryBudget
+    cancel: CancelToken
+    attempts: int
+
+    def call(self, call: Call, use: Callable[[Response], T]) -> T:
+        """Send until there is an answer that another try wouldn't change, and use it.
+
+        Args:
+            call: what is wanted.
+            use: judges the answer and reads or keeps it; when its reading breaks, the whole call is tried again.
+
+        Raises:
+            RegistryError: refused, unreachable, or no sensible protocol.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        attempt = 0
+        while True:
+            attempt += 1
+            self.shared.pauses.wait(self.endpoint.host, cancel=self.cancel, observer=self.shared.observer)
+            retry_after: float | None = None
+            try:
+                response = self._exchange(call)
+                if not self._is_passing(response):
+                    return use(response)
+                retry_after = parse_retry_after(response.headers.get("Retry-After"), self.shared.timing.now())
+                error = failure(response, what=call.what, retry_after=retry_after)
+            except RegistryError as raised:
+                if not is_transient(raised):
+                    raise
+                error = raised
+            if attempt >= self.attempts or not self._will_wait(error, attempt, retry_after):
+                raise error
+
+    def _is_passing(self, response: Response) -> bool:
+        """Whether a later try may get another answer."""
+        if response.status in TRANSIENT_STATUSES:
+            return True
+        return response.status in _STALE_STATUSES and urls.origin_of(response.url) != self.endpoint.origin
+
+    def _will_wait(self, error: RegistryError, attempt: int, retry_after: float | None) -> bool:
+        """Arrange the wait before the next try; False when there shall be none."""
+        policy, timing = self.shared.policy, self.shared.timing
+        seconds = backoff_seconds(policy, attempt, timing.random())
+        if retry_after is not None:
+            # Above the wish, never below it; and not all clients at the same moment.
+            seconds = retry_after + min(seconds, 1.0)
+        remaining = self.cancel.remaining_seconds()
+        is_too_long = seconds > policy.longest_wait_seconds or (remaining is not None and seconds >= remaining)
+        if is_too_long or not self.budget.take():
+            return False
+        _log.debug("%s: try %d failed, next in %.1f s: %s", self.endpoint.host, attempt, seconds, error)
+        if retry_after is not None:
+            self.shared.pauses.pause(self.endpoint.host, seconds, str(error))
+        else:
+            wait(self.shared, self.endpoint.host, seconds, str(error), self.cancel)
+        return True
+
+    def _exchange(self, call: Call) -> Response:
+        """One try: the request, its challenges, its redirects."""
+        endpoint, authenticator = self.endpoint, self.line.authenticator
+        authorization = authenticator.authorization(endpoint.origin, call.repository)
+        answered: set[tuple[str, ...]] = set()
+        while True:
+            response = self._follow(self._request(call, authorization))
+            if response.status != 401 or urls.origin_of(response.url) != endpoint.origin:
+                return response
+            challenge = response.headers.get_all("WWW-Authenticate")
+            if challenge in answered or len(answered) >= _MAX_CHALLENGES:
+                raise failure(response, what=call.what)
+            answered.add(challenge)
+            response.close()
+            authorization = authenticator.respond(
+                endpoint.origin, call.repository, response.headers, cancel=self.cancel
+            )
+
+    def _request(self, call: Call, authorization: str) -> Request:
+        headers = list(self.endpoint.headers)
+        if call.accept:
+            headers.append(("Accept", ", ".join(call.accept)))
+        if call.byte_range:
+            headers.append(("Range", call.byte_range))
+        if authorization:
+            headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
+            headers.append(("Authorization", authorization))
+        return Request(call.method, self.endpoint.url(call.repository, call.path, call.query), tuple(headers))
+
+    def _follow(self, request: Request) -> Response:
+        seen = {request.url}
+        while True:
+            response = self.line.sender.send(request, cancel=self.cancel)
+            if response.status not in redirect.STATUSES:
+                return response
+            with response:
+                request = redirect.next_request(request, response, home=self.endpoint.origin)
+            if request.url in seen or len(seen) > self.shared.policy.redirects:
+                host = self.endpoint.host
+                raise ProtocolError(
+                    f"{host}: redirects in a circle or more than {self.shared.policy.redirects} times",
+                    host=host,
+                    status=response.status,
+                )
+            seen.add(request.url)
+
+
+def wait(shared: Surroundings, host: str, seconds: float, reason: str, cancel: CancelToken) -> None:
+    """Sleep and say so.
+
+    Raises:
+        OperationCancelledError: cancelled meanwhile.
+    """
+    shared.observer(Waiting(host, seconds, reason))
+    shared.timing.sleep(cancel, seconds)

@@ -1,0 +1,273 @@
+"""ImageStore: the one object embedders hold.
+
+Any number of processes and threads may use one root at the same time. Calls block; a CancelToken ends them early.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imagestore import collect, lookup, platforms
+from imagestore import config as configuration
+from imagestore.cancel import CancelToken
+from imagestore.content.disk import make_directory, translated
+from imagestore.content.local import LocalContentStore
+from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
+from imagestore.image import Image
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.observe import ignore
+from imagestore.reference import Reference
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+    from typing import Self
+
+    from imagestore.collect import GarbageReport
+    from imagestore.config import Config
+    from imagestore.documents.select import Selection
+    from imagestore.observe import Observer
+    from imagestore.platforms import Platform
+    from imagestore.registry.client import RegistryClient
+
+
+class ImageStore:
+    """Images by (reference, runtime handler) in one folder.
+
+    Args:
+        root: the store's folder; made (readable by its owner only) when missing.
+        config: runtime handlers and their platforms; without one there is a single, default handler.
+        host: the node's platform; detected by default.
+        registry: asked for images; by default a client that follows the registry's rules, made at the first pull.
+        clock: seconds since 1970.
+
+    Raises:
+        StoreReadOnlyError, StoreFullError, StoreCorruptError: the folder can't be used.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        config: Config | None = None,
+        host: Platform | None = None,
+        registry: RegistryClient | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.root = Path(root)
+        self.host = host or platforms.host.detect()
+        self.config = config or configuration.default(self.host)
+        self._clock = clock
+        self._registry = registry
+        self._own_registry: RegistryClient | None = None
+        self._lock = threading.Lock()
+        with translated("make the store's folder", self.root):
+            make_directory(self.root, 0o700)
+        self.content = LocalContentStore(self.root / "content", self.root / "locks")
+        self.metadata = SqliteMetadataStore(self.root / "metadata.db", clock=clock)
+
+    def pull(
+        self,
+        reference: str,
+        *,
+        runtime_handler: str = "",
+        platform: str | Platform | None = None,
+        observer: Observer = ignore,
+        cancel: CancelToken | None = None,
+    ) -> Image:
+        """Fetch what the handler's sandbox can run, and record it under (reference, runtime handler).
+
+        Args:
+            reference: ``python``, ``registry.example/base/nano:1``, with or without a digest.
+            runtime_handler: whose platform decides; empty means the configured default.
+            platform: instead of the handler's platform, for this pull.
+            observer: hears of progress, from several threads.
+            cancel: ends the pull; what came so far can be resumed.
+
+        Raises:
+            InvalidReferenceError, InvalidPlatformError, UnknownRuntimeHandlerError: before anything is sent.
+            NoMatchingManifestError: the image has nothing for that platform; says what it has and why not.
+            RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
+        """
+        from imagestore.pull.work import PullWork
+
+        parsed = Reference.parse(reference)
+        handler = self.config.handler(runtime_handler).name
+        wanted = self.config.handler_platform(handler, host=self.host, explicit=self._explicit(platform))
+        work = PullWork(
+            reference=parsed,
+            handler=handler,
+            wanted=wanted,
+            content=self.content,
+            metadata=self.metadata,
+            client=self.registry,
+            observer=observer,
+            cancel=cancel or CancelToken(),
+        )
+        return Image(work.run(), self.content)
+
+    def get(self, name: str, *, runtime_handler: str | None = None) -> Image:
+        """One image by reference, image id, beginning of an id, or ``name@digest``.
+
+        Args:
+            name: which image.
+            runtime_handler: which handler's; empty means the default handler. None (not given) means the default
+                handler's by name, and by id any handler's if the default has none.
+
+        Raises:
+            ImageNotFoundError: there is none.
+            InvalidInputError: the beginning of an id fits several images.
+        """
+        handler = self._default_if_empty(runtime_handler)
+        record = lookup.find(self.metadata, name, handler, self.config.default_handler)
+        if record is not None:
+            return Image(record, self.content)
+        others = sorted({each.handler for each in lookup.by_name(self.metadata, name)})
+        under = f" under runtime handler {handler!r}" if handler is not None else ""
+        hint = f"it is there under: {', '.join(others)}" if others else "pull it first"
+        raise ImageNotFoundError(f"image {name!r} is not in the store{under}", hint=hint)
+
+    def list(self, *, name: str | None = None, runtime_handler: str | None = None) -> Iterator[Image]:
+        """Images ordered by reference and handler.
+
+        Args:
+            name: only this reference or image id (or its beginning).
+            runtime_handler: only this handler's; empty means the default handler.
+        """
+        handler = self._default_if_empty(runtime_handler)
+        if name is None:
+            records = self.metadata.find_images(handler=handler)
+        else:
+            found = lookup.by_name(self.metadata, name) or lookup.by_id(self.metadata, name)
+            records = [record for record in found if handler is None or record.handler == handler]
+        return (Image(record, self.content) for record in records)
+
+    def remove(
+        self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False
+    ) -> tuple[tuple[str, str], ...]:
+        """Remove records; collect_garbage() then frees their bytes. Removing what isn't there is no error.
+
+        Args:
+            name: reference, image id, beginning of an id, or ``name@digest``.
+            runtime_handler: only this handler's records; empty means the default handler. None (not given): by id
+                every handler's, by name the default handler's, or the others' if the default has none.
+            all_handlers: every handler's, by name too.
+
+        Returns:
+            (reference, runtime handler) of what was removed.
+
+        Raises:
+            UnknownRuntimeHandlerError: neither configured nor in any record.
+            InvalidInputError: the beginning of an id fits several images, or handler and all_handlers are both given.
+        """
+        if all_handlers and runtime_handler is not None:
+            raise InvalidInputError("give a runtime handler or all handlers, not both")
+        handler = self._default_if_empty(runtime_handler)
+        if handler is not None:
+            self._check_known(handler)
+        if all_handlers:
+            records = [
+                record
+                for owner in sorted({each.handler for each in self.metadata.find_images()})
+                for record in lookup.doomed(self.metadata, name, owner, self.config.default_handler)
+            ]
+        else:
+            records = lookup.doomed(self.metadata, name, handler, self.config.default_handler)
+        removed = self.metadata.remove_images((record.reference, record.handler) for record in records)
+        return tuple((record.reference, record.handler) for record in removed)
+
+    def match(
+        self,
+        reference: str,
+        *,
+        runtime_handlers: Iterable[str] | None = None,
+        offline: bool = False,
+        cancel: CancelToken | None = None,
+    ) -> dict[str, Selection]:
+        """Which manifest each handler would get, and why; no layer is fetched and nothing is stored.
+
+        Args:
+            reference: the image.
+            runtime_handlers: whom to ask for; every configured handler by default.
+            offline: use only what the store has.
+            cancel: ends the work.
+
+        Raises:
+            ImageNotFoundError: offline, and no handler has this reference.
+            RegistryError, IntegrityError, DocumentError: the documents can't be had.
+        """
+        from imagestore.pull.choice import select_target
+        from imagestore.pull.sources import Documents
+
+        parsed = Reference.parse(reference)
+        names = list(self.config.handlers) if runtime_handlers is None else list(runtime_handlers)
+        wanted = {
+            name: self.config.handler_platform(name, host=self.host)
+            for name in (self.config.handler(name).name for name in names)
+        }
+        token = cancel or CancelToken()
+        if offline:
+            stored = lookup.by_name(self.metadata, reference)
+            if not stored:
+                raise ImageNotFoundError(f"image {reference!r} is not in the store", hint="ask the registry instead")
+            target, client = stored[0].target, None
+        else:
+            client = self.registry
+            target = client.resolve(parsed, cancel=token)
+        documents = Documents(self.content, client, parsed, token)
+        return {
+            name: select_target(target, documents, each.matcher, wanted=platforms.format_all(each.platform))
+            for name, each in wanted.items()
+        }
+
+    def collect_garbage(self, *, dry_run: bool = False) -> GarbageReport:
+        """Free content that no record and no lease needs; safe beside pulls in any process.
+
+        Args:
+            dry_run: only say what would be freed.
+
+        Raises:
+            StoreError: something can't be deleted.
+        """
+        return collect.collect(self.metadata, self.content, dry_run=dry_run, clock=self._clock)
+
+    @property
+    def registry(self) -> RegistryClient:
+        """The registry client in use."""
+        if self._registry is not None:
+            return self._registry
+        with self._lock:
+            if self._own_registry is None:
+                from imagestore.registry.client import connect
+
+                self._own_registry = connect()
+            return self._own_registry
+
+    def close(self) -> None:
+        """Close the database, and the connections this store opened itself."""
+        if self._own_registry is not None:
+            self._own_registry.close()
+        self.metadata.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    def _explicit(self, platform: str | Platform | None) -> Platform | None:
+        return platforms.parse(platform, host=self.host) if isinstance(platform, str) else platform
+
+    def _default_if_empty(self, handler: str | None) -> str | None:
+        return self.config.default_handler if handler == "" else handler
+
+    def _check_known(self, handler: str) -> None:
+        """A handler that left the configuration keeps its records removable."""
+        if handler not in self.config.handlers and not self.metadata.find_images(handler=handler):
+            raise UnknownRuntimeHandlerError(handler, list(self.config.handlers))

@@ -1,0 +1,55 @@
+"""A throw-away certificate authority (the ``trustme`` package), so that TLS can be tested without touching the
+machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import ssl
+import threading
+from typing import TYPE_CHECKING
+
+from imagestore.errors import ConfigError
+
+if TYPE_CHECKING:
+    import trustme
+
+
+class Authority:
+    """Makes certificates for logical hosts; lives as long as the object.
+
+    Raises:
+        ConfigError: the package trustme is missing.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import trustme
+        except ImportError as problem:
+            raise ConfigError(
+                "TLS listeners: the package trustme is not installed", hint="pip install 'imagestore[testing]'"
+            ) from problem
+        self._authority: trustme.CA = trustme.CA()
+        self._lock = threading.Lock()
+        self._contexts: dict[str, ssl.SSLContext] = {}
+
+    @functools.cached_property
+    def pem(self) -> bytes:
+        """The authority's certificate, for clients to trust."""
+        return bytes(self._authority.cert_pem.bytes())
+
+    def client_context(self) -> ssl.SSLContext:
+        """A client context that trusts this authority and nothing else."""
+        context = ssl.create_default_context(cadata=self.pem.decode())
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+    def server_context(self, host: str) -> ssl.SSLContext:
+        """A server context for a logical host; also good for 127.0.0.1 and localhost."""
+        with self._lock:
+            if host not in self._contexts:
+                name = host.rpartition(":")[0] or host
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                self._authority.issue_cert(name, "localhost", "127.0.0.1").configure_cert(context)
+                self._contexts[host] = context
+            return self._contexts[host]

@@ -1,0 +1,216 @@
+"""Effects that replace the answer, or falsify what its head says: refusals, waits, lying headers, ranges gone wrong."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from imagestore.digest import Digest
+from imagestore.testing.answers import error
+from imagestore.testing.faults.effect import Effect, put
+from imagestore.testing.targets import read_target
+
+if TYPE_CHECKING:
+    from imagestore.testing.exchange import Reply, Request
+
+# A refusal may come instead of anything but the challenge for credentials, which is not the content's answer.
+_ANY_ANSWER: frozenset[int] = frozenset({200, 206, 302, 304, 307, 404, 416})
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse(Effect):
+    """An error status instead of the answer: 429, 503, 403, 405, 404, ...
+
+    Attributes:
+        status: HTTP status.
+        code: of the error document; chosen by the status when empty.
+        retry_after: text of the Retry-After header; ``"+5"`` is a date five seconds from now, ``"-5"`` one in the past,
+            anything else is sent as it is (``"2"``, ``"soon"``); no header when empty.
+        page: answers with this HTML text instead of an error document, as proxies do.
+    """
+
+    name: ClassVar[str] = "refuse"
+    statuses: ClassVar[frozenset[int]] = _ANY_ANSWER
+    status: int = 503
+    code: str = ""
+    retry_after: str = ""
+    page: str = ""
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Refuse."""
+        codes = {
+            429: "TOOMANYREQUESTS",
+            401: "UNAUTHORIZED",
+            403: "DENIED",
+            404: "MANIFEST_UNKNOWN",
+            405: "UNSUPPORTED",
+        }
+        code = self.code or codes.get(self.status, "UNAVAILABLE")
+        fields = {"Retry-After": retry_after_text(self.retry_after)} if self.retry_after else {}
+        refused = error(self.status, code, f"refused by the fault {self.name}", fields=fields, kind=reply.kind)
+        if self.page:
+            from imagestore.testing.bodies import BytesBody
+
+            refused = put(replace(refused, body=BytesBody(self.page.encode())), "Content-Type", "text/html")
+        return replace(refused, delivery=reply.delivery)
+
+
+def retry_after_text(text: str, *, now: float | None = None) -> str:
+    """The header's value: ``+n`` and ``-n`` become an HTTP date so many seconds from now.
+
+    >>> retry_after_text("+10", now=0.0)
+    'Thu, 01 Jan 1970 00:00:10 GMT'
+    """
+    sign, digits = text[:1], text[1:]
+    if sign not in ("+", "-") or not (digits.isascii() and digits.isdigit()):
+        return text
+    moment = (time.time() if now is None else now) + (int(digits) if sign == "+" else -int(digits))
+    return email.utils.formatdate(moment, usegmt=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireToken(Effect):
+    """The token has expired: 401 ``invalid_token`` with a new challenge, although the token was just accepted."""
+
+    name: ClassVar[str] = "expire-token"
+    realm_host: str = ""
+
+    def fits(self, request: Request, reply: Reply) -> bool:
+        """Only answers that a bearer token opened."""
+        return reply.status in _ANY_ANSWER and request.fields.get("Authorization").lower().startswith("bearer ")
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Challenge again."""
+        host = self.realm_host or request.host
+        scope = f"repository:{read_target(request.path).repository}:pull"
+        value = f'Bearer realm="https://{host}/token",service="{request.host}",scope="{scope}",error="invalid_token"'
+        return error(401, "UNAUTHORIZED", "token expired", fields={"WWW-Authenticate": value}, kind=reply.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRealm(Effect):
+    """The challenge names a token service on another host, which a careful client does not give its password to."""
+
+    name: ClassVar[str] = "foreign-realm"
+    statuses: ClassVar[frozenset[int]] = frozenset({401})
+    realm_host: str = "collector.example"
+    scheme: str = "https"
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Change the realm."""
+        scope = f"repository:{read_target(request.path).repository}:pull"
+        realm = f"{self.scheme}://{self.realm_host}/token"
+        return put(reply, "WWW-Authenticate", f'Bearer realm="{realm}",service="{request.host}",scope="{scope}"')
+
+
+@dataclass(frozen=True, slots=True)
+class WrongLength(Effect):
+    """Content-Length is off by ``by`` bytes; the body is as it was."""
+
+    name: ClassVar[str] = "wrong-length"
+    by: int = 1
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Falsify the length."""
+        return put(reply, "Content-Length", str(max(0, reply.length + self.by)))
+
+
+@dataclass(frozen=True, slots=True)
+class WrongDigest(Effect):
+    """Docker-Content-Digest names other content."""
+
+    name: ClassVar[str] = "wrong-digest"
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Falsify the digest."""
+        return put(reply, "Docker-Content-Digest", str(Digest.of(b"not the content")))
+
+
+@dataclass(frozen=True, slots=True)
+class SetHeader(Effect):
+    """A header is replaced, or with an empty value left out.
+
+    ``SetHeader("Content-Type", "text/plain")`` is the wrong type, ``SetHeader("Warning", "299 - \\x1b[2J")`` a control
+    character.
+    """
+
+    name: ClassVar[str] = "set-header"
+    statuses: ClassVar[frozenset[int]] = frozenset(range(200, 600))
+    header: str = "Content-Type"
+    value: str = ""
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Replace or drop."""
+        if self.value:
+            return put(reply, self.header, self.value)
+        return replace(reply, fields=reply.fields.without(self.header))
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreRange(Effect):
+    """The Range is ignored: 200 with the whole body."""
+
+    name: ClassVar[str] = "ignore-range"
+    statuses: ClassVar[frozenset[int]] = frozenset({206})
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Send everything."""
+        return replace(reply, status=200, start=0, stop=None, fields=reply.fields.without("Content-Range"))
+
+
+@dataclass(frozen=True, slots=True)
+class WrongRange(Effect):
+    """A 206 with another part than was asked for.
+
+    Attributes:
+        by: the part starts (and the header says so) so many bytes later; negative is earlier.
+        total_by: the total in Content-Range is off by so many bytes.
+        is_honest: False keeps the header right and only the bytes shifted.
+    """
+
+    name: ClassVar[str] = "wrong-range"
+    statuses: ClassVar[frozenset[int]] = frozenset({206})
+    by: int = 0
+    total_by: int = 0
+    is_honest: bool = True
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Shift the part."""
+        size = reply.body.size
+        start = max(0, min(size - 1, reply.start + self.by))
+        stop = max(start + 1, min(size, start + reply.length))
+        shifted = replace(reply, start=start, stop=stop)
+        told = start if self.is_honest else reply.start
+        return put(shifted, "Content-Range", f"bytes {told}-{told + stop - start - 1}/{size + self.total_by}")
+
+
+@dataclass(frozen=True, slots=True)
+class ShortRange(Effect):
+    """A 206 that honestly holds at most ``most`` bytes of what was asked for; legal."""
+
+    name: ClassVar[str] = "short-range"
+    statuses: ClassVar[frozenset[int]] = frozenset({206})
+    most: int = 1
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Send less."""
+        stop = reply.start + max(1, min(self.most, reply.length))
+        fields = reply.fields.put("Content-Range", f"bytes {reply.start}-{stop - 1}/{reply.body.size}")
+        return replace(reply, stop=stop, fields=fields)
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseRange(Effect):
+    """416 although the range is in the blob."""
+
+    name: ClassVar[str] = "refuse-range"
+    statuses: ClassVar[frozenset[int]] = frozenset({206})
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Refuse."""
+        fields = {"Content-Range": f"bytes */{reply.body.size}"}
+        return replace(
+            error(416, "RANGE_INVALID", "no such range", fields=fields, kind=reply.kind), digest=reply.digest
+        )

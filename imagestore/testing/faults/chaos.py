@@ -1,0 +1,77 @@
+"""Chaos from a seed: recoverable faults, mixed, the same for the same seed however requests interleave.
+
+Each decision depends on the seed, the request's method and address and how often that address was asked, and on nothing
+else. After ``most_per_address`` faults an address behaves, so a client that retries sensibly always gets through.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from imagestore.testing.faults.answering import IgnoreRange, Refuse, ShortRange
+from imagestore.testing.faults.delivery import Drip, Reset, SlowFirstByte, Truncate, Unframed
+from imagestore.testing.faults.effect import Effect
+
+if TYPE_CHECKING:
+    from imagestore.testing.exchange import Reply, Request
+
+_KINDS: Final = frozenset({"manifest", "blob", "tags", "token"})
+
+
+class Chaos:
+    """A shaper; make it with chaos()."""
+
+    def __init__(self, seed: int | str, *, rate: float = 0.3, most_per_address: int = 2) -> None:
+        self.seed = seed
+        self._rate = rate
+        self._most = most_per_address
+        self._asked: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+
+    def shape(self, request: Request, reply: Reply) -> Reply:
+        """The answer, or one gone wrong."""
+        if reply.kind not in _KINDS or reply.status not in (200, 206):
+            return reply
+        address = f"{request.method} {request.host}{request.path}"
+        count = self._asked[address] = self._asked.get(address, 0) + 1
+        dice = random.Random(f"{self.seed} {address} {count}")  # noqa: S311 - reproducible on purpose, guards nothing
+        if self._done.get(address, 0) >= self._most or dice.random() >= self._rate:
+            return reply
+        self._done[address] = self._done.get(address, 0) + 1
+        effect = _pick(dice, reply)
+        if not effect.fits(request, reply):
+            return reply
+        changed = effect.apply(request, reply)
+        return replace(changed, faults=(*reply.faults, f"chaos:{effect.name}"))
+
+
+def chaos(seed: int | str, *, rate: float = 0.3, most_per_address: int = 2) -> Chaos:
+    """Mix recoverable faults from a seed.
+
+    Args:
+        seed: the same seed gives the same faults.
+        rate: how likely one answer goes wrong, 0 to 1.
+        most_per_address: how often one address may go wrong altogether.
+    """
+    return Chaos(seed, rate=rate, most_per_address=most_per_address)
+
+
+def _pick(dice: random.Random, reply: Reply) -> Effect:
+    at = dice.randrange(reply.length) if reply.length else 0
+    choices: list[Effect] = [
+        Refuse(503),
+        Refuse(429, retry_after="0"),
+        Refuse(502, page="<html>bad gateway</html>"),
+        Reset(at),
+        Reset(before_head=True),
+        Truncate(at),
+        Truncate(at, framing="chunked"),
+        SlowFirstByte(0.02),
+        Unframed("chunked"),
+        Drip(max(1024.0, reply.length * 20.0)),
+    ]
+    if reply.status == 206:
+        choices += [IgnoreRange(), ShortRange(max(1, reply.length // 2))]
+    return dice.choice(choices)

@@ -1,0 +1,156 @@
+"""Effects on the bytes: flipped, longer, compressed in transit, and documents made to hurt a parser."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from imagestore.testing.bodies import BytesBody, read_all
+from imagestore.testing.faults.effect import Effect, from_end, put
+from imagestore.testing.layers import stored_gzip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imagestore.testing.bodies import Body
+    from imagestore.testing.exchange import Reply, Request
+
+# Effects that rewrite a whole body do so in memory; layers above this belong into a delivery effect.
+_MAX_REWRITTEN: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FlippedBody:
+    """A body with one byte inverted."""
+
+    inner: Body
+    position: int
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return self.inner.size
+
+    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The bytes; see Body."""
+        offset = start
+        for piece in self.inner.chunks(start, stop):
+            at = self.position - offset
+            offset += len(piece)
+            yield piece[:at] + bytes([piece[at] ^ 0xFF]) + piece[at + 1 :] if 0 <= at < len(piece) else piece
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedBody:
+    """A body followed by blanks (which JSON ignores), in bounded memory."""
+
+    inner: Body
+    size: int
+
+    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The bytes; see Body."""
+        end = self.size if stop is None else min(stop, self.size)
+        yield from self.inner.chunks(start, min(end, self.inner.size))
+        left = end - max(start, self.inner.size)
+        while left > 0:
+            yield b" " * min(left, 1 << 16)
+            left -= 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Flip(Effect):
+    """One byte of the content is inverted; ``at`` counts in the whole body, negative from its end."""
+
+    name: ClassVar[str] = "flip"
+    at: int = 0
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Flip."""
+        return replace(reply, body=FlippedBody(reply.body, from_end(self.at, reply.body.size)))
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraBytes(Effect):
+    """The body is longer than the content by ``count`` blanks, and the length says so."""
+
+    name: ClassVar[str] = "extra-bytes"
+    count: int = 1
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Lengthen."""
+        longer = PaddedBody(reply.body, reply.body.size + self.count)
+        return replace(reply, body=longer, stop=None if reply.stop is None else reply.stop + self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class GzipCoding(Effect):
+    """The body is sent with ``Content-Encoding: gzip``, asked for or not.
+
+    Attributes:
+        is_bomb: really compressed instead of stored, with blanks in front so that it grows a thousandfold.
+    """
+
+    name: ClassVar[str] = "gzip-coding"
+    is_bomb: bool = False
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Compress."""
+        data = read_all(reply.body, _MAX_REWRITTEN)
+        packed = zlib.compress(data + b" " * (16 << 20), 9, 31) if self.is_bomb else stored_gzip(data)
+        fields = reply.fields.without("Content-Range", "Content-Length").put("Content-Encoding", "gzip")
+        return replace(reply, status=200, body=BytesBody(packed), start=0, stop=None, fields=fields)
+
+
+@dataclass(frozen=True, slots=True)
+class HugeManifest(Effect):
+    """A document padded with blanks to ``size`` bytes, so that it still parses."""
+
+    name: ClassVar[str] = "huge-manifest"
+    size: int = 5 << 20
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Pad."""
+        return replace(reply, body=PaddedBody(reply.body, max(self.size, reply.body.size)), stop=None)
+
+
+@dataclass(frozen=True, slots=True)
+class DeepJson(Effect):
+    """A document of ``depth`` nested lists inside an object."""
+
+    name: ClassVar[str] = "deep-json"
+    depth: int = 100_000
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Nest."""
+        text = '{"schemaVersion": 2, "annotations": ' + "[" * self.depth + "]" * self.depth + "}"
+        return replace(reply, body=BytesBody(text.encode()), start=0, stop=None)
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateKeys(Effect):
+    """A document that starts with a second ``member`` of the same name, which parsers read differently."""
+
+    name: ClassVar[str] = "duplicate-keys"
+    member: str = "schemaVersion"
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Repeat the member."""
+        data = read_all(reply.body, _MAX_REWRITTEN)
+        added = json.dumps({self.member: 2}).encode()[:-1] + b", "
+        return replace(reply, body=BytesBody(data.replace(b"{", added, 1)), start=0, stop=None)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLoop(Effect):
+    """A page whose Link leads to itself, or to another host when one is named."""
+
+    name: ClassVar[str] = "link-loop"
+    to_host: str = ""
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """Link to the same page."""
+        place = f"https://{self.to_host}" if self.to_host else ""
+        query = f"?{request.query}" if request.query else ""
+        return put(reply, "Link", f'<{place}{request.path}{query}>; rel="next"')

@@ -1,0 +1,47 @@
+"""What every effect has in common: a name for tapes, a test of whether it fits an answer, and the change itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from imagestore.testing.exchange import Reply, Request
+
+#: Answers that carry content.
+CONTENT: frozenset[int] = frozenset({200, 206})
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One way an answer can go wrong. Members are strings, numbers or flags, so that a tape can hold them.
+
+    Attributes:
+        name: how tapes and ledgers call it.
+        statuses: answers that it can change.
+    """
+
+    name: ClassVar[str] = ""
+    statuses: ClassVar[frozenset[int]] = CONTENT
+
+    def fits(self, request: Request, reply: Reply) -> bool:
+        """Whether this answer can go wrong in this way."""
+        return reply.status in self.statuses
+
+    def apply(self, request: Request, reply: Reply) -> Reply:
+        """The changed answer."""
+        raise NotImplementedError
+
+
+def from_end(position: int, length: int) -> int:
+    """A position in a body; negative ones count from the end.
+
+    >>> from_end(-1, 10)
+    9
+    """
+    return max(0, min(length, position if position >= 0 else length + position))
+
+
+def put(reply: Reply, name: str, value: str) -> Reply:
+    """The reply with one header replaced."""
+    return replace(reply, fields=reply.fields.put(name, value))

@@ -1,0 +1,161 @@
+"""Faults: where x what x how often.
+
+A rule names the requests (*where*), the effect (*what*) and the occurrences (*how often*). Only answers that the
+effect can change are counted, so "reset the first blob" means the first blob that would have been sent, not the 401
+before it. Rules are independent and compose: several may shape one answer, in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from imagestore.errors import InvalidInputError
+from imagestore.testing.faults.catalogue import EFFECTS
+from imagestore.testing.targets import read_target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from imagestore.testing.exchange import Reply, Request
+    from imagestore.testing.faults.effect import Effect
+    from imagestore.testing.tape_fields import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which requests; an empty member fits all.
+
+    Attributes:
+        host: logical host.
+        kind: ``ping``, ``token``, ``manifest``, ``blob``, ``tags``, ``referrers``.
+        method: ``GET``, ``HEAD``, ...
+        repository: path of the repository; ``*`` and ``?`` are wildcards.
+        reference: tag or digest, as asked or as found; wildcards too.
+    """
+
+    host: str = ""
+    kind: str = ""
+    method: str = ""
+    repository: str = ""
+    reference: str = ""
+
+    def fits(self, request: Request, reply: Reply) -> bool:
+        """Whether a request, with the answer it would get, is meant."""
+        target = read_target(request.path)
+        names = (target.reference, str(reply.digest or ""))
+        return (
+            (not self.host or self.host == request.host)
+            and (not self.kind or self.kind == reply.kind)
+            and (not self.method or self.method == request.method)
+            and (not self.repository or fnmatch.fnmatchcase(target.repository, self.repository))
+            and (not self.reference or any(fnmatch.fnmatchcase(name, self.reference) for name in names))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRule:
+    """One fault.
+
+    Attributes:
+        what: the effect.
+        where: the requests.
+        skip: so many occurrences pass first.
+        times: then it happens so often; 0 is always.
+        every: only every n-th of these.
+    """
+
+    what: Effect
+    where: Where = field(default_factory=Where)
+    skip: int = 0
+    times: int = 1
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.skip < 0 or self.times < 0 or self.every < 1:
+            raise InvalidInputError(
+                f"fault {self.what.name}: expected skip >= 0, times >= 0, every >= 1; "
+                f"got {self.skip}, {self.times}, {self.every}"
+            )
+
+    def is_due(self, occurrence: int) -> bool:
+        """Whether the n-th fitting occurrence (from 0) goes wrong.
+
+        >>> from imagestore.testing.faults.delivery import Reset
+        >>> [FaultRule(Reset(), skip=1, times=2, every=2).is_due(n) for n in range(6)]
+        [False, True, False, True, False, False]
+        """
+        index = occurrence - self.skip
+        if index < 0 or index % self.every:
+            return False
+        return self.times == 0 or index // self.every < self.times
+
+    def to_table(self) -> dict[str, str | int | float | bool]:
+        """Members for a tape; those at their default are left out."""
+        out: dict[str, str | int | float | bool] = {"what": self.what.name}
+        for part in (self.what, self.where):
+            for member in dataclasses.fields(part):
+                value = getattr(part, member.name)
+                if value != member.default:
+                    out[member.name] = value
+        out |= {"skip": self.skip} if self.skip else {}
+        out |= {"times": self.times} if self.times != 1 else {}
+        out |= {"every": self.every} if self.every != 1 else {}
+        return out
+
+
+def read_rule(table: Table) -> FaultRule:
+    """A rule from a tape.
+
+    Raises:
+        DocumentError: unknown effect or member, or a value of the wrong type.
+    """
+    effect_type = EFFECTS[table.one_of("what", tuple(sorted(EFFECTS)))]
+    members: dict[str, object] = {}
+    for member in dataclasses.fields(effect_type):
+        default = member.default
+        if isinstance(default, bool):
+            members[member.name] = table.flag(member.name, default=default)
+        elif isinstance(default, int):
+            members[member.name] = table.integer(member.name, default, least=-(1 << 62))
+        elif isinstance(default, float):
+            members[member.name] = table.number(member.name, default)
+        else:
+            members[member.name] = table.text(member.name, str(default))
+    where = Where(**{member.name: table.text(member.name, "") for member in dataclasses.fields(Where)})
+    rule = FaultRule(
+        effect_type(**members),
+        where,
+        skip=table.integer("skip", 0),
+        times=table.integer("times", 1),
+        every=table.integer("every", 1, least=1),
+    )
+    table.finish()
+    return rule
+
+
+class FaultPlan:
+    """Applies rules to answers and counts occurrences; used under the engine's lock."""
+
+    def __init__(self, rules: Sequence[FaultRule]) -> None:
+        self.rules = tuple(rules)
+        self._seen = [0] * len(self.rules)
+
+    def shape(self, request: Request, reply: Reply) -> Reply:
+        """The answer after every rule that is due."""
+        first = reply
+        for index, rule in enumerate(self.rules):
+            if not rule.where.fits(request, first) or not rule.what.fits(request, reply):
+                continue
+            occurrence = self._seen[index]
+            self._seen[index] += 1
+            if rule.is_due(occurrence):
+                changed = rule.what.apply(request, reply)
+                reply = dataclasses.replace(changed, faults=(*reply.faults, rule.what.name))
+        return reply
+
+    def unused(self) -> tuple[FaultRule, ...]:
+        """Rules that never happened; a strict test wants none."""
+        return tuple(rule for rule, seen in zip(self.rules, self._seen, strict=True) if seen <= rule.skip)

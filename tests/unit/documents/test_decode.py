@@ -1,0 +1,58 @@
+"""JSON from strangers: what is refused before a schema is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagestore.documents.decode import MAX_DEPTH, MAX_DOCUMENT_BYTES, decode
+from imagestore.errors import DocumentError
+
+
+def nested(depth: int) -> bytes:
+    return b'{"a":' * depth + b"1" + b"}" * depth
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b"[]", "expected a JSON object, found array"),
+        (b'"x"', "found string"),
+        (b"1", "found integer"),
+        (b"null", "found null"),
+        (b"\xef\xbb\xbf{}", "byte-order mark"),
+        ("{}".encode("utf-16"), "UTF-8"),
+        (b'{"a": "\xff"}', "UTF-8"),
+        (b'{"a": 1, "a": 2}', "'a' occurs twice"),
+        (b'{"x": {"b": 1, "b": 1}}', "'b' occurs twice"),
+        (b'{"a": NaN}', "NaN is no JSON number"),
+        (b'{"a": -Infinity}', "Infinity"),
+        (b'{"a": 9223372036854775808}', "does not fit 64 bits"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "does not fit 64 bits"),
+        (b'{"a": 1e999}', "out of range"),
+        (nested(MAX_DEPTH + 1), "nested deeper"),
+        (b'{"a":' + b"[" * 100_000, "nested deeper"),
+        (b'{"a": "' + b"x" * MAX_DOCUMENT_BYTES + b'"}', "more than the 4194304 allowed"),
+    ],
+)
+def test_ambiguous_or_unbounded_json_is_refused(raw: bytes, reason: str) -> None:
+    with pytest.raises(DocumentError, match=reason):
+        decode(raw, "test document")
+
+
+@pytest.mark.parametrize("raw", [nested(MAX_DEPTH), b'{"a": "[[[{{{ \\" ]"}', b'{"a": 9223372036854775807}', b" {} \n"])
+def test_legal_json_is_decoded(raw: bytes) -> None:
+    assert isinstance(decode(raw, "test document"), dict)
+
+
+def test_a_document_of_exactly_the_limit_is_read() -> None:
+    raw = b'{"a": "' + b"x" * (MAX_DOCUMENT_BYTES - 9) + b'"}'
+    assert len(raw) == MAX_DOCUMENT_BYTES
+    assert len(decode(raw, "test document")["a"]) == MAX_DOCUMENT_BYTES - 9
+
+
+def test_control_characters_in_names_do_not_reach_the_message() -> None:
+    with pytest.raises(DocumentError) as caught:
+        decode(b'{"\\u001b[31m": 1, "\\u001b[31m": 2}', "test document")
+    assert "\x1b" not in str(caught.value)

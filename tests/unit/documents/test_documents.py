@@ -1,0 +1,183 @@
+"""Index, manifest and config: typed views over raw bytes, and what a schema can't say."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagestore import media_types
+from imagestore.digest import Digest
+from imagestore.documents.image_config import ImageConfig
+from imagestore.documents.index import Index
+from imagestore.documents.manifest import Manifest
+from imagestore.errors import DocumentError
+from imagestore.platforms.spec import Platform
+
+INDEXES = Path(__file__).parents[3] / "fixtures" / "indexes"
+DIGEST = "sha256:" + "a" * 64
+
+
+def descriptor(**members: Any) -> dict[str, Any]:
+    return {"mediaType": media_types.OCI_MANIFEST, "digest": DIGEST, "size": 7, **members}
+
+
+def index(**members: Any) -> bytes:
+    return json.dumps({"schemaVersion": 2, "manifests": [descriptor()], **members}).encode()
+
+
+def manifest(**members: Any) -> bytes:
+    body = {
+        "schemaVersion": 2,
+        "config": descriptor(mediaType=media_types.OCI_CONFIG),
+        "layers": [descriptor(mediaType=media_types.OCI_LAYER_GZIP)],
+        **members,
+    }
+    return json.dumps(body).encode()
+
+
+def config(**members: Any) -> bytes:
+    body = {"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [DIGEST]}, **members}
+    return json.dumps(body).encode()
+
+
+@pytest.mark.parametrize("path", sorted(INDEXES.glob("*.json")), ids=lambda path: path.stem)
+def test_real_indexes_are_read_unless_they_lack_sizes(path: Path) -> None:
+    raw = path.read_bytes()
+    entries = json.loads(raw)["manifests"]
+    if any("size" not in entry for entry in entries):
+        with pytest.raises(DocumentError, match="'size' is a required property"):
+            Index.parse(raw)
+        return
+    parsed = Index.parse(raw)
+    assert parsed.raw == raw
+    assert [str(entry.digest) for entry in parsed.manifests] == [entry["digest"] for entry in entries]
+    assert [entry.platform is None for entry in parsed.manifests] == ["platform" not in entry for entry in entries]
+
+
+def test_an_entry_keeps_what_the_index_says() -> None:
+    data = b"{}"
+    entry = descriptor(
+        digest=str(Digest.of(data)),
+        size=2,
+        data=base64.b64encode(data).decode(),
+        urls=["https://example.test/x"],
+        annotations={"k": "v"},
+        artifactType="a/b",
+        platform={
+            "os": "windows",
+            "architecture": "amd64",
+            "os.version": "10.0.17763.1",
+            "os.features": ["win32k"],
+            "variant": "v1",
+        },
+    )
+    (parsed,) = Index.parse(index(manifests=[entry])).manifests
+    assert parsed.platform == Platform("windows", "amd64", "v1", "10.0.17763.1", ("win32k",))
+    assert (parsed.data, parsed.urls, dict(parsed.annotations)) == (data, ("https://example.test/x",), {"k": "v"})
+    assert parsed.artifact_type == "a/b"
+
+
+def test_null_optional_members_count_as_absent() -> None:
+    entry = descriptor(annotations=None, urls=None, data=None, artifactType=None, platform=None)
+    (parsed,) = Index.parse(index(manifests=[entry], annotations=None, subject=None)).manifests
+    assert parsed.platform is None
+    assert not parsed.annotations
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (index(schemaVersion=1), r"\$\.schemaVersion"),
+        (index(schemaVersion=True), r"\$\.schemaVersion"),
+        (index(manifests=None), r"\$\.manifests"),
+        (index(layers=[]), r"\$\.layers"),
+        (index(config={}), r"\$\.config"),
+        (index(Layers=[]), "Layers: differs from a known member only by case"),
+        (index(mediaType=media_types.OCI_MANIFEST), "is no index"),
+        (index(manifests=[descriptor(size=-1)]), r"manifests\[0\]\.size"),
+        (index(manifests=[descriptor(size=2**63 - 1), descriptor(size=1.5)]), r"manifests\[1\]\.size"),
+        (index(manifests=[descriptor(size=1.0)]), "expected an integer"),
+        (index(manifests=[descriptor(size=True)]), r"manifests\[0\]\.size"),
+        (index(manifests=[descriptor(digest="sha256:ABC")]), "64 lower-case hex"),
+        (index(manifests=[descriptor(digest=DIGEST + "\n")]), "digest"),
+        (index(manifests=[descriptor(Digest="x")]), "Digest: differs"),
+        (index(manifests=[descriptor(data="!!")]), "is not base64"),
+        (index(manifests=[descriptor(data="e30=")]), "contradicts digest and size"),
+        (index(manifests=[descriptor(annotations={"a": 1})]), "annotations"),
+        (index(manifests=[descriptor(platform={"os": "linux"})]), "architecture"),
+        (index(manifests=[{"digest": DIGEST, "size": 1}]), "mediaType"),
+    ],
+)
+def test_bad_indexes_are_refused_with_the_path(raw: bytes, reason: str) -> None:
+    with pytest.raises(DocumentError, match=reason):
+        Index.parse(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (manifest(config=None), r"\$\.config"),
+        (manifest(layers=None), r"\$\.layers"),
+        (manifest(manifests=[]), r"\$\.manifests"),
+        (manifest(fsLayers=[]), r"\$\.fsLayers"),
+        (manifest(mediaType=media_types.OCI_INDEX), "is no manifest"),
+        (b'{"schemaVersion": 2}', "required property"),
+    ],
+)
+def test_bad_manifests_are_refused_with_the_path(raw: bytes, reason: str) -> None:
+    with pytest.raises(DocumentError, match=reason):
+        Manifest.parse(raw)
+
+
+def test_a_refusal_lists_every_fault() -> None:
+    with pytest.raises(DocumentError) as caught:
+        Manifest.parse(b'{"schemaVersion": 3, "config": {}, "layers": [1]}')
+    assert len(caught.value.faults) >= 4
+
+
+def test_the_announced_media_type_must_agree_with_the_body() -> None:
+    raw = manifest(mediaType=media_types.OCI_MANIFEST)
+    assert Manifest.parse(raw, media_type=media_types.OCI_MANIFEST + "; charset=utf-8").is_image
+    with pytest.raises(DocumentError, match="announced as"):
+        Manifest.parse(raw, media_type=media_types.DOCKER_MANIFEST)
+
+
+def test_docker_documents_must_state_their_type() -> None:
+    with pytest.raises(DocumentError, match="only OCI documents may do"):
+        Manifest.parse(manifest(), media_type=media_types.DOCKER_MANIFEST)
+
+
+def test_an_artifact_has_no_image_config() -> None:
+    artifact = Manifest.parse(manifest(config=descriptor(mediaType="application/vnd.example+json"), layers=[]))
+    assert not artifact.is_image
+
+
+def test_a_config_gives_platform_and_diff_ids() -> None:
+    parsed = ImageConfig.parse(config(**{"os.version": "10.0.20348.1", "config": {"Cmd": ["x"]}, "history": None}))
+    assert parsed.platform == Platform("linux", "amd64", os_version="10.0.20348.1")
+    assert [str(digest) for digest in parsed.diff_ids] == [DIGEST]
+    assert parsed.settings == {"Cmd": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (config(os=None), r"\$\.os"),
+        (config(rootfs={"type": "layers+base", "diff_ids": []}), "rootfs.type"),
+        (config(rootfs={"type": "layers", "diff_ids": ["sha256:1"]}), r"diff_ids\[0\]"),
+        (config(config={"Env": "A=1"}), r"\$\.config\.Env"),
+        (config(Architecture="arm"), "Architecture: differs"),
+    ],
+)
+def test_bad_configs_are_refused_with_the_path(raw: bytes, reason: str) -> None:
+    with pytest.raises(DocumentError, match=reason):
+        ImageConfig.parse(raw)
+
+
+def test_a_config_with_another_number_of_layers_is_refused() -> None:
+    with pytest.raises(DocumentError, match="1 diff ids for 2 layers"):
+        ImageConfig.parse(config()).check_layers(2, what="config")

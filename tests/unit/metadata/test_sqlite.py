@@ -1,0 +1,236 @@
+"""Records, edges and leases in SQLite."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.errors import (
+    AlreadyExistsError,
+    LeaseNotFoundError,
+    StoreCorruptError,
+    StoreReadOnlyError,
+)
+from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
+from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.schema import CURRENT
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.platforms.spec import Platform
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> SqliteMetadataStore:
+    return SqliteMetadataStore(tmp_path / "metadata.db", clock=clock)
+
+
+def digest(name: str) -> Digest:
+    return Digest.of(name.encode())
+
+
+def record(reference: str = "registry.example/a:1", handler: str = "runc", image: str = "config") -> ImageRecord:
+    return ImageRecord(
+        reference=reference,
+        handler=handler,
+        target=Descriptor(OCI_INDEX, digest("index"), 100),
+        manifest=Descriptor(OCI_MANIFEST, digest(f"manifest {image}"), 10),
+        image_id=digest(image),
+        platform=Platform("windows", "amd64", "", "10.0.17763.1", ("win32k",)),
+        wanted="windows(10.0.17763)/amd64",
+        roots=(digest("index"), digest(f"manifest {image}")),
+        content_size=123,
+        labels={"k": "v"},
+        warnings=("odd",),
+    )
+
+
+def edges(image: str = "config") -> dict[Digest, list[Digest]]:
+    return {digest(f"manifest {image}"): [digest(image), digest("layer")]}
+
+
+def test_a_record_comes_back_as_it_was_put(store: SqliteMetadataStore, clock: Clock) -> None:
+    stored = store.put_image(record(), edges())
+    assert stored == replace(record(), created_at=clock.now, updated_at=clock.now)
+    assert store.get_image("registry.example/a:1", "runc") == stored
+    assert store.get_image("registry.example/a:1", "kata") is None
+
+
+def test_one_reference_has_a_record_for_each_handler(store: SqliteMetadataStore) -> None:
+    store.put_image(record(handler="runc", image="one"), edges("one"))
+    store.put_image(record(handler="kata", image="two"), edges("two"))
+    assert [(each.handler, each.image_id) for each in store.find_images()] == [
+        ("kata", digest("two")),
+        ("runc", digest("one")),
+    ]
+
+
+def test_replacing_a_record_keeps_when_it_was_made(store: SqliteMetadataStore, clock: Clock) -> None:
+    first = store.put_image(record(image="one"), edges("one"))
+    clock.now += 60
+    second = store.put_image(record(image="two"), edges("two"))
+    assert (second.created_at, second.updated_at) == (first.created_at, first.updated_at + 60)
+    assert [each.image_id for each in store.find_images()] == [digest("two")]
+    _, roots = store.live_roots()
+    assert roots == {digest("index"), digest("manifest two")}
+
+
+def test_records_are_found_by_each_condition(store: SqliteMetadataStore) -> None:
+    store.put_image(record("registry.example/a:1", "runc", "one"), {})
+    store.put_image(record("registry.example/a:2", "runc", "one"), {})
+    store.put_image(record("registry.example/a:1", "kata", "two"), {})
+    assert len(store.find_images(reference="registry.example/a:1")) == 2
+    assert len(store.find_images(handler="runc")) == 2
+    assert len(store.find_images(image_id_prefix=str(digest("one")))) == 2
+    assert len(store.find_images(image_id_prefix=str(digest("one"))[:15], handler="kata")) == 0
+    assert len(store.find_by_root(digest("index"))) == 3
+    assert len(store.find_by_root(digest("manifest two"))) == 1
+
+
+def test_removal_returns_what_was_there(store: SqliteMetadataStore) -> None:
+    stored = store.put_image(record(), edges())
+    key = (stored.reference, stored.handler)
+    assert store.remove_images([key, ("nothing", "runc")]) == [stored]
+    assert store.remove_images([key]) == []
+    assert store.live_roots()[1] == frozenset()
+
+
+def test_edges_lead_from_manifests_to_children(store: SqliteMetadataStore) -> None:
+    store.put_image(record(), edges())
+    parent = digest("manifest config")
+    assert set(store.children(parent)) == {digest("config"), digest("layer")}
+    assert set(store.edges()[parent]) == {digest("config"), digest("layer")}
+    store.forget_content([parent])
+    assert store.edges() == {}
+
+
+def test_later_records_are_told_apart_by_generation(store: SqliteMetadataStore) -> None:
+    store.put_image(record("registry.example/a:1", image="one"), {})
+    generation, _ = store.live_roots()
+    assert store.live_roots(since_generation=generation)[1] == frozenset()
+    store.put_image(record("registry.example/b:1", image="two"), {})
+    later, roots = store.live_roots(since_generation=generation)
+    assert later > generation
+    assert roots == {digest("index"), digest("manifest two")}
+
+
+def test_a_lease_holds_content_until_released_or_expired(store: SqliteMetadataStore, clock: Clock) -> None:
+    store.create_lease("pull-1", lifetime_seconds=100)
+    store.lease_content("pull-1", [digest("a"), digest("b")])
+    store.lease_content("pull-1", [digest("a")])
+    assert store.live_roots()[1] == {digest("a"), digest("b")}
+    clock.now += 99
+    store.renew_lease("pull-1", lifetime_seconds=100)
+    clock.now += 99
+    assert store.live_roots()[1] == {digest("a"), digest("b")}
+    assert store.expire_leases() == 0
+    clock.now += 1
+    assert store.live_roots()[1] == frozenset()
+    assert store.expire_leases() == 1
+    assert list(store.leases()) == []
+
+
+def test_missing_leases_are_named(store: SqliteMetadataStore) -> None:
+    with pytest.raises(LeaseNotFoundError, match="'gone'"):
+        store.lease_content("gone", [digest("a")])
+    with pytest.raises(LeaseNotFoundError):
+        store.renew_lease("gone", lifetime_seconds=1)
+    assert not store.delete_lease("gone")
+
+
+def test_a_lease_id_is_taken_once(store: SqliteMetadataStore) -> None:
+    store.create_lease("x", lifetime_seconds=1)
+    with pytest.raises(AlreadyExistsError):
+        store.create_lease("x", lifetime_seconds=1)
+
+
+def test_a_failed_transaction_changes_nothing(store: SqliteMetadataStore) -> None:
+    def fail_inside() -> None:
+        with store.exclusive():
+            store.put_image(record(), edges())
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail_inside()
+    assert store.find_images() == []
+    assert store.edges() == {}
+
+
+def test_records_outlive_the_process(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    stored = store.put_image(record(), edges())
+    store.close()
+    assert SqliteMetadataStore(tmp_path / "metadata.db").find_images() == [stored]
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    store.close()
+    with sqlite3.connect(tmp_path / "metadata.db") as database:
+        database.execute(f"PRAGMA user_version = {CURRENT + 1}")
+    database.close()
+    with pytest.raises(StoreCorruptError, match=f"schema version {CURRENT + 1} is newer"):
+        SqliteMetadataStore(tmp_path / "metadata.db")
+
+
+@pytest.mark.parametrize(
+    "content", [b"this is no database at all, but it is long enough" * 100, b"SQLite format 3\0xx"]
+)
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "metadata.db"
+    path.write_bytes(content)
+    with pytest.raises(StoreCorruptError, match=r"metadata\.db"):
+        SqliteMetadataStore(path)
+    assert path.read_bytes() == content
+
+
+def test_a_damaged_record_is_named_and_not_guessed(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    store.put_image(record(), {})
+    store.close()
+    with sqlite3.connect(tmp_path / "metadata.db") as database:
+        database.execute("UPDATE image SET target = '[]'")
+    database.close()
+    reopened = SqliteMetadataStore(tmp_path / "metadata.db")
+    with pytest.raises(StoreCorruptError, match="record can't be read"):
+        reopened.find_images()
+
+
+def test_a_folder_that_does_not_exist_is_an_error_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(StoreReadOnlyError):
+        SqliteMetadataStore(tmp_path / "nowhere" / "metadata.db")
+
+
+def _write_many(path: Path, name: str) -> None:
+    store = SqliteMetadataStore(path)
+    for number in range(20):
+        store.put_image(record(f"registry.example/{name}:{number}"), edges())
+        store.create_lease(f"{name}-{number}", lifetime_seconds=10)
+        store.delete_lease(f"{name}-{number}")
+    store.close()
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_write_many, args=(path, f"p{number}")) for number in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    assert len(SqliteMetadataStore(path).find_images()) == 60

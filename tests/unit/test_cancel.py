@@ -1,0 +1,63 @@
+"""Cancellation reaches checks, waits, callbacks and children."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from imagestore.cancel import CancelToken
+from imagestore.errors import DeadlineExceededError, OperationCancelledError
+
+
+def test_a_passed_deadline_is_seen_by_check() -> None:
+    with pytest.raises(DeadlineExceededError, match="within 0 seconds"):
+        CancelToken(0.0).check()
+
+
+def test_cancel_ends_a_wait_at_once() -> None:
+    token = CancelToken()
+    timer = threading.Timer(0.02, token.cancel, ["stop"])
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(OperationCancelledError, match="stop"):
+        token.wait(30)
+    assert time.monotonic() - began < 10
+    timer.join()
+
+
+def test_a_deadline_ends_a_wait() -> None:
+    with pytest.raises(DeadlineExceededError):
+        CancelToken(0.01).wait(30)
+
+
+def test_callbacks_run_once_and_only_while_registered() -> None:
+    token, calls = CancelToken(), []
+    with token.on_cancel(lambda: calls.append("left")):
+        pass
+    with token.on_cancel(lambda: calls.append("inside")):
+        token.cancel()
+        token.cancel()
+    with token.on_cancel(lambda: calls.append("late")):
+        pass
+    assert calls == ["inside", "late"]
+
+
+def test_a_child_ends_with_its_parent_and_shares_its_deadline() -> None:
+    parent = CancelToken(1000)
+    with parent.child() as child:
+        remaining = child.remaining_seconds()
+        assert remaining is not None
+        assert remaining <= 1000
+        parent.cancel("parent stopped")
+        with pytest.raises(OperationCancelledError, match="parent stopped"):
+            child.check()
+
+
+def test_a_child_can_end_alone() -> None:
+    parent = CancelToken()
+    with parent.child() as child:
+        child.cancel()
+        assert child.is_cancelled
+    parent.check()

@@ -1,0 +1,145 @@
+"""Collection frees exactly what nobody needs, also when others work meanwhile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from imagestore.cancel import CancelToken
+from imagestore.collect import STALE_INGEST_SECONDS, collect, sweep
+from imagestore.content.ingest import ingest_name
+from imagestore.content.local import LocalContentStore
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.gc import mark
+from imagestore.media_types import OCI_MANIFEST
+from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.platforms.spec import Platform
+
+NEVER = CancelToken()
+
+
+class Node:
+    """A store with one-line moves."""
+
+    def __init__(self, root: Path) -> None:
+        self.content = LocalContentStore(root / "content", root / "locks")
+        self.metadata = SqliteMetadataStore(root / "metadata.db")
+
+    def blob(self, name: str) -> Digest:
+        data = name.encode()
+        digest = Digest.of(data)
+        with self.content.writer(f"layer-{digest}", expected=digest, total=len(data), cancel=NEVER) as writer:
+            writer.write(data)
+            writer.commit(digest, len(data))
+        return digest
+
+    def image(self, name: str, *layers: str, handler: str = "runc") -> None:
+        manifest = self.blob(f"manifest {name} {handler}")
+        children = [self.blob(layer) for layer in layers if not self.content.exists(Digest.of(layer.encode()))]
+        children += [Digest.of(layer.encode()) for layer in layers]
+        self.metadata.put_image(
+            ImageRecord(
+                reference=f"registry.example/{name}:1",
+                handler=handler,
+                target=Descriptor(OCI_MANIFEST, manifest, 1),
+                manifest=Descriptor(OCI_MANIFEST, manifest, 1),
+                image_id=manifest,
+                platform=Platform("linux", "amd64"),
+                wanted="linux/amd64",
+                roots=(manifest,),
+                content_size=1,
+            ),
+            {manifest: children},
+        )
+
+    def names(self) -> set[str]:
+        return {self.content.read(info.digest, limit_bytes=100).decode() for info in self.content.walk()}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_mark_follows_cycles_and_shared_nodes_once() -> None:
+    graph = {"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": ["a"], "x": ["a"]}
+    assert mark(["a"], lambda name: graph.get(name, ())) == {"a", "b", "c", "d"}
+
+
+def test_content_of_no_record_is_freed_and_shared_content_stays(node: Node) -> None:
+    node.image("one", "shared", "own of one")
+    node.image("two", "shared", "own of two")
+    node.blob("orphan")
+    node.metadata.remove_images([("registry.example/one:1", "runc")])
+    report = collect(node.metadata, node.content)
+    assert node.names() == {"manifest two runc", "shared", "own of two"}
+    assert report.bytes_freed == len("manifest one runc") + len("own of one") + len("orphan")
+    assert (len(report.digests), report.kept_blobs) == (3, 3)
+    assert collect(node.metadata, node.content).digests == ()
+
+
+def test_a_dry_run_says_the_same_and_deletes_nothing(node: Node) -> None:
+    node.image("one", "layer")
+    node.blob("orphan")
+    planned = collect(node.metadata, node.content, dry_run=True)
+    assert node.names() == {"manifest one runc", "layer", "orphan"}
+    done = collect(node.metadata, node.content)
+    assert (planned.digests, planned.bytes_freed) == (done.digests, done.bytes_freed)
+
+
+def test_a_lease_protects_what_it_holds_and_what_that_points_at(node: Node) -> None:
+    node.image("one", "layer")
+    node.metadata.remove_images([("registry.example/one:1", "runc")])
+    node.metadata.create_lease("l", lifetime_seconds=100)
+    node.metadata.lease_content("l", [Digest.of(b"manifest one runc")])
+    assert collect(node.metadata, node.content).digests == ()
+    node.metadata.delete_lease("l")
+    assert len(collect(node.metadata, node.content).digests) == 2
+
+
+def test_expired_leases_protect_nothing_and_are_deleted(node: Node) -> None:
+    node.metadata.create_lease("l", lifetime_seconds=-1)
+    node.metadata.lease_content("l", [node.blob("x")])
+    assert len(collect(node.metadata, node.content).digests) == 1
+    assert list(node.metadata.leases()) == []
+
+
+def test_what_was_leased_or_recorded_after_the_mark_is_spared(node: Node) -> None:
+    garbage, leased = node.blob("garbage"), node.blob("leased meanwhile")
+    generation, _ = node.metadata.live_roots()
+    candidates = [garbage, leased, node.blob("layer recorded meanwhile")]
+    node.metadata.create_lease("l", lifetime_seconds=100)
+    node.metadata.lease_content("l", [leased])
+    node.image("new", "layer recorded meanwhile")
+    assert sweep(node.metadata, node.content, candidates, since_generation=generation) == [garbage]
+
+
+def test_stale_ingests_go_and_young_ones_stay(node: Node) -> None:
+    for name in ("old", "young"):
+        with node.content.writer(name, expected=Digest.of(b"x"), total=9, cancel=NEVER) as writer:
+            writer.write(b"123")
+    directory = node.content.root / "ingest" / ingest_name("old")
+    (directory / "updatedat").write_text("2020-01-01T00:00:00Z")
+    os.utime(directory / "data", (0, 0))
+    planned = collect(node.metadata, node.content, dry_run=True)
+    report = collect(node.metadata, node.content)
+    assert (report.ingests, report.bytes_freed) == (planned.ingests, planned.bytes_freed) == (("old",), 3)
+    assert [status.ref for status in node.content.statuses()] == ["young"]
+
+
+def test_an_ingest_under_way_is_spared_however_old(node: Node) -> None:
+    with node.content.writer("held", expected=Digest.of(b"x"), total=9, cancel=NEVER):
+        report = collect(node.metadata, node.content, clock=lambda: 4e9 + STALE_INGEST_SECONDS)
+        assert report.ingests == ()
+
+
+def test_edges_of_content_that_is_gone_are_forgotten(node: Node) -> None:
+    node.image("one", "layer")
+    node.metadata.remove_images([("registry.example/one:1", "runc")])
+    node.content.delete(Digest.of(b"manifest one runc"))
+    collect(node.metadata, node.content)
+    assert node.metadata.edges() == {}

@@ -1,0 +1,93 @@
+"""References: the distribution grammar, Docker Hub's short forms, refusals with a position."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagestore.digest import Digest
+from imagestore.errors import InvalidReferenceError
+from imagestore.reference import Reference
+
+SHA256 = "sha256:" + "a" * 64
+SHA512 = "sha512:" + "b" * 128
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical", "familiar"),
+    [
+        ("python", "docker.io/library/python:latest", "python:latest"),
+        ("python:3.13", "docker.io/library/python:3.13", "python:3.13"),
+        ("docker.io/python", "docker.io/library/python:latest", "python:latest"),
+        ("index.docker.io/library/python", "docker.io/library/python:latest", "python:latest"),
+        ("docker.io/library/python", "docker.io/library/python:latest", "python:latest"),
+        ("grafana/loki", "docker.io/grafana/loki:latest", "grafana/loki:latest"),
+        ("docker.io/library/a/b", "docker.io/library/a/b:latest", "library/a/b:latest"),
+        ("localhost/a", "localhost/a:latest", "localhost/a:latest"),
+        ("localhost:5000/a", "localhost:5000/a:latest", "localhost:5000/a:latest"),
+        ("Registry.Example/a", "registry.example/a:latest", "registry.example/a:latest"),
+        ("registry.example:443/a/b-c/d__e:T_1.x-y", "registry.example:443/a/b-c/d__e:T_1.x-y", None),
+        ("[::1]:5000/a:1", "[::1]:5000/a:1", None),
+        ("[2001:db8::1]/a", "[2001:db8::1]/a:latest", None),
+        ("127.0.0.1:5000/a", "127.0.0.1:5000/a:latest", None),
+        (f"python@{SHA256}", f"docker.io/library/python@{SHA256}", f"python@{SHA256}"),
+        (f"python:3@{SHA512}", f"docker.io/library/python:3@{SHA512}", f"python:3@{SHA512}"),
+        ("a:" + "t" * 128, "docker.io/library/a:" + "t" * 128, "a:" + "t" * 128),
+        ("my.host", "docker.io/library/my.host:latest", "my.host:latest"),
+    ],
+)
+def test_references_are_completed(text: str, canonical: str, familiar: str | None) -> None:
+    parsed = Reference.parse(text)
+    assert str(parsed) == canonical
+    assert parsed.familiar == (familiar or canonical)
+    assert Reference.parse(parsed.familiar) == parsed
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "reason"),
+    [
+        ("", 0, "is empty"),
+        ("https://docker.io/python", 5, "no URL scheme"),
+        ("Python", 0, "lower case"),
+        ("docker.io/Python", 10, "lower case"),
+        ("a//b", 2, "component is empty"),
+        ("a/", 2, "component is empty"),
+        ("/a", 0, "component is empty"),
+        ("a/../b", 2, "'.' does not fit"),
+        ("a:", 2, "tag after ':' is missing"),
+        ("a:-x", 2, "does not fit a tag"),
+        ("a:x/y:z", 1, "expected a port"),
+        ("a:" + "t" * 129, 130, "longer than 128"),
+        ("a b", 1, "not allowed"),
+        ("python\n", 6, "not allowed"),
+        ("pyth\u00f6n", 4, "not allowed"),
+        ("a%2e", 1, "not allowed"),
+        ("user:pw@host/a", 8, "digest"),
+        ("@sha256:" + "a" * 64, 0, "missing"),
+        ("a@sha256:abc", 2, "64 lower-case hex"),
+        ("host:0/a", 4, "port"),
+        ("host:65536/a", 4, "port"),
+        ("[::1/a", 0, "IPv6"),
+        ("[12345::]/a", 1, "IPv6"),
+        ("[::1]", 5, "repository path must follow"),
+        ("-bad.host/a", 0, "host name"),
+        ("a" * 64, 0, "image id"),
+        ("a" * 250 + "/b", 0, "longer than 255"),
+        ("a__.b", 1, "does not fit"),
+    ],
+)
+def test_bad_references_are_refused_with_reason_and_position(text: str, position: int, reason: str) -> None:
+    with pytest.raises(InvalidReferenceError, match=reason) as caught:
+        Reference.parse(text)
+    assert caught.value.position == position
+
+
+def test_familiar_form_stays_long_where_the_short_one_means_something_else() -> None:
+    for path in ("my.host/image", "localhost/image", "library/" + "a" * 64):
+        reference = Reference("docker.io", path, "1")
+        assert reference.familiar == f"docker.io/{path}:1"
+        assert Reference.parse(reference.familiar) == reference
+
+
+def test_with_digest_drops_the_tag() -> None:
+    digest = Digest.parse(SHA256)
+    assert str(Reference.parse("python:3").with_digest(digest)) == f"docker.io/library/python@{SHA256}"
