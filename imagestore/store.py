@@ -242,7 +242,7 @@ class ImageStore:
             return self._registry
         with self._lock:
             if self._own_registry is None:
-                from imagestore.registry.client import connect
+                from imagestore.registry.connect import connect
 
                 self._own_registry = connect()
             return self._own_registry

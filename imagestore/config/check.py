@@ -1,7 +1,7 @@
 """Looking a whole configuration over: every handler's platform, and everything that was found.
 
-A report has an error exactly when loading the file would be refused; what contradicts the host or Microsoft's matrices is a
-warning, since the file may be meant for another node.
+A report has an error exactly when loading the file would be refused; what contradicts the host or Microsoft's
+matrices is a warning, since the file may be meant for another node.
 """
 
 from __future__ import annotations

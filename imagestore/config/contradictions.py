@@ -1,8 +1,9 @@
 """Where a handler's platform contradicts its shim, its options or the host.
 
-Sources: Microsoft's "Windows container version compatibility" page (the matrices in ``imagestore.platforms.windows``), the
-options of the runhcs shim, KEP-4216. Nothing here stops a load: the node may change, and people check configurations for
-other nodes. What can't run still gets said before a sandbox fails with it.
+Sources: Microsoft's "Windows container version compatibility" page (the matrices in
+``imagestore.platforms.windows``), the options of the runhcs shim, KEP-4216. Nothing here stops a load: the node may
+change, and people check configurations for other nodes. What can't run still gets said before a sandbox fails with
+it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def contradictions(handler: RuntimeHandler, platform: Platform, *, host: Platfor
     elif handler.runtime_type == RUNHCS_TYPE:
         yield from _runhcs(handler, platform, host, is_host=is_host)
     elif handler.runtime_type == RUNC_TYPE and platform.os != host.os:
-        text = f"{platforms.format_all(platform)} can't run under runc on {platforms.format_all(host)}: it shares the kernel"
+        text = f"{platforms.format_all(platform)} can't run under runc, which shares the {host.os} kernel of the host"
         yield _finding(
             handler, "os", text, "declare a platform of the host's operating system, or use a sandboxed runtime"
         )
@@ -78,7 +79,8 @@ def _two_tables(handler: RuntimeHandler, host: Platform) -> Iterator[Finding]:
     by_guest, by_text = complete(guest, host=host)[0], parse_text(text, host=host)[0]
     if by_guest != platforms.normalize(by_text, host=host):
         key = dotted(["runtime_platforms", handler.name, "platform"])
-        said = f"{text.text!r} isn't used: guest_platform at {guest.location} says {platforms.format_all(by_guest)} and wins"
+        winner = f"guest_platform at {guest.location} says {platforms.format_all(by_guest)} and wins"
+        said = f"{text.text!r} isn't used: {winner}"
         yield Finding(Severity.WARNING, text.location, key, said, "keep one of the two")
 
 

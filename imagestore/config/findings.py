@@ -1,7 +1,7 @@
 """What is said about a configuration: where, which key, what is wrong, and the mend.
 
-One rule holds for every kind of fault: a finding is an *error* exactly when loading refuses the file. Warnings and notes
-never stop a load.
+One rule holds for every kind of fault: a finding is an *error* exactly when loading refuses the file. Warnings and
+notes never stop a load.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reading a configuration with everything it imports.
 
-containerd's order (server config, LoadConfig and resolveImports): the main file first, then its imports, then theirs, level
-by level; a file once read isn't read again, which also ends cycles. A path is relative to the file that names it. It is a
-pattern only if it holds ``*``; a pattern may find nothing, a plain path has to exist. Each file is migrated by its own
-version, and none may have a later version than the main file.
+containerd's order (server config, LoadConfig and resolveImports): the main file first, then its imports, then theirs,
+level by level; a file once read isn't read again, which also ends cycles. A path is relative to the file that names
+it. It is a pattern only if it holds ``*``; a pattern may find nothing, a plain path has to exist. Each file is
+migrated by its own version, and none may have a later version than the main file.
 """
 
 from __future__ import annotations

@@ -30,8 +30,13 @@ from imagestore.config.model import Settings
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, plain
 from imagestore.errors import InvalidPlatformError
-from imagestore.platforms import normalize as normal
 from imagestore.platforms import windows, windows_releases
+from imagestore.platforms.normalize import (
+    KNOWN_ARCHITECTURES,
+    KNOWN_OPERATING_SYSTEMS,
+    normalize_architecture,
+    normalize_os,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,14 +85,16 @@ class Reading:
         top = Section(Entry(table, Location(name, 0)), (), TOP_LEVEL, findings)
         plugins = top.section("plugins", None)
         _check_plugin_names(plugins)
-        containerd = plugins.section(RUNTIME_PLUGIN, RUNTIME_SECTION).section("containerd", CONTAINERD_SECTION)
+        containerd = plugins.section(RUNTIME_PLUGIN, RUNTIME_SECTION).section(
+            "containerd", CONTAINERD_SECTION, path=("containerd",)
+        )
         images = plugins.section(IMAGES_PLUGIN, IMAGES_SECTION)
         self.settings = _settings(images)
         self.default_name = PlatformText(
             containerd.text("default_runtime_name"), containerd.location_of("default_runtime_name")
         )
         self._image_side = self._runtime_platforms(images)
-        runtimes = containerd.section("runtimes", None)
+        runtimes = containerd.section("runtimes", None, path=("runtimes",))
         self.handlers = {name: self._handler(name, runtimes.section(name, HANDLER)) for name in runtimes.table}
         for handler, section in self._image_side.items():
             if handler not in self.handlers:
@@ -98,7 +105,7 @@ class Reading:
         """Tables of ``runtime_platforms`` by handler, with those of containerd's misspelt migration below them."""
         found: dict[str, Section] = {}
         for name in ("runtime_platform", "runtime_platforms"):
-            tables = images.section(name, None)
+            tables = images.section(name, None, path=(name,))
             if name == "runtime_platform" and tables.table:
                 text = "is what containerd's migration writes and containerd doesn't read; it is read here"
                 tables.report(Severity.WARNING, "", text, "rename it to runtime_platforms")
@@ -153,9 +160,7 @@ class Reading:
         if not features and not any(members.values()):
             return None
         usable = {name: text if _check_member(section, name, text) else "" for name, text in members.items()}
-        self._check_version(
-            section, "OSVersion", normal.normalize_os(usable["OS"], host=self._host), usable["OSVersion"]
-        )
+        self._check_version(section, "OSVersion", normalize_os(usable["OS"], host=self._host), usable["OSVersion"])
         _check_names(section, usable)
         kept = tuple(feature for feature in features[:MAX_FEATURES] if _check_member(section, "OSFeatures", feature))
         if len(features) > MAX_FEATURES:
@@ -249,10 +254,10 @@ def _check_member(section: Section, name: str, text: str) -> bool:
 
 def _check_names(section: Section, members: Mapping[str, str]) -> None:
     """Warn about an operating system or architecture that no image can have: usually a slip."""
-    architecture = normal.normalize_architecture(members["Architecture"], members["Variant"])[0]
+    architecture = normalize_architecture(members["Architecture"], members["Variant"])[0]
     for name, value, known in (
-        ("OS", normal.lower(members["OS"]), normal.KNOWN_OPERATING_SYSTEMS | {"macos"}),
-        ("Architecture", architecture, normal.KNOWN_ARCHITECTURES),
+        ("OS", members["OS"].lower(), KNOWN_OPERATING_SYSTEMS | {"macos"}),
+        ("Architecture", architecture, KNOWN_ARCHITECTURES),
     ):
         if members[name] and value not in known:
             near = difflib.get_close_matches(value, known, n=1)

@@ -1,8 +1,8 @@
 """Names and types of the keys that are read, or that containerd knows where we read.
 
-From containerd's documentation (docs/cri/config.md, docs/man/containerd-config.toml.5.md) for versions 1.4 to 2.3, and from
-the option messages of the runc, runhcs and Kata shims. Tables of plugins that have nothing to do with runtime handlers and
-images aren't listed: their keys are kept without judgement. ``guest_platform`` is KEP-4216's.
+From containerd's documentation (docs/cri/config.md, docs/man/containerd-config.toml.5.md) for versions 1.4 to 2.3,
+and from the option messages of the runc, runhcs and Kata shims. Tables of plugins that have nothing to do with
+runtime handlers and images aren't listed: their keys are kept without judgement. ``guest_platform`` is KEP-4216's.
 """
 
 from __future__ import annotations

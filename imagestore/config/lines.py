@@ -1,9 +1,9 @@
 """Which line of a TOML text sets a key: the standard library's parser doesn't say.
 
 A lax scanner over the TOML 1.0 grammar (toml.io, sections Keys, Table, Inline Table): it accepts everything legal and
-some things that aren't, and stops at the first character it can't place, so that the strict parser, which runs after it,
-always has the last word. Running first, it also keeps hostile nesting away from that parser: key paths and brackets
-deeper than MAX_DEPTH are refused here, where refusing costs nothing.
+some things that aren't, and stops at the first character it can't place, so that the strict parser, which runs after
+it, always has the last word. Running first, it also keeps hostile nesting away from that parser: key paths and
+brackets deeper than MAX_DEPTH are refused here, where refusing costs nothing.
 """
 
 from __future__ import annotations

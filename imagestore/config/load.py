@@ -93,7 +93,9 @@ def read(raw: bytes, name: str, host: Platform | None) -> tuple[Config | None, l
             known = ", ".join(sorted(handlers)) or "none"
             text = f"expected one of the configured handlers ({known}), got {wanted!r}"
             mend = f"add a table runtimes.{wanted}, or name another handler"
-            findings.append(Finding(Severity.ERROR, reading.default_name.location, "default_runtime_name", text, mend))
+            findings.append(
+                Finding(Severity.ERROR, reading.default_name.location, "containerd.default_runtime_name", text, mend)
+            )
         else:
             handlers[wanted] = usual
     if any(finding.severity is Severity.ERROR for finding in findings):

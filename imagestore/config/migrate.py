@@ -2,12 +2,13 @@
 
 * 1 to 2: short plugin names become full ones (``cri`` becomes ``io.containerd.grpc.v1.cri``).
 * 2 to 3: the CRI plugin is split; runtime handlers go to ``io.containerd.cri.v1.runtime``, images to
-  ``io.containerd.cri.v1.images``, the streaming server stays. ``default_runtime`` and ``untrusted_workload_runtime`` become
-  the handlers ``default`` and ``untrusted``, as containerd 1.x reads them.
+  ``io.containerd.cri.v1.images``, the streaming server stays. ``default_runtime`` and ``untrusted_workload_runtime``
+  become the handlers ``default`` and ``untrusted``, as containerd 1.x reads them.
 * 3 to 4: ``[grpc]``, ``[ttrpc]``, ``[debug]`` and ``[metrics]`` become server plugins.
 
-The rules are containerd's own migrations (its server config and CRI plugins), without their known defects: a handler's
-snapshotter isn't lost, and ``runtime_platform`` (the name that containerd's migration writes but doesn't read) is understood.
+The rules are containerd's own migrations (its server config and CRI plugins), without their known defects: a
+handler's snapshotter isn't lost, and ``runtime_platform`` (the name that containerd's migration writes but doesn't
+read) is understood.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """From a runtime handler to the platform its images are chosen for.
 
-First found wins: a platform named in the call; the handler's ``guest_platform`` table (KEP-4216); the images section's
-``runtime_platforms.<handler>.platform``; the host. A guest platform *replaces* the host's: a Windows guest is the host in
-the version test. In a partial table the host gives the operating system, or the architecture with its variant; it never
-gives a version, so a Windows guest without OSVersion is open to every build. Without a declared platform the host's
-default matcher decides, under Hyper-V isolation too, as the KEP says.
+First found wins: a platform named in the call; the handler's ``guest_platform`` table (KEP-4216); the images
+section's ``runtime_platforms.<handler>.platform``; the host. A guest platform *replaces* the host's: a Windows guest
+is the host in the version test. In a partial table the host gives the operating system, or the architecture with its
+variant; it never gives a version, so a Windows guest without OSVersion is open to every build. Without a declared
+platform the host's default matcher decides, under Hyper-V isolation too, as the KEP says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One table of the merged configuration, read key by key against the names and types it may have.
 
-Key names compare without case, as containerd's decoder compares them. An unknown key is kept and reported; a value of the
-wrong type is an error, since containerd doesn't start with it either.
+Key names compare without case, as containerd's decoder compares them. An unknown key is kept and reported; a value of
+the wrong type is an error, since containerd doesn't start with it either.
 """
 
 from __future__ import annotations
@@ -104,9 +104,15 @@ class Section:
             return ()
         return tuple(item for item in entry.value if isinstance(item, str))
 
-    def section(self, name: str, known: Mapping[str, Kind] | None) -> Section:
-        """A table inside this one; empty when it isn't there."""
-        return Section(self.table.get(name), (*self.path, name), known, self.findings)
+    def section(self, name: str, known: Mapping[str, Kind] | None, *, path: Path | None = None) -> Section:
+        """A table inside this one; empty when it isn't there.
+
+        Args:
+            name: its key.
+            known: names and types of its keys.
+            path: how findings call it, when its full path would only puzzle a reader of an older version's file.
+        """
+        return Section(self.table.get(name), (*self.path, name) if path is None else path, known, self.findings)
 
 
 def is_kind(entry: Entry, kind: Kind) -> bool:

@@ -1,7 +1,7 @@
 """A configuration as a tree whose every key knows the file and line that set it.
 
-Migrating between versions moves keys and merging imports overwrites them; the location travels with the value, so that a
-message about the merged result still points at the line a person has to change.
+Migrating between versions moves keys and merging imports overwrites them; the location travels with the value, so
+that a message about the merged result still points at the line a person has to change.
 """
 
 from __future__ import annotations

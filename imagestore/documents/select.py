@@ -4,9 +4,9 @@ The rules, in containerd's order (core/images, reading an image with a matcher):
 
 1. Entries that state a platform are judged by it. Attestations and entries of an unknown platform are never chosen.
 2. What fits is sorted by the matcher; equals keep the order of the index.
-3. Only when nothing fits are entries without platform looked at, in index order, by their configs. containerd reads one
-   and gives up; here they are tried in turn up to a bound.
-4. An index inside an index is gone into with the same rules; its entries count at the place of the index.
+3. Only when nothing fits are entries without platform looked into: first indexes inside the index, then the configs of
+   manifests. containerd looks into one and gives up; here they are tried in index order, up to a bound.
+4. An index inside the index is gone into with the same rules; its entries count at the place of the index.
 
 A single manifest is judged by its config. Nothing here reads from disk or network: documents come from the caller.
 """
@@ -17,14 +17,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from imagestore.documents.advice import advise
 from imagestore.errors import DocumentError
 from imagestore.media_types import Kind
 from imagestore.platforms import format_all
+from imagestore.platforms.advice import advise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
     from imagestore.documents.index import Index
@@ -36,6 +34,8 @@ MAX_DEPTH: Final = 4
 MAX_ENTRIES: Final = 10_000
 #: Entries without platform whose configs are read before giving up; each may cost two requests.
 MAX_CONFIGS: Final = 16
+#: Indexes inside the index that are opened before giving up; each may cost a request.
+MAX_INDEXES: Final = 64
 
 #: Verdicts of this module; the others are those of :class:`imagestore.platforms.Rule`.
 RULE_ATTESTATION: Final = "attestation"
@@ -46,6 +46,7 @@ RULE_TOO_MANY: Final = "too-many-configs"
 RULE_NO_IMAGE_CONFIG: Final = "no-image-config"
 
 _UNKNOWN: Final = "unknown"
+_Position = tuple[int, ...]
 
 
 class DocumentSource(Protocol):
@@ -134,18 +135,15 @@ def select(index: Index, matcher: Matcher, source: DocumentSource, *, wanted: st
     Raises:
         DocumentError: indexes nest too deep, repeat, or list too many entries; or a document can't be read.
     """
-    verdicts = [_judge(entry, position, matcher) for entry, position in _walk(index, source)]
-    order = [place for place, verdict in enumerate(verdicts) if verdict.accepted]
-    # Stable: what the matcher holds equal keeps the order of the index.
-    order.sort(key=lambda place: matcher.sort_key(_platform_of(verdicts[place])))
-    if order:
-        _spare(verdicts)
-    else:
-        order = _judge_by_configs(verdicts, matcher, source)
-    for rank, place in enumerate(order):
-        verdicts[place] = dataclasses.replace(verdicts[place], rank=rank)
-    chosen = verdicts[order[0]] if order else None
-    return Selection(wanted, tuple(verdicts), chosen, "" if chosen else advise(_platforms(verdicts), matcher))
+    search = _Search(matcher, source)
+    search.judge(index, ())
+    order = search.ranked() or search.open_indexes() or search.read_configs()
+    search.explain_the_rest()
+    for rank, position in enumerate(order):
+        search.verdicts[position] = dataclasses.replace(search.verdicts[position], rank=rank)
+    verdicts = tuple(search.verdicts[position] for position in sorted(search.verdicts))
+    chosen = search.verdicts[order[0]] if order else None
+    return Selection(wanted, verdicts, chosen, "" if chosen else advise(_platforms(verdicts), matcher))
 
 
 def select_single(descriptor: Descriptor, platform: Platform | None, matcher: Matcher, *, wanted: str) -> Selection:
@@ -161,52 +159,97 @@ def select_single(descriptor: Descriptor, platform: Platform | None, matcher: Ma
     if verdict.accepted:
         verdict = dataclasses.replace(verdict, rank=0)
         return Selection(wanted, (verdict,), verdict)
-    return Selection(wanted, (verdict,), None, advise(_platforms([verdict]), matcher))
+    return Selection(wanted, (verdict,), None, advise(_platforms((verdict,)), matcher))
 
 
-def _walk(index: Index, source: DocumentSource) -> Iterator[tuple[Descriptor, tuple[int, ...]]]:
-    """Entries in order; an index among them is replaced by its own entries."""
-    # One frame for each open index: its entries still to come, and the digest that opened it.
-    stack: list[Iterator[tuple[int, Descriptor]]] = [iter(enumerate(index.manifests))]
-    path: list[tuple[int, Digest]] = []
-    opened: set[Digest] = set()
-    count = 0
-    while stack:
-        following = next(stack[-1], None)
-        if following is None:
-            stack.pop()
-            if path:
-                path.pop()
-            continue
-        number, entry = following
-        count += 1
-        if count > MAX_ENTRIES:
-            raise DocumentError("index", [f"lists more than {MAX_ENTRIES} entries, nested indexes included"])
-        position = (*(place for place, _ in path), number)
-        if entry.kind is not Kind.INDEX or _is_attestation(entry):
-            yield entry, position
-            continue
-        _check_nesting(entry, position, opened)
-        opened.add(entry.digest)
-        path.append((number, entry.digest))
-        stack.append(iter(enumerate(source.index(entry).manifests)))
+class _Search:
+    """The verdicts so far, and what has not been looked into."""
+
+    def __init__(self, matcher: Matcher, source: DocumentSource) -> None:
+        self.verdicts: dict[_Position, Verdict] = {}
+        self._matcher = matcher
+        self._source = source
+        self._closed: dict[_Position, Descriptor] = {}
+        self._silent: list[_Position] = []
+        self._opened: set[Digest] = set()
+        self._count = 0
+
+    def judge(self, index: Index, above: _Position) -> None:
+        """Judge the entries of an index, and of the indexes in it that state a fitting platform."""
+        self._count += len(index.manifests)
+        if self._count > MAX_ENTRIES:
+            raise DocumentError("index", [f"lists more than {MAX_ENTRIES} entries, indexes inside it included"])
+        for number, entry in enumerate(index.manifests):
+            position = (*above, number)
+            verdict = _judge(entry, position, self._matcher)
+            if entry.kind is Kind.INDEX and verdict.accepted:
+                self._open(entry, position)
+                continue
+            self.verdicts[position] = verdict
+            if verdict.rule == RULE_NOT_NEEDED:
+                if entry.kind is Kind.INDEX:
+                    self._closed[position] = entry
+                else:
+                    self._silent.append(position)
+
+    def ranked(self) -> list[_Position]:
+        """Positions of what fits, best first; what the matcher holds equal keeps the order of the index."""
+        fitting = sorted(position for position, verdict in self.verdicts.items() if verdict.accepted)
+        keys = {each: self._matcher.sort_key(_platform_of(self.verdicts[each])) for each in fitting}
+        return sorted(fitting, key=keys.__getitem__)
+
+    def open_indexes(self) -> list[_Position]:
+        """Look into the indexes without platform, level by level, until something fits."""
+        while self._closed:
+            closed, self._closed = self._closed, {}
+            for position, entry in closed.items():
+                del self.verdicts[position]
+                self._open(entry, position)
+            found = self.ranked()
+            if found:
+                return found
+        return []
+
+    def read_configs(self) -> list[_Position]:
+        """Look into the configs of manifests without platform until one fits."""
+        for tried, position in enumerate(sorted(self._silent)):
+            verdict = self.verdicts[position]
+            if tried >= MAX_CONFIGS:
+                reason = f"states no platform, and the configs of {MAX_CONFIGS} entries before it do not fit"
+                self.verdicts[position] = dataclasses.replace(verdict, rule=RULE_TOO_MANY, reason=reason)
+                continue
+            judged = _by_config(verdict, self._source.config_platform(verdict.descriptor), self._matcher)
+            self.verdicts[position] = judged
+            if judged.accepted:
+                return [position]
+        return []
+
+    def explain_the_rest(self) -> None:
+        """Give what was not looked into its reason."""
+        for position, verdict in self.verdicts.items():
+            if verdict.rule == RULE_NOT_NEEDED:
+                what = "the index was not opened" if position in self._closed else "its config was not read"
+                reason = f"states no platform; {what}, since another entry fits"
+                self.verdicts[position] = dataclasses.replace(verdict, reason=reason)
+
+    def _open(self, entry: Descriptor, position: _Position) -> None:
+        path = "$" + "".join(f".manifests[{number}]" for number in position)
+        if len(position) >= MAX_DEPTH:
+            raise DocumentError("index", [f"{path}: indexes nest deeper than {MAX_DEPTH}"])
+        if entry.digest in self._opened:
+            raise DocumentError("index", [f"{path}: index {entry.digest} is listed twice"])
+        if len(self._opened) >= MAX_INDEXES:
+            raise DocumentError("index", [f"{path}: more than {MAX_INDEXES} indexes inside the index"])
+        self._opened.add(entry.digest)
+        self.judge(self._source.index(entry), position)
 
 
-def _check_nesting(entry: Descriptor, position: tuple[int, ...], opened: set[Digest]) -> None:
-    path = "$" + "".join(f".manifests[{number}]" for number in position)
-    if len(position) >= MAX_DEPTH:
-        raise DocumentError("index", [f"{path}: indexes nest deeper than {MAX_DEPTH}"])
-    if entry.digest in opened:
-        raise DocumentError("index", [f"{path}: index {entry.digest} is listed twice"])
-
-
-def _judge(entry: Descriptor, position: tuple[int, ...], matcher: Matcher) -> Verdict:
+def _judge(entry: Descriptor, position: _Position, matcher: Matcher) -> Verdict:
     platform = entry.platform
-    if _is_attestation(entry):
-        return Verdict(
-            entry, platform, position, False, RULE_ATTESTATION, "describes how another entry was built and never runs"
-        )
-    if entry.kind is not Kind.MANIFEST:
+    if entry.is_attestation:
+        reason = "describes how another entry was built and never runs"
+        return Verdict(entry, platform, position, False, RULE_ATTESTATION, reason)
+    if entry.kind not in (Kind.MANIFEST, Kind.INDEX):
         reason = f"media type {entry.media_type[:100]!r} is neither an image manifest nor an index"
         return Verdict(entry, platform, position, False, RULE_MEDIA_TYPE, reason)
     if platform is None:
@@ -215,22 +258,6 @@ def _judge(entry: Descriptor, position: tuple[int, ...], matcher: Matcher) -> Ve
         reason = f"platform {format_all(platform)[:100]} is no platform that can run"
         return Verdict(entry, platform, position, False, RULE_UNKNOWN_PLATFORM, reason)
     return _explained(entry, platform, position, matcher.explain(platform))
-
-
-def _judge_by_configs(verdicts: list[Verdict], matcher: Matcher, source: DocumentSource) -> list[int]:
-    """Look into the configs of entries without platform until one fits; its place, or nothing."""
-    undecided = [place for place, verdict in enumerate(verdicts) if verdict.rule == RULE_NOT_NEEDED]
-    for tried, place in enumerate(undecided):
-        verdict = verdicts[place]
-        if tried >= MAX_CONFIGS:
-            reason = f"states no platform, and the configs of {MAX_CONFIGS} entries before it did not fit"
-            verdicts[place] = dataclasses.replace(verdict, rule=RULE_TOO_MANY, reason=reason)
-            continue
-        verdicts[place] = _by_config(verdict, source.config_platform(verdict.descriptor), matcher)
-        if verdicts[place].accepted:
-            _spare(verdicts)
-            return [place]
-    return []
 
 
 def _by_config(verdict: Verdict, platform: Platform | None, matcher: Matcher) -> Verdict:
@@ -242,21 +269,9 @@ def _by_config(verdict: Verdict, platform: Platform | None, matcher: Matcher) ->
 
 
 def _explained(
-    entry: Descriptor, platform: Platform, position: tuple[int, ...], found: Explanation, *, prefix: str = ""
+    entry: Descriptor, platform: Platform, position: _Position, found: Explanation, *, prefix: str = ""
 ) -> Verdict:
     return Verdict(entry, platform, position, found.matched, found.rule, prefix + found.reason)
-
-
-def _spare(verdicts: list[Verdict]) -> None:
-    """Give the entries without platform that nobody looked into their reason."""
-    for place, verdict in enumerate(verdicts):
-        if verdict.rule == RULE_NOT_NEEDED and not verdict.reason:
-            reason = "states no platform; its config was not read, since another entry fits"
-            verdicts[place] = dataclasses.replace(verdict, reason=reason)
-
-
-def _is_attestation(entry: Descriptor) -> bool:
-    return entry.is_attestation
 
 
 def _is_never_chosen(verdict: Verdict) -> bool:
@@ -269,5 +284,5 @@ def _platform_of(verdict: Verdict) -> Platform:
     return verdict.platform
 
 
-def _platforms(verdicts: list[Verdict]) -> list[Platform]:
+def _platforms(verdicts: tuple[Verdict, ...]) -> list[Platform]:
     return [each.platform for each in verdicts if each.platform is not None and not _is_never_chosen(each)]

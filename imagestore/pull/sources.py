@@ -10,8 +10,7 @@ from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
 from imagestore.documents.index import Index
 from imagestore.documents.manifest import Manifest
-from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError
-from imagestore.media_types import Kind
+from imagestore.errors import ContentNotFoundError, IntegrityError
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
@@ -107,16 +106,6 @@ class Documents:
         return raw
 
     def _fetched(self, descriptor: Descriptor) -> bytes:
-        if descriptor.data is not None:
-            return descriptor.data
         if self._client is None or self._reference is None:
             raise ContentNotFoundError(f"{descriptor.digest}: not in the store, and no registry may be asked")
-        if descriptor.kind in (Kind.INDEX, Kind.MANIFEST):
-            return self._client.document(self._reference, descriptor, cancel=self._cancel)
-        if descriptor.size > MAX_DOCUMENT_BYTES:
-            limit = f"is {descriptor.size} bytes long, more than the {MAX_DOCUMENT_BYTES} allowed"
-            raise DocumentError(f"{descriptor.kind.value} {descriptor.digest}", [limit])
-        with self._client.blob(self._reference, descriptor, cancel=self._cancel) as stream:
-            raw = b"".join(stream)
-        verify(raw, descriptor.digest, descriptor.size)
-        return raw
+        return self._client.document(self._reference, descriptor, cancel=self._cancel)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 #: Challenges answered for one request; two are normal (no token yet; one more scope).
 MAX_ANSWERS: Final = 4
 _MAX_KNOWN: Final = 4096
-_NO_HOSTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class AuthPolicy:
     realm_trust: RealmTrust = RealmTrust.WARN
     trusted_realms: frozenset[tuple[str, str]] = frozenset()
     password_form: PasswordForm = PasswordForm.GET_FIRST
-    credential_hosts: Mapping[str, str] = field(default=_NO_HOSTS, hash=False)
+    credential_hosts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
 
 @dataclass(slots=True)

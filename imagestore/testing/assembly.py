@@ -72,6 +72,6 @@ def assemble(
     fault_rules = [one for one in faults if isinstance(one, FaultRule)]
     plan = FaultPlan(fault_rules)
     shapers = [plan, *(one for one in faults if not isinstance(one, FaultRule))]
-    recorded = [exchanges] if exchanges is not None else []
+    recorded: list[Responder] = [exchanges] if exchanges is not None else []
     responders = [*recorded, RedirectTargets(_Open(rules, exchanges)), _Collectors(fault_rules), *gates, rules]
     return Assembly(Engine(responders, shapers=shapers, explainer=exchanges, ledger=ledger), plan)

@@ -35,6 +35,17 @@ class Explainer(Protocol):
         """A text for people, with the nearest candidates."""
 
 
+class Answers(Protocol):
+    """What a front end needs: an engine, or a recorder."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where requests are noted."""
+
+    def answer(self, request: Request) -> Answered:
+        """Decide the answer to a request and note both."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     """A reply together with its entry in the ledger."""

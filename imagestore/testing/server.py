@@ -13,7 +13,7 @@ import re
 import socket
 import ssl
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.testing.answers import error
@@ -21,26 +21,32 @@ from imagestore.testing.exchange import Fields, Reply, Request
 from imagestore.testing.wire import Incoming, WireError, read_request, reset, send_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from imagestore.testing.authority import Authority
-    from imagestore.testing.engine import Engine
+    from imagestore.testing.engine import Answers
 
 _ADDRESS: Final = re.compile(r"(https?)://([A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?)(?=[/\"?;,>#]|$)")
 _REWRITTEN: Final = frozenset({"location", "link", "www-authenticate"})
 _LOOPBACK: Final = "127.0.0.1"
 
 
-class _Listener:
-    """One listening socket for one logical host."""
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """What stands for one logical host: a listening socket, or the inside of a proxy's tunnel (without one)."""
 
-    def __init__(self, scheme: str, host: str, context: ssl.SSLContext | None) -> None:
-        self.scheme = scheme
-        self.host = host
-        self.context = context
-        self.socket = socket.create_server((_LOOPBACK, 0), backlog=128)
-        self.address = f"{_LOOPBACK}:{self.socket.getsockname()[1]}"
+    scheme: str
+    host: str
+    context: ssl.SSLContext | None
+    address: str
+    socket: socket.socket | None = None
+
+    @classmethod
+    def open(cls, scheme: str, host: str, context: ssl.SSLContext | None) -> Listener:
+        """Listen on a free port."""
+        listening = socket.create_server((_LOOPBACK, 0), backlog=128)
+        return cls(scheme, host, context, f"{_LOOPBACK}:{listening.getsockname()[1]}", listening)
 
 
 class LoopbackServer:
@@ -52,12 +58,12 @@ class LoopbackServer:
         authority: makes certificates; with one, logical ``https`` is TLS, else everything is plain HTTP.
     """
 
-    def __init__(self, engine: Engine, hosts: Sequence[str], *, authority: Authority | None = None) -> None:
+    def __init__(self, engine: Answers, hosts: Sequence[str], *, authority: Authority | None = None) -> None:
         self.engine = engine
         self._names = tuple(hosts)
         self._authority = authority
         self._lock = threading.Lock()
-        self._listeners: dict[tuple[str, str], _Listener] = {}
+        self._listeners: dict[tuple[str, str], Listener] = {}
         self._connections: set[socket.socket] = set()
         self._threads: set[threading.Thread] = set()
         self._stopping = threading.Event()
@@ -111,9 +117,10 @@ class LoopbackServer:
             connections = list(self._connections)
             threads = list(self._threads)
         for listener in listeners:
-            with contextlib.suppress(OSError):
-                listener.socket.shutdown(socket.SHUT_RDWR)
-            listener.socket.close()
+            if listener.socket is not None:
+                with contextlib.suppress(OSError):
+                    listener.socket.shutdown(socket.SHUT_RDWR)
+                listener.socket.close()
         for connection in connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -122,7 +129,7 @@ class LoopbackServer:
 
     # -- listeners -----------------------------------------------------------------------------------------------
 
-    def _open(self, scheme: str, host: str) -> _Listener:
+    def _open(self, scheme: str, host: str) -> Listener:
         # Without certificates one plain listener stands for both schemes.
         scheme = scheme if self._authority is not None else "https"
         with self._lock:
@@ -131,7 +138,7 @@ class LoopbackServer:
                 return known
             is_tls = self._authority is not None and scheme == "https"
             context = self._authority.server_context(host) if self._authority is not None and is_tls else None
-            listener = self._listeners[scheme, host] = _Listener(scheme, host, context)
+            listener = self._listeners[scheme, host] = Listener.open(scheme, host, context)
         self._start(self._accept, listener)
         return listener
 
@@ -141,15 +148,15 @@ class LoopbackServer:
             self._threads = {one for one in self._threads if one.is_alive()} | {thread}
         thread.start()
 
-    def _accept(self, listener: _Listener) -> None:
-        while not self._stopping.is_set():
+    def _accept(self, listener: Listener) -> None:
+        while not self._stopping.is_set() and listener.socket is not None:
             try:
                 connection, _ = listener.socket.accept()
             except OSError:
                 return
             self._start(self._connection, connection, listener)
 
-    def _connection(self, connection: socket.socket, listener: _Listener) -> None:
+    def _connection(self, connection: socket.socket, listener: Listener) -> None:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if listener.context is not None:
@@ -157,20 +164,32 @@ class LoopbackServer:
         except (OSError, ssl.SSLError):
             connection.close()
             return
-        with self._lock:
-            self._connections.add(connection)
+        self._register(connection)
         try:
-            self._talk(connection, listener)
+            self._talk(connection, listener, self._exchange)
         except (OSError, ssl.SSLError, WireError):
             reset(connection)
         finally:
-            with self._lock:
-                self._connections.discard(connection)
+            self._unregister(connection)
             connection.close()
+
+    def _register(self, connection: socket.socket) -> None:
+        """Have close() end this connection too."""
+        with self._lock:
+            self._connections.add(connection)
+
+    def _unregister(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.discard(connection)
 
     # -- one connection ------------------------------------------------------------------------------------------
 
-    def _talk(self, connection: socket.socket, listener: _Listener) -> None:
+    def _talk(
+        self,
+        connection: socket.socket,
+        listener: Listener,
+        exchange: Callable[[socket.socket, Listener, Incoming], bool],
+    ) -> None:
         with connection.makefile("rb") as stream:
             while not self._stopping.is_set():
                 try:
@@ -181,16 +200,20 @@ class LoopbackServer:
                     refused = error(400, "UNSUPPORTED", str(problem))
                     send_reply(connection, refused, "GET", stopping=self._stopping, is_last=True)
                     return
-                if incoming is None or not self._exchange(connection, listener, incoming):
+                if incoming is None or not exchange(connection, listener, incoming):
                     return
 
-    def _exchange(self, connection: socket.socket, listener: _Listener, incoming: Incoming) -> bool:
+    def _exchange(self, connection: socket.socket, listener: Listener, incoming: Incoming) -> bool:
         path, _, query = incoming.target.partition("?")
         request = Request(incoming.method, listener.scheme, listener.host, path, query, incoming.fields, incoming.body)
+        return self._answer(connection, request, is_local=True)
+
+    def _answer(self, connection: socket.socket, request: Request, *, is_local: bool) -> bool:
+        """Answer one request; ``is_local`` rewrites logical addresses. Gives whether the connection can go on."""
         answered = self.engine.answer(request)
-        is_last = incoming.fields.get("Connection").lower() == "close"
-        reply = replace(answered.reply, fields=self._localised(answered.reply))
-        sent = send_reply(connection, reply, incoming.method, stopping=self._stopping, is_last=is_last)
+        is_last = request.fields.get("Connection").lower() == "close"
+        reply = replace(answered.reply, fields=self._localised(answered.reply)) if is_local else answered.reply
+        sent = send_reply(connection, reply, request.method, stopping=self._stopping, is_last=is_last)
         answered.end(sent_bytes=sent.body_bytes, ending=sent.ending)
         return sent.is_reusable
 

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.tape import FORMAT, VERSION, Tape, TapeContent, TapeExchange, TapeHost, TapeRepository
+from imagestore.testing.targets import read_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,22 +45,16 @@ def format_tape(tape: Tape) -> bytes:
     return out.getvalue().encode()
 
 
+def exchange_key(one: TapeExchange) -> tuple[object, ...]:
+    """Where an exchange stands: what a pull asks first comes first, then by address and the rest of the request."""
+    kind = "token" if one.path.endswith("/token") else read_target(one.path).kind
+    request = (one.host, one.path, one.query, one.method, one.authorization, one.range, one.accept, one.form)
+    return (_STEPS.get(kind, len(_STEPS)), *request)
+
+
 def sort_exchanges(exchanges: Iterable[TapeExchange]) -> list[TapeExchange]:
-    """The canonical order: what a pull asks first comes first, then by address.
-
-    Answers to one request keep the order they were recorded in.
-    """
-
-    def key(one: TapeExchange) -> tuple[object, ...]:
-        from imagestore.testing.targets import read_target
-
-        kind = "token" if one.path.endswith("/token") else read_target(one.path).kind
-        return (
-            _STEPS.get(kind, 5), one.host, one.path, one.query, one.method, one.authorization, one.range, one.accept,
-            str(one.form or ""),
-        )  # fmt: skip
-
-    return sorted(exchanges, key=key)
+    """The canonical order; answers to one request keep the order they were recorded in."""
+    return sorted(exchanges, key=exchange_key)
 
 
 def quote(text: str) -> str:

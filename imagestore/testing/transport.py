@@ -18,7 +18,7 @@ from imagestore.testing.exchange import Ending, Fields, Pause, Reply, Request, b
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from imagestore.testing.engine import Answered, Engine
+    from imagestore.testing.engine import Answered, Answers
 
 # What h11 refuses in a field value: controls other than a tab.
 _BAD_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -125,7 +125,7 @@ class ReplayTransport(httpx.BaseTransport):
         sleep: makes the pauses of faults.
     """
 
-    def __init__(self, engine: Engine, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, engine: Answers, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.engine = engine
         self._sleep = sleep
 
@@ -148,7 +148,7 @@ class AsyncReplayTransport(httpx.AsyncBaseTransport):
         sleep: makes the pauses of faults; anyio.sleep by default, which works under asyncio and trio.
     """
 
-    def __init__(self, engine: Engine, *, sleep: Callable[[float], Awaitable[None]] | None = None) -> None:
+    def __init__(self, engine: Answers, *, sleep: Callable[[float], Awaitable[None]] | None = None) -> None:
         import anyio
 
         self.engine = engine

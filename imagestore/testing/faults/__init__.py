@@ -4,8 +4,8 @@
 
     FaultRule(Reset(at=1000), Where(kind="blob"), times=2)     # the first two blobs break off after 1000 bytes
 
-Rules go to ``RegistryServer(..., faults=[...])``, to ``replay(..., faults=[...])`` or into a tape. ``chaos(seed)`` mixes
-recoverable ones.
+Rules go to ``RegistryServer(..., faults=[...])``, to ``replay(..., faults=[...])`` or into a tape. ``chaos(seed)``
+mixes recoverable ones.
 """
 
 from __future__ import annotations

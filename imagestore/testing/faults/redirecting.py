@@ -1,8 +1,8 @@
 """Redirects as faults: same host, another host, loops, chains, and down to plain http.
 
 The new address lies below ``/-/`` and holds the old one, so that the engine knows what to serve there without memory:
-``/-/<hops left>/<host>/v2/...``. Content there needs no credential, as on a storage service; the ledger shows who sent one
-all the same.
+``/-/<hops left>/<host>/v2/...``. Content there needs no credential, as on a storage service; the ledger shows who
+sent one all the same.
 """
 
 from __future__ import annotations

@@ -1,0 +1,159 @@
+"""``imagestore config``: check a configuration, print one to start from, print the one in effect."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagestore.cli import render
+from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.failure import ExitStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from imagestore.config import Finding, HandlerPlatform, Report
+    from imagestore.platforms import Platform
+
+_FILE = click.argument("file", type=click.Path(path_type=Path), required=False)
+
+
+def _host_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    option = click.option(
+        "--host",
+        "host_text",
+        metavar="SPEC",
+        help="The node it is for, as a platform: linux/arm64, 'windows(10.0.20348)/amd64'. Default: this machine.",
+    )
+    return option(function)
+
+
+@click.group()
+def config() -> None:
+    """Check, print or start a configuration."""
+
+
+@config.command()
+@_FILE
+@_host_option
+@output_option
+@pass_app
+def check(app: App, file: Path | None, host_text: str | None, output: str) -> ExitStatus:
+    """Look FILE over (default: the configuration in use) with everything it imports.
+
+    Lists every runtime handler with the platform its images are chosen for and where each part of it comes from; then
+    what is wrong, with file, line and mend. Exit status 9 when loading the file is refused, 0 when there are only
+    warnings.
+    """
+    report = _report(app, file, _host(host_text))
+    if output == "json":
+        render.dump_json(_as_json(report))
+    else:
+        _print(report)
+    return ExitStatus.CONFIG if report.has_errors else ExitStatus.OK
+
+
+@config.command()
+@_host_option
+def default(host_text: str | None) -> None:
+    """Print a complete, commented configuration to start from."""
+    from imagestore.config import default_text
+
+    click.echo(default_text(_host(host_text)), nl=False)
+
+
+@config.command()
+@_FILE
+@pass_app
+def dump(app: App, file: Path | None) -> None:
+    """Print the configuration in effect: imports merged, older versions migrated, registry secrets redacted."""
+    from imagestore.config import dumps, load
+
+    click.echo(dumps(app.config if file is None else load(file)), nl=False)
+
+
+def _host(text: str | None) -> Platform:
+    from imagestore import platforms
+
+    return platforms.host.detect() if text is None else platforms.parse(text)
+
+
+def _report(app: App, file: Path | None, host: Platform) -> Report:
+    from imagestore import config as configuration
+
+    path = file or app.config_path
+    if path is None:
+        return configuration.check_config(configuration.default(host))
+    return configuration.check(path, host=host)
+
+
+def _print(report: Report) -> None:
+    if report.config is not None:
+        rows = [row for resolved in report.handlers for row in _rows(resolved, report.config.default_handler)]
+        render.table(["HANDLER", "PLATFORM", "MEMBER", "VALUE", "FROM"], rows)
+    for number, finding in enumerate(report.findings):
+        if not number and report.config is not None:
+            click.echo()
+        click.echo(f"{finding.severity.value}: {render.printable(str(finding))}")
+        if finding.mend:
+            click.echo(f"  mend: {render.printable(finding.mend)}")
+
+
+def _rows(resolved: HandlerPlatform, default_handler: str) -> Iterator[tuple[str, ...]]:
+    from imagestore import platforms
+
+    name = resolved.handler.name
+    heading = (
+        f"{name} (default)" if name == default_handler else name,
+        platforms.format_all(resolved.platform),
+    )
+    for member, value in _members(resolved.platform):
+        yield (*heading, member, value, resolved.origin[member])
+        heading = ("", "")
+
+
+def _members(platform: Platform) -> Iterator[tuple[str, str]]:
+    for member in fields(platform):
+        value = getattr(platform, member.name)
+        if value:
+            yield member.name, value if isinstance(value, str) else ", ".join(value)
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    from imagestore import platforms
+
+    handlers = [
+        {
+            "name": resolved.handler.name,
+            "runtime_type": resolved.handler.runtime_type,
+            "isolation": None if resolved.handler.isolation is None else resolved.handler.isolation.value,
+            "snapshotter": resolved.handler.snapshotter,
+            "platform": platforms.format_all(resolved.platform),
+            "source": resolved.source.value,
+            "is_declared": resolved.is_declared,
+            "origin": dict(resolved.origin),
+        }
+        for resolved in report.handlers
+    ]
+    return {
+        "host": platforms.format_all(report.host),
+        "files": [] if report.config is None else list(report.config.files),
+        "version": None if report.config is None else report.config.version,
+        "default_handler": None if report.config is None else report.config.default_handler,
+        "handlers": handlers,
+        "findings": [_finding_as_json(finding) for finding in report.findings],
+    }
+
+
+def _finding_as_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "severity": finding.severity.value,
+        "file": finding.location.file,
+        "line": finding.location.line or None,
+        "key": finding.key,
+        "text": finding.text,
+        "mend": finding.mend,
+    }

@@ -1,0 +1,1 @@
+"""Recording: a real registry in, a tape without secrets out."""

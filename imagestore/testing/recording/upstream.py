@@ -1,0 +1,95 @@
+"""The way to real registries: one request out, one response in, nothing followed, nothing decoded, no cookie kept."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import httpx
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Mapping
+
+    from imagestore.testing.exchange import Request
+
+# Fields that belong to one connection (RFC 9110 section 7.6.1), and those that the HTTP library writes itself.
+_HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+_ADDRESSED: Final = frozenset({"location", "link", "www-authenticate"})
+_TIMEOUT_SECONDS: Final = 60.0
+
+
+class Upstream:
+    """Sends requests for logical hosts to where they really are.
+
+    Args:
+        places: logical host to base address; a host that isn't listed is asked under its own name.
+        context: TLS settings; the system's by default.
+        transport: replaces the network (tests).
+    """
+
+    def __init__(
+        self,
+        places: Mapping[str, str],
+        *,
+        context: ssl.SSLContext | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._places = dict(places)
+        self._client = httpx.Client(
+            verify=context if context is not None else True,
+            transport=transport,
+            follow_redirects=False,
+            timeout=_TIMEOUT_SECONDS,
+        )
+        self._back = {
+            re.compile(re.escape(address) + r"(?=[/\"?;,>#:]|$)"): f"https://{host}"
+            for host, address in self._places.items()
+        }
+
+    def close(self) -> None:
+        """Drop all connections."""
+        self._client.close()
+
+    def send(self, request: Request) -> httpx.Response:
+        """One exchange; the body is still to be read.
+
+        Raises:
+            httpx.HTTPError: no connection, or the answer is no HTTP.
+        """
+        base = self._places.get(request.host, f"{request.scheme}://{request.host}")
+        address = base + request.path + (f"?{request.query}" if request.query else "")
+        headers = [(name, value) for name, value in request.fields.items if name.lower() not in _HOP_BY_HOP]
+        content = request.body or None
+        # Not client.request(): its defaults (Accept-Encoding and others) are not what this client asked for.
+        outgoing = httpx.Request(request.method, address, headers=headers, content=content)
+        self._client.cookies.clear()
+        return self._client.send(outgoing, stream=True)
+
+    def logical_headers(self, request: Request, response: httpx.Response) -> tuple[tuple[str, str], ...]:
+        """The answer's headers with real addresses turned back into logical ones."""
+        del request
+        return tuple(
+            (name.decode("latin-1"), self._logical(name.decode("latin-1"), value.decode("latin-1")))
+            for name, value in response.headers.raw
+        )
+
+    def _logical(self, name: str, value: str) -> str:
+        if name.lower() in _ADDRESSED:
+            for form, logical in self._back.items():
+                value = form.sub(logical, value)
+        return value

@@ -1,0 +1,82 @@
+"""A node for tests: a Windows Server 2022 host with the handlers of the KEP, and a registry in memory."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagestore import config, platforms
+from imagestore.registry.connect import connect
+from imagestore.store import ImageStore
+from imagestore.testing import Registry, build_index, layer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from imagestore.observe import Event
+    from imagestore.platforms import Platform
+    from imagestore.testing import FaultRule
+    from imagestore.testing.builders import Image
+
+HOST = platforms.parse("windows(10.0.20348)/amd64")
+PROCESS = "runhcs-wcow-process"
+HYPERV = "runhcs-wcow-hypervisor"
+CONFIG = """
+version = 3
+[plugins."io.containerd.cri.v1.runtime".containerd]
+default_runtime_name = "runhcs-wcow-process"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runhcs-wcow-process]
+runtime_type = "io.containerd.runhcs.v1"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runhcs-wcow-hypervisor]
+runtime_type = "io.containerd.runhcs.v1"
+options = { SandboxIsolation = 1 }
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runhcs-wcow-hypervisor.guest_platform]
+OS = "windows"
+Architecture = "amd64"
+OSVersion = "10.0.17763"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.kata]
+runtime_type = "io.containerd.kata.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.kata.guest_platform]
+OS = "linux"
+Architecture = "amd64"
+"""
+PYTHON = "registry.example/library/python:3"
+PLATFORMS = ("linux/amd64", "linux/arm64", "windows(10.0.20348.1970)/amd64", "windows(10.0.17763.4851)/amd64")
+
+
+def python_image() -> Image:
+    """An index shaped like python's: Linux and two Windows builds that share one layer."""
+    return build_index(PLATFORMS, seed="python", shared=[layer("shared by all")])
+
+
+@dataclass
+class Node:
+    """A store, the registry it asks, and the events it heard."""
+
+    store: ImageStore
+    registry: Registry
+    events: list[Event]
+
+    def requests(self, kind: str) -> int:
+        """How many requests of a kind the registry has seen."""
+        return self.registry.ledger.count(kind=kind)
+
+
+@contextmanager
+def node(
+    root: Path,
+    images: Mapping[str, Image] | None = None,
+    *,
+    faults: Sequence[FaultRule] = (),
+    host: Platform = HOST,
+    text: str = CONFIG,
+) -> Iterator[Node]:
+    """Open a node on ``root``; the registry has python unless told otherwise."""
+    registry = Registry(images if images is not None else {PYTHON: python_image()}, faults=faults)
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(transport=registry.transport))
+        settings = config.loads(text, filename="config.toml", host=host)
+        store = stack.enter_context(ImageStore(root, config=settings, host=host, registry=client))
+        yield Node(store, registry, [])

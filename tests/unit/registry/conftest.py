@@ -1,0 +1,192 @@
+"""What registry tests share: a clock that never sleeps, a client over scripted answers, and a raw server on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+import respx
+
+from imagestore.cancel import CancelToken
+from imagestore.registry.client import RegistryClient
+from imagestore.registry.endpoints import DirectEndpoints
+from imagestore.registry.http import HttpxSender, Timeouts
+from imagestore.registry.policy import TransferPolicy
+from imagestore.registry.proxies import ProxyRules
+from imagestore.registry.retry import Timing
+from imagestore.registry.session import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from imagestore.observe import Event
+    from imagestore.registry.endpoints import Endpoint, EndpointResolver
+    from imagestore.registry.exchange import Headers, Origin
+
+
+@dataclass
+class FakeTime:
+    """Time that passes only when somebody sleeps or says so."""
+
+    seconds: float = 1000.0
+    chance: float = 0.5
+    slept: list[float] = field(default_factory=list)
+
+    def timing(self) -> Timing:
+        return Timing(lambda: self.seconds, self.now, lambda: self.chance, self.sleep)
+
+    def now(self) -> datetime.datetime:
+        return datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=self.seconds - 1000)
+
+    def sleep(self, cancel: CancelToken, seconds: float) -> None:
+        cancel.check()
+        self.slept.append(seconds)
+        self.seconds += seconds
+
+
+@dataclass
+class FakeAuthenticator:
+    """Gives scripted header values and remembers what it was asked."""
+
+    known: str = ""
+    answers: list[str] = field(default_factory=list)
+    asked: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
+
+    def authorization(self, origin: Origin, repository: str) -> str:
+        return self.known
+
+    def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
+        self.asked.append((str(origin), repository, headers.get_all("WWW-Authenticate")))
+        return self.answers.pop(0)
+
+
+@dataclass
+class Bench:
+    """A client whose every answer is scripted, and what it did."""
+
+    client: RegistryClient
+    time: FakeTime
+    events: list[Event]
+    cancel: CancelToken = field(default_factory=CancelToken)
+
+
+
+
+
+@pytest.fixture
+def make_bench() -> Callable[..., Bench]:
+    """Build a bench over a transport."""
+
+    def make(
+        transport: httpx.BaseTransport | Callable[[httpx.Request], httpx.Response],
+        *,
+        endpoints: EndpointResolver | None = None,
+        authenticators: Callable[[Endpoint], FakeAuthenticator] | None = None,
+        policy: TransferPolicy | None = None,
+    ) -> Bench:
+        used = transport if isinstance(transport, httpx.BaseTransport) else httpx.MockTransport(transport)
+        return _bench(HttpxSender(transport=used, proxies=ProxyRules()), endpoints, authenticators, policy)
+
+    return make
+
+
+@pytest.fixture
+def make_wire_bench() -> Iterator[Callable[..., Bench]]:
+    """Build a bench that talks to real sockets, with short time limits."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*, policy: TransferPolicy | None = None, timeouts: Timeouts | None = None) -> Bench:
+            sender = HttpxSender(proxies=ProxyRules(), timeouts=timeouts or Timeouts(2.0, 0.3, 1.0))
+            stack.callback(sender.close)
+            return _bench(sender, None, None, policy)
+
+        yield make
+
+
+def _bench(
+    sender: HttpxSender,
+    endpoints: EndpointResolver | None,
+    authenticators: Callable[[Endpoint], FakeAuthenticator] | None,
+    policy: TransferPolicy | None,
+) -> Bench:
+    time, events = FakeTime(), []
+    nobody = FakeAuthenticator()
+    choose = authenticators or (lambda endpoint: nobody)
+    client = RegistryClient(
+        lines=lambda endpoint: Line(sender.bound(endpoint.origin, endpoint.connection), choose(endpoint)),
+        endpoints=endpoints or DirectEndpoints(),
+        policy=policy,
+        observer=events.append,
+        timing=time.timing(),
+    )
+    return Bench(client, time, events)
+
+
+@pytest.fixture
+def router() -> respx.MockRouter:
+    """Scripted answers by method and URL."""
+    return respx.MockRouter(assert_all_called=False)
+
+
+@pytest.fixture
+def authenticator() -> FakeAuthenticator:
+    """One without credentials, unless the test gives it some."""
+    return FakeAuthenticator()
+
+
+@dataclass
+class RawServer:
+    """A loopback server that writes exactly the bytes it is told, one script for each connection."""
+
+    port: int
+    scripts: list[Callable[[socket.socket], None]]
+    requests: list[str] = field(default_factory=list)
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def raw_server() -> Iterator[Callable[..., RawServer]]:
+    """Start servers; each connection reads one request head, then runs the next script."""
+    stop = threading.Event()
+    with contextlib.ExitStack() as stack:
+
+        def start(*scripts: Callable[[socket.socket], None]) -> RawServer:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            listener.settimeout(0.05)
+            server = RawServer(listener.getsockname()[1], list(scripts))
+            thread = threading.Thread(target=_serve, args=(listener, server, stop))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(stop.set)
+            return server
+
+        yield start
+
+
+def _serve(listener: socket.socket, server: RawServer, stop: threading.Event) -> None:
+    while not stop.is_set():
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(5.0)
+            head = b""
+            while b"\r\n\r\n" not in head:
+                data = connection.recv(65536)
+                if not data:
+                    break
+                head += data
+            else:
+                server.requests.append(head.decode("latin-1"))
+                if server.scripts:
+                    server.scripts.pop(0)(connection)

@@ -1,0 +1,507 @@
+"""The whole answer to a 401, against a simulated registry and its token service that keep a ledger of what they saw."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from imagestore.cancel import CancelToken
+from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedError, RegistryUnavailableError
+from imagestore.registry.authenticate import MAX_ANSWERS, AuthPolicy, RegistryAuthenticator
+from imagestore.registry.credentials.lookup import CredentialResolver
+from imagestore.registry.credentials.model import Anonymous, Credential, CredentialLookup, Explicit, Found
+from imagestore.registry.exchange import Headers, Origin
+from imagestore.registry.realm import RealmTrust
+from imagestore.registry.token_service import PasswordForm
+from imagestore.registry.tokens import MAX_REPLY_BYTES
+from imagestore.secret import Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from imagestore.registry.exchange import Request
+
+ORIGIN = Origin("https", "registry.example", 443)
+REALM = "https://auth.registry.example/token"
+PASSWORD = "CANARY-password"
+SECRETS = (PASSWORD, "CANARY-identity", "CANARY-ready", base64.b64encode(f"alice:{PASSWORD}".encode()).decode())
+
+
+@dataclass
+class FakeResponse:
+    status: int
+    body: bytes = b""
+    headers: Headers = field(default_factory=Headers)
+    url: str = ""
+
+    def chunks(self) -> Iterator[bytes]:
+        yield self.body
+
+    def read(self, limit_bytes: int) -> bytes:
+        if len(self.body) > limit_bytes:
+            raise ProtocolError("too long")
+        return self.body
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> FakeResponse:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a token service saw."""
+
+    method: str
+    url: str
+    query: dict[str, list[str]]
+    form: dict[str, str]
+    authorization: str
+
+
+class TokenServer:
+    """A sender; by default every request gets a new token."""
+
+    def __init__(self, handler: Callable[[Asked], FakeResponse] | None = None) -> None:
+        self.asked: list[Asked] = []
+        self._handler = handler or self.grant
+
+    def grant(self, asked: Asked, **more: object) -> FakeResponse:
+        return FakeResponse(200, json.dumps({"token": f"CANARY-{len(self.asked)}", "expires_in": 300, **more}).encode())
+
+    def send(self, request: Request, *, cancel: CancelToken) -> FakeResponse:
+        cancel.check()
+        query: dict[str, list[str]] = {}
+        for name, value in parse_qsl(urlsplit(request.url).query, keep_blank_values=True):
+            query.setdefault(name, []).append(value)
+        form = dict(parse_qsl((request.body or b"").decode()))
+        seen = Asked(request.method, request.url, query, form, dict(request.headers).get("Authorization", ""))
+        self.asked.append(seen)
+        return self._handler(seen)
+
+
+def given(credential: Credential, host: str = "registry.example") -> CredentialLookup:
+    return CredentialResolver((Explicit(Found(credential, "file /x, member auths['h']"), host),))
+
+
+ALICE = Credential("alice", Secret(PASSWORD))
+IDENTITY = Credential(identity_token=Secret("CANARY-identity"))
+
+
+def bearer(scope: str = "repository:a/b:pull", realm: str = REALM, more: str = "") -> Headers:
+    return Headers((("WWW-Authenticate", f'Bearer realm="{realm}",service="svc",scope="{scope}"{more}'),))
+
+
+def answer(
+    authenticator: RegistryAuthenticator,
+    headers: Headers | None = None,
+    *,
+    repository: str = "a/b",
+    origin: Origin = ORIGIN,
+) -> str:
+    """One whole request that is refused once."""
+    authenticator.authorization(origin, repository)
+    return authenticator.respond(origin, repository, headers or bearer(), cancel=CancelToken())
+
+
+def test_anonymous_token_by_get() -> None:
+    server = TokenServer()
+    authenticator = RegistryAuthenticator(server, Anonymous())
+    assert authenticator.authorization(ORIGIN, "a/b") == ""
+    assert answer(authenticator) == "Bearer CANARY-1"
+    [asked] = server.asked
+    assert (asked.method, asked.authorization, asked.form) == ("GET", "", {})
+    assert asked.query == {"service": ["svc"], "scope": ["repository:a/b:pull"], "client_id": ["imagestore"]}
+
+
+def test_a_token_is_sent_unasked_until_it_is_due_and_then_renewed() -> None:
+    now = [0.0]
+    server = TokenServer()
+    authenticator = RegistryAuthenticator(server, Anonymous(), clock=lambda: now[0])
+    answer(authenticator)
+    assert authenticator.authorization(ORIGIN, "a/b") == "Bearer CANARY-1"
+    assert authenticator.authorization(ORIGIN, "a/c") == ""
+    now[0] = 240.0
+    assert authenticator.authorization(ORIGIN, "a/b") == ""
+    assert answer(authenticator) == "Bearer CANARY-2"
+
+
+def test_password_goes_as_basic_by_get_first() -> None:
+    server = TokenServer()
+    answer(RegistryAuthenticator(server, given(ALICE)))
+    [asked] = server.asked
+    assert asked.method == "GET"
+    assert asked.query["account"] == ["alice"]
+    assert base64.b64decode(asked.authorization.removeprefix("Basic ")).decode() == f"alice:{PASSWORD}"
+    assert PASSWORD not in asked.url
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_service_without_get_is_asked_by_post(status: int) -> None:
+    server = TokenServer(lambda asked: FakeResponse(status) if asked.method == "GET" else server.grant(asked))
+    assert answer(RegistryAuthenticator(server, given(ALICE))) == "Bearer CANARY-2"
+    asked = server.asked[-1]
+    assert asked.form == {
+        "grant_type": "password",
+        "username": "alice",
+        "password": PASSWORD,
+        "client_id": "imagestore",
+        "service": "svc",
+        "scope": "repository:a/b:pull",
+    }
+    assert asked.authorization == ""
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 405])
+def test_post_first_falls_back_to_get(status: int) -> None:
+    server = TokenServer(lambda asked: FakeResponse(status) if asked.method == "POST" else server.grant(asked))
+    policy = AuthPolicy(password_form=PasswordForm.POST_FIRST)
+    assert answer(RegistryAuthenticator(server, given(ALICE), policy=policy)) == "Bearer CANARY-2"
+    assert [asked.method for asked in server.asked] == ["POST", "GET"]
+
+
+def test_a_wrong_password_is_tried_once_and_its_source_named() -> None:
+    server = TokenServer(lambda _: FakeResponse(401, b'{"errors":[{"code":"UNAUTHORIZED","message":"CANARY"}]}'))
+    with pytest.raises(AuthenticationError) as caught:
+        answer(RegistryAuthenticator(server, given(ALICE)))
+    assert len(server.asked) == 1
+    assert "refuses the credentials from file /x, member auths['h'] with status 401 (unauthorized)" in str(caught.value)
+    assert "--anonymous" in caught.value.hint
+
+
+def test_an_identity_token_goes_to_the_service_by_post_only() -> None:
+    server = TokenServer(lambda _: FakeResponse(404))
+    with pytest.raises(AuthenticationError):
+        answer(RegistryAuthenticator(server, given(IDENTITY)))
+    [asked] = server.asked
+    assert (asked.method, asked.form["grant_type"], asked.form["refresh_token"], asked.authorization) == (
+        "POST",
+        "refresh_token",
+        "CANARY-identity",
+        "",
+    )
+
+
+def test_a_replaced_refresh_token_is_used_next_and_dropped_when_refused() -> None:
+    steps = iter(["rotated", None, "again"])
+
+    def handler(asked: Asked) -> FakeResponse:
+        step = next(steps)
+        return server.grant(asked, refresh_token=step) if step else FakeResponse(400)
+
+    server = TokenServer(handler)
+    authenticator = RegistryAuthenticator(server, given(IDENTITY))
+    answer(authenticator)
+    with pytest.raises(AuthenticationError):
+        answer(authenticator, bearer("repository:a/c:pull"), repository="a/c")
+    answer(authenticator, bearer("repository:a/d:pull"), repository="a/d")
+    sent = [asked.form["refresh_token"] for asked in server.asked]
+    assert sent == ["CANARY-identity", "rotated", "CANARY-identity"]
+
+
+def test_a_ready_token_goes_to_the_registry_as_it_is() -> None:
+    server = TokenServer()
+    credential = Credential(registry_token=Secret("CANARY-ready"))
+    authenticator = RegistryAuthenticator(server, given(credential))
+    assert answer(authenticator) == "Bearer CANARY-ready"
+    assert authenticator.authorization(ORIGIN, "a/b") == "Bearer CANARY-ready"
+    assert server.asked == []
+    with pytest.raises(AuthenticationError, match="file /x"):
+        authenticator.respond(ORIGIN, "a/b", bearer(), cancel=CancelToken())
+
+
+def test_basic_is_sent_only_after_its_challenge_and_then_unasked() -> None:
+    authenticator = RegistryAuthenticator(TokenServer(), given(ALICE))
+    basic = Headers((("WWW-Authenticate", 'Basic realm="x"'),))
+    assert authenticator.authorization(ORIGIN, "a/b") == ""
+    header = answer(authenticator, basic)
+    assert header.startswith("Basic ")
+    assert authenticator.authorization(ORIGIN, "a/b") == header
+    assert authenticator.authorization(Origin("https", "other.example", 443), "a/b") == ""
+    with pytest.raises(AuthenticationError, match=r"from file /x.* were refused"):
+        authenticator.respond(ORIGIN, "a/b", basic, cancel=CancelToken())
+
+
+def test_basic_without_credentials_says_what_to_do() -> None:
+    with pytest.raises(AuthenticationError, match="none were found") as caught:
+        answer(RegistryAuthenticator(TokenServer(), Anonymous()), Headers((("WWW-Authenticate", "Basic realm=x"),)))
+    assert "imagestore login registry.example" in caught.value.hint
+
+
+def test_basic_with_only_an_identity_token_is_an_error() -> None:
+    with pytest.raises(AuthenticationError, match="only a token"):
+        answer(RegistryAuthenticator(TokenServer(), given(IDENTITY)), Headers((("WWW-Authenticate", "Basic realm=x"),)))
+
+
+def test_a_failing_realm_is_no_reason_to_switch_to_basic() -> None:
+    both = Headers((("WWW-Authenticate", 'Basic realm="b", Bearer realm="http://10.0.0.1/t"'),))
+    server = TokenServer()
+    with pytest.raises(AuthenticationError, match="refused"):
+        answer(RegistryAuthenticator(server, given(ALICE)), both)
+    assert server.asked == []
+
+
+def test_bearer_without_realm_gives_way_to_basic() -> None:
+    both = Headers((("WWW-Authenticate", "Bearer service=s, Basic realm=b"),))
+    assert answer(RegistryAuthenticator(TokenServer(), given(ALICE)), both).startswith("Basic ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ((), "no challenge"),
+        (("NTLM", "Negotiate abc=="), "ntlm, negotiate"),
+        (("Bearer service=s",), "bearer"),
+        (('Bearer realm="a',), "position"),
+        (('Bearer realm="https://auth.example/",scope="a\\"b"',), "scope"),
+        (('Bearer realm="nonsense"',), "token service address"),
+    ],
+)
+def test_unusable_challenges_are_typed_errors(fields: tuple[str, ...], part: str) -> None:
+    headers = Headers(tuple(("WWW-Authenticate", value) for value in fields))
+    with pytest.raises(AuthenticationError) as caught:
+        answer(RegistryAuthenticator(TokenServer(), Anonymous()), headers)
+    assert part in str(caught.value)
+
+
+def test_a_registry_refusing_its_fresh_token_is_no_loop() -> None:
+    server = TokenServer()
+    authenticator = RegistryAuthenticator(server, given(ALICE))
+    answer(authenticator)
+    refusal = bearer(more=',error="insufficient_scope"')
+    with pytest.raises(AuthenticationError, match=r"the credentials from file /x.*don't allow this"):
+        authenticator.respond(ORIGIN, "a/b", refusal, cancel=CancelToken())
+    assert len(server.asked) == 1
+
+
+def test_anonymous_refusal_hints_at_login() -> None:
+    authenticator = RegistryAuthenticator(TokenServer(), Anonymous())
+    answer(authenticator)
+    with pytest.raises(AuthenticationError, match="does not exist, or needs credentials") as caught:
+        authenticator.respond(ORIGIN, "a/b", bearer(), cancel=CancelToken())
+    assert "imagestore login" in caught.value.hint
+
+
+def test_another_scope_is_asked_for_once() -> None:
+    server = TokenServer()
+    authenticator = RegistryAuthenticator(server, Anonymous())
+    answer(authenticator)
+    wider = bearer("repository:a/b:pull repository:a/c:pull", more=',error="insufficient_scope"')
+    assert authenticator.respond(ORIGIN, "a/b", wider, cancel=CancelToken()) == "Bearer CANARY-2"
+    assert server.asked[1].query["scope"] == ["repository:a/b:pull", "repository:a/c:pull"]
+    with pytest.raises(AuthenticationError):
+        authenticator.respond(ORIGIN, "a/b", wider, cancel=CancelToken())
+
+
+def test_ever_new_scopes_come_to_an_end() -> None:
+    server = TokenServer()
+    authenticator = RegistryAuthenticator(server, Anonymous())
+    authenticator.authorization(ORIGIN, "a/b")
+    for number in range(MAX_ANSWERS):
+        authenticator.respond(ORIGIN, "a/b", bearer(f"repository:x{number}:pull"), cancel=CancelToken())
+    with pytest.raises(AuthenticationError, match="end to challenges"):
+        authenticator.respond(ORIGIN, "a/b", bearer("repository:last:pull"), cancel=CancelToken())
+    assert len(server.asked) == MAX_ANSWERS
+
+
+def test_a_refused_remembered_token_is_renewed_in_mid_pull() -> None:
+    server = TokenServer()
+    authenticator = RegistryAuthenticator(server, Anonymous())
+    answer(authenticator)
+    expired = bearer(more=',error="invalid_token"')
+    assert answer(authenticator, expired) == "Bearer CANARY-2"
+    assert authenticator.authorization(ORIGIN, "a/b") == "Bearer CANARY-2"
+
+
+def test_parallel_layers_cause_one_exchange() -> None:
+    gate = threading.Event()
+
+    def slow(asked: Asked) -> FakeResponse:
+        gate.wait(5)
+        return server.grant(asked)
+
+    server = TokenServer(slow)
+    authenticator = RegistryAuthenticator(server, Anonymous())
+    got: list[str] = []
+    threads = [threading.Thread(target=lambda: got.append(answer(authenticator))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert (got, len(server.asked)) == (["Bearer CANARY-1"] * 8, 1)
+
+
+def test_two_registries_with_one_realm_never_share_a_token() -> None:
+    server = TokenServer()
+    authenticator = RegistryAuthenticator(server, Anonymous())
+    other = Origin("https", "other.registry.example", 443)
+    assert answer(authenticator) != answer(authenticator, origin=other)
+    assert len(server.asked) == 2
+
+
+def test_credentials_of_one_registry_are_not_shown_to_another() -> None:
+    server = TokenServer()
+    authenticator = RegistryAuthenticator(server, given(ALICE))
+    answer(authenticator, origin=Origin("https", "mirror.registry.example", 443))
+    answer(authenticator, origin=Origin("https", "registry.example", 5000))
+    assert [asked.authorization for asked in server.asked] == ["", ""]
+
+
+def test_a_mirror_sees_the_source_s_credentials_only_by_policy() -> None:
+    server = TokenServer()
+    policy = AuthPolicy(credential_hosts={"mirror.registry.example": "registry.example"})
+    authenticator = RegistryAuthenticator(server, given(ALICE), policy=policy)
+    answer(authenticator, origin=Origin("https", "mirror.registry.example", 443))
+    assert server.asked[0].authorization.startswith("Basic ")
+
+
+def test_docker_hub_s_api_host_has_docker_hub_s_credentials() -> None:
+    server = TokenServer()
+    authenticator = RegistryAuthenticator(server, given(ALICE, "docker.io"))
+    hub = Origin("https", "registry-1.docker.io", 443)
+    answer(authenticator, bearer(realm="https://auth.docker.io/token"), origin=hub)
+    assert server.asked[0].authorization.startswith("Basic ")
+
+
+STRANGER = bearer(realm="https://auth.stranger.test/token")
+
+
+def test_strict_mode_keeps_credentials_from_a_stranger() -> None:
+    server = TokenServer()
+    policy = AuthPolicy(realm_trust=RealmTrust.STRICT)
+    with pytest.raises(AuthenticationError, match="were not sent"):
+        answer(RegistryAuthenticator(server, given(ALICE), policy=policy), STRANGER)
+    assert server.asked == []
+    assert answer(RegistryAuthenticator(server, Anonymous(), policy=policy), STRANGER)
+    trusted = AuthPolicy(RealmTrust.STRICT, frozenset({("registry.example", "auth.stranger.test")}))
+    assert answer(RegistryAuthenticator(server, given(ALICE), policy=trusted), STRANGER)
+
+
+def test_warn_mode_names_a_stranger_once(caplog: pytest.LogCaptureFixture) -> None:
+    authenticator = RegistryAuthenticator(TokenServer(), given(ALICE))
+    with caplog.at_level(logging.WARNING):
+        answer(authenticator, STRANGER)
+        answer(authenticator, bearer("repository:a/c:pull", "https://auth.stranger.test/token"), repository="a/c")
+    assert [record.getMessage() for record in caplog.records] == [
+        "credentials go to token service https://auth.stranger.test of another domain, named by https://registry.example"
+    ]
+
+
+def test_a_password_over_plain_http_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    basic = Headers((("WWW-Authenticate", "Basic realm=x"),))
+    for host in ("registry.internal", "127.0.0.1"):
+        with caplog.at_level(logging.WARNING):
+            answer(RegistryAuthenticator(TokenServer(), given(ALICE, host)), basic, origin=Origin("http", host, 80))
+    assert ["registry.internal" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_redirects_stay_on_the_service_s_origin() -> None:
+    def handler(asked: Asked) -> FakeResponse:
+        if urlsplit(asked.url).path == "/token":
+            return FakeResponse(307, headers=Headers((("Location", "/moved?x=1"),)))
+        return server.grant(asked)
+
+    server = TokenServer(handler)
+    assert answer(RegistryAuthenticator(server, given(ALICE))) == "Bearer CANARY-2"
+    assert server.asked[1].url == "https://auth.registry.example/moved?x=1"
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "https://evil.example/token",
+        "//evil.example/token",
+        "http://auth.registry.example/token",
+        "https://auth.registry.example:444/token",
+    ],
+)
+def test_redirects_elsewhere_are_refused(location: str) -> None:
+    server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", location),))))
+    with pytest.raises(AuthenticationError, match="redirects to"):
+        answer(RegistryAuthenticator(server, given(ALICE)))
+    assert len(server.asked) == 1
+
+
+def test_redirects_in_a_circle_end() -> None:
+    server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", "/token"),))))
+    with pytest.raises(AuthenticationError, match="at most 3 redirects"):
+        answer(RegistryAuthenticator(server, given(ALICE)))
+
+
+def test_a_post_is_not_turned_into_a_get_by_a_redirect() -> None:
+    server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", "/other"),))))
+    with pytest.raises(AuthenticationError):
+        answer(RegistryAuthenticator(server, given(IDENTITY)))
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (429, RateLimitedError),
+        (503, RegistryUnavailableError),
+        (500, RegistryUnavailableError),
+        (403, AuthenticationError),
+        (418, AuthenticationError),
+    ],
+)
+def test_statuses_of_a_service(status: int, kind: type[Exception]) -> None:
+    server = TokenServer(lambda _: FakeResponse(status, b"<html>CANARY</html>", Headers((("Retry-After", "7"),))))
+    with pytest.raises(kind) as caught:
+        answer(RegistryAuthenticator(server, Anonymous()))
+    assert "CANARY" not in str(caught.value)
+    if isinstance(caught.value, RateLimitedError):
+        assert caught.value.retry_after == 7.0
+
+
+def test_a_service_s_answer_is_bounded() -> None:
+    server = TokenServer(lambda _: FakeResponse(200, b" " * (MAX_REPLY_BYTES + 1)))
+    with pytest.raises(ProtocolError):
+        answer(RegistryAuthenticator(server, Anonymous()))
+
+
+def test_the_sender_for_a_registry_s_token_service_can_be_chosen() -> None:
+    chosen, homes = TokenServer(), []
+
+    def sender_for(home: Origin) -> TokenServer:
+        homes.append(home)
+        return chosen
+
+    answer(RegistryAuthenticator(TokenServer(lambda _: FakeResponse(500)), Anonymous(), sender_for=sender_for))
+    assert (homes, len(chosen.asked)) == ([ORIGIN], 1)
+
+
+def test_a_service_that_echoes_secrets_gives_none_away(caplog: pytest.LogCaptureFixture) -> None:
+    def echo(asked: Asked) -> FakeResponse:
+        said = [asked.authorization, *asked.form.values()]
+        return FakeResponse(401, json.dumps({"error": PASSWORD, "errors": [{"code": said, "message": said}]}).encode())
+
+    shown: list[str] = []
+    with caplog.at_level(logging.DEBUG):
+        for credential in (ALICE, IDENTITY, Credential(registry_token=Secret("CANARY-ready"))):
+            for handler in (echo, None):
+                authenticator = RegistryAuthenticator(TokenServer(handler), given(credential))
+                for headers in (bearer(), Headers((("WWW-Authenticate", "Basic realm=x"),))):
+                    for _ in range(2):
+                        try:
+                            answer(authenticator, headers)
+                            authenticator.respond(ORIGIN, "a/b", headers, cancel=CancelToken())
+                        except AuthenticationError as error:
+                            shown += [str(error), repr(error), error.hint, repr(error.__cause__)]
+                shown += [repr(authenticator), repr(vars(authenticator)), repr(vars(authenticator._threads))]
+            shown += [repr(credential), str(credential), repr(given(credential))]
+    everything = "\n".join([*shown, caplog.text])
+    assert len(shown) > 20
+    assert [secret for secret in (*SECRETS, "CANARY") if secret in everything] == []

@@ -1,0 +1,134 @@
+"""Which record a name, id or digest means, with and without a handler (the rules CRI leaves open)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
+from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node, python_image
+
+ALIAS = "registry.example/library/python:alias"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Node]:
+    """python under two handlers, and an alias tag of the default handler's."""
+    with node(tmp_path, {PYTHON: python_image(), ALIAS: python_image()}) as opened:
+        opened.store.pull(PYTHON, runtime_handler=PROCESS)
+        opened.store.pull(PYTHON, runtime_handler=HYPERV)
+        opened.store.pull(ALIAS, runtime_handler=PROCESS)
+        yield opened
+
+
+def keys(node: Node) -> set[tuple[str, str]]:
+    return {(image.reference, image.runtime_handler) for image in node.store.list()}
+
+
+def test_status_by_name_is_the_default_handlers(here: Node) -> None:
+    assert here.store.get(PYTHON).runtime_handler == PROCESS
+    assert here.store.get(PYTHON, runtime_handler="").runtime_handler == PROCESS
+    assert here.store.get(PYTHON, runtime_handler=HYPERV).runtime_handler == HYPERV
+
+
+def test_status_by_name_never_answers_for_another_handler(here: Node) -> None:
+    here.store.remove(PYTHON, runtime_handler=PROCESS)
+    with pytest.raises(ImageNotFoundError) as caught:
+        here.store.get(PYTHON)
+    assert HYPERV in caught.value.hint
+    with pytest.raises(ImageNotFoundError, match="under runtime handler 'kata'"):
+        here.store.get(PYTHON, runtime_handler="kata")
+
+
+def test_status_by_id_prefers_the_default_handler_and_takes_any(here: Node) -> None:
+    guest = here.store.get(PYTHON, runtime_handler=HYPERV)
+    for text in (str(guest.id), guest.id.encoded, guest.id.encoded[:12], f"sha256:{guest.id.encoded[:8]}"):
+        assert here.store.get(text).runtime_handler == HYPERV
+    assert here.store.get(str(here.store.get(PYTHON).id)).runtime_handler == PROCESS
+
+
+@pytest.mark.parametrize("which", ["target", "manifest"])
+def test_status_by_repository_digest(here: Node, which: str) -> None:
+    guest = here.store.get(PYTHON, runtime_handler=HYPERV)
+    digest = guest.target.digest if which == "target" else guest.manifest.digest
+    found = here.store.get(f"registry.example/library/python@{digest}", runtime_handler=HYPERV)
+    assert found.record == guest.record
+    with pytest.raises(ImageNotFoundError):
+        here.store.get(f"registry.example/other@{digest}")
+
+
+def test_an_ambiguous_beginning_of_an_id_is_refused(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = here.store.metadata.find_images()
+    monkeypatch.setattr(here.store.metadata, "find_images", lambda **_: records)
+    with pytest.raises(InvalidInputError, match="fits 2 images"):
+        here.store.get("abcd")
+
+
+def test_removal_by_name_means_the_default_handlers_image_with_all_its_tags(here: Node) -> None:
+    assert set(here.store.remove(PYTHON)) == {(PYTHON, PROCESS), (ALIAS, PROCESS)}
+    assert keys(here) == {(PYTHON, HYPERV)}
+
+
+def test_removal_by_name_means_the_others_when_the_default_has_none(here: Node) -> None:
+    here.store.remove(PYTHON, runtime_handler=PROCESS)
+    assert here.store.remove(PYTHON) == ((PYTHON, HYPERV),)
+    assert keys(here) == set()
+
+
+def test_removal_with_a_handler_leaves_the_others(here: Node) -> None:
+    assert here.store.remove(PYTHON, runtime_handler=HYPERV) == ((PYTHON, HYPERV),)
+    assert keys(here) == {(PYTHON, PROCESS), (ALIAS, PROCESS)}
+
+
+@pytest.mark.parametrize("length", [64, 12])
+def test_removal_by_id_without_a_handler_removes_that_image_under_every_handler(here: Node, length: int) -> None:
+    image = here.store.get(PYTHON)
+    here.store.pull(PYTHON, runtime_handler="kata")
+    assert set(here.store.remove(image.id.encoded[:length])) == {(PYTHON, PROCESS), (ALIAS, PROCESS)}
+    assert keys(here) == {(PYTHON, HYPERV), (PYTHON, "kata")}
+
+
+def test_removal_for_all_handlers_by_name(here: Node) -> None:
+    assert len(here.store.remove(PYTHON, all_handlers=True)) == 3
+    assert keys(here) == set()
+    with pytest.raises(InvalidInputError, match="not both"):
+        here.store.remove(PYTHON, runtime_handler=PROCESS, all_handlers=True)
+
+
+def test_removal_is_idempotent(here: Node) -> None:
+    assert here.store.remove(PYTHON, all_handlers=True)
+    assert here.store.remove(PYTHON, all_handlers=True) == ()
+    assert here.store.remove("sha256:" + "0" * 64) == ()
+    assert here.store.remove("!!") == ()
+
+
+def test_removing_one_handlers_image_leaves_the_others_whole_and_frees_the_rest(here: Node) -> None:
+    guest = here.store.get(PYTHON, runtime_handler=HYPERV)
+    default = here.store.get(PYTHON)
+    only_default = {layer.digest for layer in default.layers} - {layer.digest for layer in guest.layers}
+    here.store.remove(PYTHON, runtime_handler=PROCESS)
+    report = here.store.collect_garbage()
+    assert set(report.digests) == only_default | {default.id, default.manifest.digest}
+    assert all(path.is_file() for path in here.store.get(PYTHON, runtime_handler=HYPERV).layer_paths)
+    here.store.remove(PYTHON, runtime_handler=HYPERV)
+    assert here.store.collect_garbage().kept_blobs == 0
+
+
+def test_records_of_a_handler_that_left_the_configuration_stay_removable(here: Node, tmp_path: Path) -> None:
+    without = CONFIG.replace("runhcs-wcow-hypervisor", "renamed")
+    with node(tmp_path, text=without) as later:
+        assert (PYTHON, HYPERV) in keys(later)
+        assert later.store.remove(PYTHON, runtime_handler=HYPERV) == ((PYTHON, HYPERV),)
+        with pytest.raises(UnknownRuntimeHandlerError):
+            later.store.remove(PYTHON, runtime_handler=HYPERV)
+
+
+def test_lists_are_filtered_by_name_id_and_handler(here: Node) -> None:
+    assert len(list(here.store.list())) == 3
+    assert len(list(here.store.list(name=PYTHON))) == 2
+    assert len(list(here.store.list(name=PYTHON, runtime_handler=HYPERV))) == 1
+    assert len(list(here.store.list(runtime_handler=""))) == 2
+    assert len(list(here.store.list(name=here.store.get(PYTHON).id.short))) == 2
+    assert list(here.store.list(name="nothing")) == []
