@@ -197,18 +197,15 @@ class ImageStore:
             cancel: ends the work.
 
         Raises:
+            UnknownRuntimeHandlerError: before anything is sent.
             ImageNotFoundError: offline, and no handler has this reference.
             RegistryError, IntegrityError, DocumentError: the documents can't be had.
         """
-        from imagestore.pull.choice import select_target
+        from imagestore.pull.choice import match_handlers, wanted_platforms
         from imagestore.pull.sources import Documents
 
         parsed = Reference.parse(reference)
-        names = list(self.config.handlers) if runtime_handlers is None else list(runtime_handlers)
-        wanted = {
-            name: self.config.handler_platform(name, host=self.host)
-            for name in (self.config.handler(name).name for name in names)
-        }
+        handlers = wanted_platforms(self.config, runtime_handlers, host=self.host)
         token = cancel or CancelToken()
         if offline:
             stored = lookup.by_name(self.metadata, reference)
@@ -218,11 +215,7 @@ class ImageStore:
         else:
             client = self.registry
             target = client.resolve(parsed, cancel=token)
-        documents = Documents(self.content, client, parsed, token)
-        return {
-            name: select_target(target, documents, each.matcher, wanted=platforms.format_all(each.platform))
-            for name, each in wanted.items()
-        }
+        return match_handlers(target, Documents(self.content, client, parsed, token), handlers)
 
     def collect_garbage(self, *, dry_run: bool = False) -> GarbageReport:
         """Free content that no record and no lease needs; safe beside pulls in any process.

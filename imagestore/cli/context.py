@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.config import Config
+    from imagestore.platforms import Platform
     from imagestore.store import ImageStore
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -65,19 +66,26 @@ class App:
         return self.given_config or default_config()
 
     @functools.cached_property
+    def host(self) -> Platform:
+        """The node's platform."""
+        from imagestore import platforms
+
+        return platforms.host.detect()
+
+    @functools.cached_property
     def config(self) -> Config:
         """The configuration, read when first needed."""
-        from imagestore import config, platforms
+        from imagestore import config
 
         path = self.config_path
-        return config.load(path) if path is not None else config.default(platforms.host.detect())
+        return config.load(path, host=self.host) if path is not None else config.default(self.host)
 
     @functools.cached_property
     def store(self) -> ImageStore:
         """The store, opened when first needed and closed when the command ends."""
         from imagestore.store import ImageStore
 
-        opened = ImageStore(self.root, config=self.config)
+        opened = ImageStore(self.root, config=self.config, host=self.host)
         self._opened.append(opened)
         return opened
 

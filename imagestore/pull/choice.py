@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.documents.decode import decode
+from imagestore.documents.index import Index
+from imagestore.documents.manifest import Manifest
 from imagestore.documents.select import select, select_single
 from imagestore.errors import DocumentError
 from imagestore.media_types import Kind
 from imagestore.metadata.api import ImageRecord
-from imagestore.platforms import Platform
+from imagestore.platforms import Platform, format_all
 
 if TYPE_CHECKING:
-    from imagestore.descriptor import Descriptor
+    from collections.abc import Iterable, Mapping
+
+    from imagestore.config import Config, HandlerPlatform
     from imagestore.documents.image_config import ImageConfig
-    from imagestore.documents.manifest import Manifest
     from imagestore.documents.select import Selection
     from imagestore.platforms import Matcher
     from imagestore.pull.sources import Documents
@@ -90,6 +96,17 @@ def select_target(target: Descriptor, documents: Documents, matcher: Matcher, *,
     return select_single(target, documents.config_platform(target), matcher, wanted=wanted)
 
 
+def target_of(raw: bytes, *, what: str) -> Descriptor:
+    """The descriptor of a document whose bytes are at hand: an index when it lists manifests, else a manifest.
+
+    Raises:
+        DocumentError: it is neither.
+    """
+    document: Index | Manifest
+    document = Index.parse(raw, what=what) if "manifests" in decode(raw, what) else Manifest.parse(raw, what=what)
+    return Descriptor(document.media_type, Digest.of(raw), len(raw))
+
+
 def indexes_on_the_way(target: Descriptor, position: tuple[int, ...], documents: Documents) -> tuple[Descriptor, ...]:
     """The indexes from the target to the entry at ``position`` (one number for each level)."""
     if target.kind is not Kind.INDEX:
@@ -101,3 +118,32 @@ def indexes_on_the_way(target: Descriptor, position: tuple[int, ...], documents:
             raise DocumentError(f"index {chain[-1].digest}", [f"$.manifests[{number}]: expected an index"])
         chain.append(entry)
     return tuple(chain)
+
+
+def wanted_platforms(config: Config, names: Iterable[str] | None, *, host: Platform) -> dict[str, HandlerPlatform]:
+    """The platforms of several handlers by resolved name.
+
+    Args:
+        config: where handlers come from.
+        names: which; an empty name is the default handler, None means all of them.
+        host: the node's platform.
+
+    Raises:
+        UnknownRuntimeHandlerError: one of them isn't configured.
+    """
+    chosen = config.handlers if names is None else [config.handler(name).name for name in names]
+    return {name: config.handler_platform(name, host=host) for name in chosen}
+
+
+def match_handlers(
+    target: Descriptor, documents: Documents, handlers: Mapping[str, HandlerPlatform]
+) -> dict[str, Selection]:
+    """What each handler would get from a target, by handler name.
+
+    Raises:
+        DocumentError, RegistryError, ContentNotFoundError: as select_target.
+    """
+    return {
+        name: select_target(target, documents, each.matcher, wanted=format_all(each.platform))
+        for name, each in handlers.items()
+    }

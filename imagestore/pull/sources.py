@@ -28,14 +28,18 @@ class Documents:
     """Reads documents for selection; nothing is written.
 
     Args:
-        content: looked at first.
+        content: looked at first; None when there is no store.
         client: asked for what the store doesn't have; None to stay offline.
-        reference: names the repository.
+        reference: names the repository; None to stay offline.
         cancel: ends the work.
     """
 
     def __init__(
-        self, content: ContentStore, client: RegistryClient | None, reference: Reference | None, cancel: CancelToken
+        self,
+        content: ContentStore | None,
+        client: RegistryClient | None,
+        reference: Reference | None,
+        cancel: CancelToken,
     ) -> None:
         self._content = content
         self._client = client
@@ -56,6 +60,10 @@ class Documents:
             raw = self._stored(descriptor) or self._fetched(descriptor)
             self._raw[descriptor.digest] = raw
         return raw
+
+    def remember(self, descriptor: Descriptor, raw: bytes) -> None:
+        """Take a document whose bytes are at hand already."""
+        self._raw[descriptor.digest] = raw
 
     def index(self, descriptor: Descriptor) -> Index:
         """An index.
@@ -93,6 +101,8 @@ class Documents:
         return None if config is None else config.platform
 
     def _stored(self, descriptor: Descriptor) -> bytes | None:
+        if self._content is None:
+            return None
         try:
             raw = self._content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
         except ContentNotFoundError:
@@ -107,5 +117,8 @@ class Documents:
 
     def _fetched(self, descriptor: Descriptor) -> bytes:
         if self._client is None or self._reference is None:
-            raise ContentNotFoundError(f"{descriptor.digest}: not in the store, and no registry may be asked")
+            raise ContentNotFoundError(
+                f"{descriptor.kind.value} {descriptor.digest}: needed, but not in the store, and no registry is asked",
+                hint="ask the registry by giving a reference",
+            )
         return self._client.document(self._reference, descriptor, cancel=self._cancel)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from imagestore.cancel import CancelToken
-    from imagestore.config.runtimes import HandlerPlatform
+    from imagestore.config import HandlerPlatform
     from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.documents.image_config import ImageConfig

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from imagestore.observe import Observer
     from imagestore.registry.policy import TransferPolicy
 
-#: Statuses that a later try may turn into success.
-TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
+#: Statuses that a later try may turn into success; 52x are those of a large delivery network for a lost origin.
+TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504, *range(520, 530)})
 _SECONDS: Final = re.compile(r"[0-9]{1,9}")
 
 
@@ -87,7 +87,9 @@ def is_transient(error: ImageStoreError) -> bool:
     """
     if isinstance(error, RateLimitedError):
         return True
-    return isinstance(error, RegistryUnavailableError) and not isinstance(error.__cause__, ssl.SSLError)
+    if not isinstance(error, RegistryUnavailableError) or isinstance(error.__cause__, ssl.SSLError):
+        return False
+    return error.status == 0 or error.status in TRANSIENT_STATUSES
 
 
 class RetryBudget:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from imagestore.testing.answers import error
 from imagestore.testing.exchange import Ending, Reply, Request
 from imagestore.testing.ledger import Ledger
+from imagestore.testing.queries import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +99,7 @@ class Engine:
             reply = responder.respond(request)
             if reply is not None:
                 return reply
-        text = f"unexpected request: {request.method} {request.scheme}://{request.host}{request.path}"
+        text = f"unexpected request: {request.method} {request.scheme}://{request.host}{request.path}{shown(request.query)}"
         if self._explainer is not None:
             text += "\n" + self._explainer.explain(request)
         self.ledger.note_unexpected(text)

@@ -10,13 +10,13 @@ reader is served. Three things are derived from a recorded whole body: a Range o
 from __future__ import annotations
 
 import difflib
-import urllib.parse
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.answers import apply_range
 from imagestore.testing.bodies import BytesBody
 from imagestore.testing.exchange import Ending, Fields, Reply, Request
+from imagestore.testing.queries import comparable, shown
 from imagestore.testing.targets import read_target
 
 if TYPE_CHECKING:
@@ -51,11 +51,6 @@ class _Track:
         return last if last.status in _REPEATABLE and last.method in ("GET", "HEAD") and last.ending is None else None
 
 
-def query_key(query: str) -> tuple[tuple[str, str], ...]:
-    """A query for comparing: decoded and sorted."""
-    return tuple(sorted(urllib.parse.parse_qsl(query, keep_blank_values=True)))
-
-
 class ExchangeResponder:
     """Plays recorded exchanges.
 
@@ -69,7 +64,7 @@ class ExchangeResponder:
         self._tracks: dict[tuple[object, ...], _Track] = {}
         self._by_address: dict[tuple[object, ...], list[_Track]] = {}
         for one in exchanges:
-            address = (one.host, one.path, query_key(one.query))
+            address = (one.host, one.path, comparable(one.query))
             key = (one.method, address, one.authorization, one.range, one.accept, one.form)
             if key not in self._tracks:
                 self._tracks[key] = _Track()
@@ -148,7 +143,7 @@ class ExchangeResponder:
 
 
 def _address(request: Request) -> tuple[object, ...]:
-    return request.host, request.path, query_key(request.query)
+    return request.host, request.path, comparable(request.query)
 
 
 def _scheme(authorization: str) -> str:
@@ -160,13 +155,14 @@ def _distance(one: TapeExchange, request: Request) -> tuple[bool, ...]:
     return (
         one.range != request.fields.get("Range"),
         bool(one.accept) and one.accept != request.fields.get("Accept"),
+        one.query != request.query,
         one.authorization != request.fields.get("Authorization"),
-        query_key(one.form) != query_key(form),
+        comparable(one.form) != comparable(form),
     )
 
 
 def _line(method: str, host: str, path: str, query: str) -> str:
-    return f"{method} {host}{path}" + (f"?{query}" if query else "")
+    return f"{method} {host}{path}{shown(query)}"
 
 
 def _difference(one: TapeExchange, request: Request) -> str:
@@ -177,7 +173,7 @@ def _difference(one: TapeExchange, request: Request) -> str:
         parts.append(f"recorded with {_scheme(one.authorization) or 'no'} credential")
     if one.range and one.range != request.fields.get("Range"):
         parts.append(f"recorded with Range {one.range}")
-    if one.path == request.path and query_key(one.query) != query_key(request.query):
+    if one.path == request.path and comparable(one.query) != comparable(request.query):
         parts.append("another query")
     if (one.host, one.path, one.method) == (request.host, request.path, request.method) and not parts:
         parts.append(f"status {one.status}, already used")

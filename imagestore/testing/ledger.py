@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import itertools
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from imagestore.testing.exchange import Ending, Reply, Request
 
@@ -163,6 +164,63 @@ class Ledger:
 
     def __str__(self) -> str:
         return "\n".join(str(entry) for entry in self.entries) or "no requests"
+
+    # -- assertions ----------------------------------------------------------------------------------------------
+
+    def assert_requests(
+        self, count: int, *, host: str = "", kind: str = "", method: str = "", digest: Digest | None = None
+    ) -> None:
+        """Exactly so many requests of this sort came."""
+        found = self.select(host=host, kind=kind, method=method, digest=digest)
+        if len(found) != count:
+            self._fail(f"expected {count} requests, found {len(found)}", found)
+
+    def assert_bytes_fetched(self, digest: Digest, size: int, *, ratio: float = 1.05) -> None:
+        """No more than ``size`` times ``ratio`` body bytes of a blob went out, over all attempts; ``size`` in bytes."""
+        sent = self.bytes_sent(digest)
+        if sent > size * ratio:
+            self._fail(f"{digest}: expected at most {ratio:g} x {size} bytes, sent {sent}", self.select(digest=digest))
+
+    def assert_single_flight(self, digest: Digest) -> None:
+        """A blob was never on its way twice at the same time, and was sent completely at most once."""
+        found = [entry for entry in self.select(digest=digest, method="GET") if entry.status in (200, 206)]
+        for earlier, later in itertools.combinations(found, 2):
+            if earlier.finished is None or later.started < earlier.finished:
+                self._fail(f"{digest}: two deliveries overlap", [earlier, later])
+        whole = [entry for entry in found if entry.status == 200 and entry.ending is Ending.COMPLETE]
+        if len(whole) > 1:
+            self._fail(f"{digest}: sent completely {len(whole)} times", whole)
+
+    def assert_no_credential_at(self, *hosts: str) -> None:
+        """None of these logical hosts was sent an Authorization header."""
+        found = [entry for entry in self.entries if entry.host in hosts and entry.credential]
+        if found:
+            self._fail(f"credentials were sent to {', '.join(sorted({entry.host for entry in found}))}", found)
+
+    def assert_credentials_only_at(self, *hosts: str) -> None:
+        """No other logical host than these was sent an Authorization header."""
+        self.assert_no_credential_at(*{entry.host for entry in self.entries} - set(hosts))
+
+    def assert_waited_at_least(self, seconds: float, *, host: str = "") -> None:
+        """After each 429 and 503 the same address was not asked again for so many seconds."""
+        for entry in self.select(host=host):
+            again = next((one for one in self.entries if one.number > entry.number and _same_place(one, entry)), None)
+            if entry.status in (429, 503) and again is not None:
+                waited = again.started - (entry.finished or entry.started)
+                if waited < seconds:
+                    self._fail(f"expected a wait of at least {seconds:g} s, found {waited:.3f} s", [entry, again])
+
+    def assert_nothing_unexpected(self) -> None:
+        """Every request had an answer."""
+        if self.unexpected:
+            raise AssertionError("\n".join(self.unexpected))
+
+    def _fail(self, text: str, entries: list[Entry]) -> NoReturn:
+        raise AssertionError("\n".join([text, *(f"  {entry}" for entry in entries)]))
+
+
+def _same_place(one: Entry, other: Entry) -> bool:
+    return (one.host, one.path, one.method) == (other.host, other.path, other.method)
 
 
 def describe_credential(header: str) -> str:

@@ -130,7 +130,9 @@ class Replay:
             ReplayMismatchError: unexpected requests, unused exchanges or unused faults; all of them are shown.
         """
         lines = list(self.ledger.unexpected)
-        lines += [f"recorded, but never asked for: {one.method} {one.url}" for one in self._exchanges.unused()]
+        lines += [
+            f"recorded, but never asked for: {one.method} {one.url} -> {one.status}" for one in self._exchanges.unused()
+        ]
         lines += [f"fault that never happened: {rule.to_table()}" for rule in self._assembly.plan.unused()]
         if lines:
             raise ReplayMismatchError("the replay does not agree with the tape\n" + "\n".join(lines))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from imagestore.testing.engine import Answered, Answers
 
+    AsyncSleep = Callable[[float], Awaitable[None]]
+
 # What h11 refuses in a field value: controls other than a tab.
 _BAD_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
@@ -79,10 +81,13 @@ class _Stream:
             self.answered.end(sent_bytes=self.sent, ending=ending)
 
 
-class _SyncStream(httpx.SyncByteStream):
-    def __init__(self, play: _Stream, sleep: Callable[[float], None]) -> None:
+class ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A response body for both kinds of client."""
+
+    def __init__(self, play: _Stream, *, sleep: Callable[[float], None], async_sleep: AsyncSleep | None = None) -> None:
         self._play = play
         self._sleep = sleep
+        self._async_sleep = async_sleep
 
     def __iter__(self) -> Iterator[bytes]:
         for step in body_steps(self._play.answered.reply):
@@ -93,28 +98,29 @@ class _SyncStream(httpx.SyncByteStream):
             elif piece := self._play.take(step):
                 yield piece
 
-    def close(self) -> None:
-        """The client is done, at the end or before."""
-        self._play.finish(Ending.CLOSED)
-
-
-class _AsyncStream(httpx.AsyncByteStream):
-    def __init__(self, play: _Stream, sleep: Callable[[float], Awaitable[None]]) -> None:
-        self._play = play
-        self._sleep = sleep
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for step in body_steps(self._play.answered.reply):
             if isinstance(step, Pause):
-                await self._sleep(self._play.pause(step.seconds))
+                await (self._async_sleep or default_async_sleep())(self._play.pause(step.seconds))
             elif isinstance(step, Ending):
                 self._play.end(step)
             elif piece := self._play.take(step):
                 yield piece
 
+    def close(self) -> None:
+        """The client is done, at the end or before."""
+        self._play.finish(Ending.CLOSED)
+
     async def aclose(self) -> None:
         """The client is done, at the end or before."""
         self._play.finish(Ending.CLOSED)
+
+
+def default_async_sleep() -> AsyncSleep:
+    """anyio's sleep, which works under asyncio and trio; httpx brings anyio."""
+    import anyio
+
+    return anyio.sleep
 
 
 class ReplayTransport(httpx.BaseTransport):
@@ -133,11 +139,7 @@ class ReplayTransport(httpx.BaseTransport):
         """One exchange; raises as httpx would on a real connection."""
         play = _Stream(self.engine.answer(to_request(request, request.read())), request)
         self._sleep(play.pause(play.answered.reply.delivery.head_delay_seconds))
-        _check_head(play)
-        if not has_body(request.method, play.answered.reply.status):
-            play.finish(Ending.COMPLETE)
-            return to_response(play.answered.reply, request, httpx.ByteStream(b""))
-        return to_response(play.answered.reply, request, _SyncStream(play, self._sleep))
+        return _respond(play, ReplayStream(play, sleep=self._sleep))
 
 
 class AsyncReplayTransport(httpx.AsyncBaseTransport):
@@ -148,23 +150,23 @@ class AsyncReplayTransport(httpx.AsyncBaseTransport):
         sleep: makes the pauses of faults; anyio.sleep by default, which works under asyncio and trio.
     """
 
-    def __init__(self, engine: Answers, *, sleep: Callable[[float], Awaitable[None]] | None = None) -> None:
-        import anyio
-
+    def __init__(self, engine: Answers, *, sleep: AsyncSleep | None = None) -> None:
         self.engine = engine
-        self._sleep = sleep or anyio.sleep
+        self._sleep = sleep
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """One exchange; raises as httpx would on a real connection."""
         play = _Stream(self.engine.answer(to_request(request, await request.aread())), request)
-        delay = play.pause(play.answered.reply.delivery.head_delay_seconds)
-        if delay:
-            await self._sleep(delay)
-        _check_head(play)
-        if not has_body(request.method, play.answered.reply.status):
-            play.finish(Ending.COMPLETE)
-            return to_response(play.answered.reply, request, httpx.ByteStream(b""))
-        return to_response(play.answered.reply, request, _AsyncStream(play, self._sleep))
+        await (self._sleep or default_async_sleep())(play.pause(play.answered.reply.delivery.head_delay_seconds))
+        return _respond(play, ReplayStream(play, sleep=time.sleep, async_sleep=self._sleep))
+
+
+def _respond(play: _Stream, stream: ReplayStream) -> httpx.Response:
+    _check_head(play)
+    if not has_body(play.request.method, play.answered.reply.status):
+        play.finish(Ending.COMPLETE)
+        return to_response(play.answered.reply, play.request, httpx.ByteStream(b""))
+    return to_response(play.answered.reply, play.request, stream)
 
 
 def to_request(request: httpx.Request, body: bytes) -> Request:

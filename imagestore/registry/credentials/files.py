@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES: Final = 1024 * 1024
 #: User name in place of which a helper's or an entry's secret is an identity token.
 TOKEN_USER: Final = "<token>"  # noqa: S105 - a marker, no secret
-_LOCK_SECONDS: Final = 5.0
+#: How long another writer of the same file is waited for.
+LOCK_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,10 @@ def interpret(value: dict[str, Any], path: str, note: str = "") -> AuthFile:
     for host, suffix in helpers.items():
         if not isinstance(suffix, str):
             raise ConfigError(f"{path}: credHelpers[{host!r}]: expected the name of a helper as text")
-    store = value.get("credsStore") or ""
-    if not isinstance(store, str):
+    store = value.get("credsStore")
+    if store is not None and not isinstance(store, str):
         raise ConfigError(f"{path}: credsStore: expected the name of a helper as text")
-    return AuthFile(path, entries, {host: str(suffix) for host, suffix in helpers.items()}, store, note)
+    return AuthFile(path, entries, {host: str(suffix) for host, suffix in helpers.items()}, store or "", note)
 
 
 def _object(value: dict[str, Any], name: str, path: str) -> dict[str, Any]:
@@ -224,16 +225,14 @@ def _locked(folder: str, target: str) -> Iterator[None]:
     # The folder itself is locked, so that no lock file stays in the user's home.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        until = time.monotonic() + _LOCK_SECONDS
+        until = time.monotonic() + LOCK_SECONDS
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() >= until:
-                    raise ConfigError(
-                        f"{target}: another process has been writing it for {_LOCK_SECONDS:g} s"
-                    ) from None
+                    raise ConfigError(f"{target}: another process has been writing it for {LOCK_SECONDS:g} s") from None
                 time.sleep(0.05)
         yield
     finally:

@@ -16,6 +16,8 @@ import urllib.parse
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from imagestore.testing.queries import PLAIN_PARAMETERS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -47,25 +49,6 @@ PLAIN_HEADERS: Final = frozenset(
 )
 #: Response headers whose value is replaced.
 SECRET_HEADERS: Final = frozenset({"set-cookie", "docker-ratelimit-source"})
-#: Query and form parameters whose value is kept.
-PLAIN_PARAMETERS: Final = frozenset(
-    {
-        "access_type",
-        "artifacttype",
-        "client_id",
-        "digest",
-        "from",
-        "grant_type",
-        "last",
-        "mount",
-        "n",
-        "ns",
-        "offline_token",
-        "scope",
-        "service",
-        "tag",
-    }
-)
 #: Members of a token service's answer: kept, and replaced.
 PLAIN_MEMBERS: Final = frozenset({"expires_in", "issued_at", "scope", "token_type", "service", "not_before", "expires"})
 SECRET_MEMBERS: Final = frozenset(
@@ -74,8 +57,8 @@ SECRET_MEMBERS: Final = frozenset(
 
 # Marks a placeholder that has no number yet; numbers are given in the tape's order when it is written.
 _MARK: Final = re.compile(r"tape-([a-z]+)-@([0-9]+)@")
-# Values shorter than this are too common to look for in other places. A user's name or an unknown parameter may well be an
-# ordinary word that occurs elsewhere for other reasons.
+# Values shorter than this are too common to look for in other places. A user's name or an unknown parameter may well be
+# an ordinary word that occurs elsewhere for other reasons.
 _LEAST: Final = 6
 _LEAST_SEARCHED: Final = {"user": 1 << 30, "private": 1 << 30, "signed": 16}
 

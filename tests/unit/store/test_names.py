@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from imagestore.digest import Digest
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node, python_image
 
@@ -59,11 +61,16 @@ def test_status_by_repository_digest(here: Node, which: str) -> None:
         here.store.get(f"registry.example/other@{digest}")
 
 
-def test_an_ambiguous_beginning_of_an_id_is_refused(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    records = here.store.metadata.find_images()
-    monkeypatch.setattr(here.store.metadata, "find_images", lambda **_: records)
+def test_an_ambiguous_beginning_of_an_id_is_refused(here: Node) -> None:
+    record = here.store.get(PYTHON).record
+    for end in "01":
+        twin = replace(record, reference=f"registry.example/twin:{end}", image_id=Digest("sha256", "f" * 63 + end))
+        here.store.metadata.put_image(twin, {})
     with pytest.raises(InvalidInputError, match="fits 2 images"):
-        here.store.get("abcd")
+        here.store.get("f" * 12)
+    with pytest.raises(InvalidInputError, match="fits 2 images"):
+        here.store.remove("f" * 63)
+    assert here.store.get("f" * 63 + "1").reference == "registry.example/twin:1"
 
 
 def test_removal_by_name_means_the_default_handlers_image_with_all_its_tags(here: Node) -> None:

@@ -1,0 +1,184 @@
+"""``imagestore match``: entries down, runtime handlers across, and under it the reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagestore import platforms
+from imagestore.cli import describe, render
+from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.failure import ExitStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.config import HandlerPlatform
+    from imagestore.documents.select import Selection, Verdict
+
+_MARKS = {0: "CHOSEN", 1: "2nd", 2: "3rd"}
+
+
+@click.command()
+@click.argument("reference", required=False)
+@click.option("--runtime-handler", "handlers", metavar="H", multiple=True, help="Only this handler; may be repeated.")
+@click.option(
+    "--index",
+    "index_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Judge the image index (or manifest) in FILE instead of asking a registry; - reads standard input.",
+)
+@click.option("--offline", is_flag=True, help="Use only what the store has.")
+@click.option("--host", metavar="P", help="Pretend to be a node of this platform, e.g. 'windows(10.0.20348)/amd64'.")
+@output_option
+@click.pass_context
+@pass_app
+def match(
+    app: App,
+    ctx: click.Context,
+    reference: str | None,
+    handlers: tuple[str, ...],
+    index_file: Path | None,
+    offline: bool,
+    host: str | None,
+    output: str,
+) -> None:
+    """Show which manifest each runtime handler would get, and why not the others.
+
+    Nothing is stored and no layer is fetched. The exit status is 4 when a handler named with --runtime-handler, or
+    every handler, would get nothing.
+    """
+    if (reference is None) == (index_file is None):
+        raise click.UsageError("give either a REFERENCE or --index FILE")
+    from imagestore.pull.choice import wanted_platforms
+
+    if host is not None:
+        app.host = platforms.parse(host)
+    wanted = wanted_platforms(app.config, handlers or None, host=app.host)
+    if index_file is not None:
+        selections = _from_file(app, index_file, wanted)
+        title = str(index_file)
+    else:
+        assert reference is not None
+        selections = app.store.match(reference, runtime_handlers=handlers or None, offline=offline)
+        title = reference
+    if output == "json":
+        render.dump_json(_as_json(title, selections, wanted))
+    else:
+        _print_matrix(selections)
+        for name, selection in selections.items():
+            _print_reasons(name, selection, wanted[name])
+    unmatched = [name for name, selection in selections.items() if selection.chosen is None]
+    if unmatched and (handlers or len(unmatched) == len(selections)):
+        ctx.exit(ExitStatus.NO_MATCH)
+
+
+def _from_file(app: App, path: Path, wanted: Mapping[str, HandlerPlatform]) -> dict[str, Selection]:
+    from imagestore.cancel import CancelToken
+    from imagestore.pull.choice import match_handlers, target_of
+    from imagestore.pull.sources import Documents
+
+    raw = _read(path)
+    content = app.store.content if app.root.is_dir() else None
+    documents = Documents(content, None, None, CancelToken())
+    target = target_of(raw, what=str(path))
+    documents.remember(target, raw)
+    return match_handlers(target, documents, wanted)
+
+
+def _read(path: Path) -> bytes:
+    from imagestore.documents.decode import MAX_DOCUMENT_BYTES
+
+    try:
+        with click.open_file(str(path), "rb") as file:
+            raw: bytes = file.read(MAX_DOCUMENT_BYTES + 1)
+    except OSError as error:
+        raise click.UsageError(f"--index {path}: {error.strerror}") from error
+    return raw
+
+
+def _print_matrix(selections: Mapping[str, Selection]) -> None:
+    names = list(selections)
+    first = selections[names[0]].verdicts
+    platform_of = {verdict.position: _shown_platform(verdict) for verdict in first}
+    by_position = {
+        name: {verdict.position: verdict for verdict in selection.verdicts} for name, selection in selections.items()
+    }
+    positions = sorted({position for verdicts in by_position.values() for position in verdicts})
+    rows = []
+    for position in positions:
+        known = [by_position[name].get(position) for name in names]
+        some = next(verdict for verdict in known if verdict is not None)
+        platform = platform_of.get(position) or _shown_platform(some)
+        cells = ["-" if verdict is None else _cell(verdict) for verdict in known]
+        rows.append((_number(position), platform, some.descriptor.digest.short, *cells))
+    render.table(("ENTRY", "PLATFORM", "DIGEST", *(name.upper() for name in names)), rows)
+
+
+def _print_reasons(name: str, selection: Selection, wanted: HandlerPlatform) -> None:
+    origins = sorted(set(wanted.origin.values()))
+    print(f"\n{render.printable(name)} wants {selection.wanted} (from {render.printable(', '.join(origins))})")
+    if selection.chosen is not None:
+        print(f"  takes entry {_line(selection.chosen)}")
+        if selection.runner_up is not None:
+            print(f"  next would be {_line(selection.runner_up)}")
+    else:
+        print("  takes nothing")
+    refused: dict[str, list[str]] = {}
+    for verdict in selection.verdicts:
+        if verdict.rank is None:
+            refused.setdefault(verdict.reason, []).append(_number(verdict.position))
+    for reason, numbers in refused.items():
+        print(f"  not {', '.join(numbers)}: {render.printable(reason)}")
+    if selection.hint:
+        print(f"  hint: {render.printable(selection.hint)}")
+
+
+def _line(verdict: Verdict) -> str:
+    return f"{_number(verdict.position)}: {render.printable(verdict.reason)}"
+
+
+def _cell(verdict: Verdict) -> str:
+    return str(verdict.rule) if verdict.rank is None else _MARKS.get(verdict.rank, f"{verdict.rank + 1}th")
+
+
+def _number(position: tuple[int, ...]) -> str:
+    return ".".join(str(number) for number in position) or "-"
+
+
+def _shown_platform(verdict: Verdict) -> str:
+    return "none stated" if verdict.platform is None else platforms.format_all(verdict.platform)
+
+
+def _as_json(title: str, selections: Mapping[str, Selection], wanted: Mapping[str, HandlerPlatform]) -> dict[str, Any]:
+    return {
+        "image": title,
+        "handlers": [
+            {
+                "runtimeHandler": name,
+                "wantedPlatform": selection.wanted,
+                "origin": dict(wanted[name].origin),
+                "declared": wanted[name].is_declared,
+                "chosen": None if selection.chosen is None else _verdict_json(selection.chosen),
+                "runnerUp": None if selection.runner_up is None else _verdict_json(selection.runner_up),
+                "entries": [_verdict_json(verdict) for verdict in selection.verdicts],
+                "hint": selection.hint,
+            }
+            for name, selection in selections.items()
+        ],
+    }
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "position": list(verdict.position),
+        "descriptor": describe.descriptor(verdict.descriptor),
+        "platform": None if verdict.platform is None else describe.platform(verdict.platform),
+        "accepted": verdict.accepted,
+        "rank": verdict.rank,
+        "rule": str(verdict.rule),
+        "reason": verdict.reason,
+    }

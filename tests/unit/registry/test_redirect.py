@@ -1,0 +1,252 @@
+"""Redirects: what is followed, and what stays with the registry (pitfall rows 2, 3, 7, 21)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from imagestore.config.hosts import ConnectionSettings
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.errors import AuthenticationError, ProtocolError, RegistryUnavailableError
+from imagestore.reference import Reference
+from imagestore.registry.endpoints import Endpoint
+from imagestore.registry.urls import origin_of
+
+REFERENCE = Reference.parse("registry.example/team/app:1")
+CONTENT = b"layer bytes"
+LAYER = Descriptor("application/vnd.oci.image.layer.v1.tar+gzip", Digest.of(CONTENT), len(CONTENT))
+FIRST = f"https://registry.example/v2/team/app/blobs/{LAYER.digest}"
+STORAGE = "https://storage.example/bucket/blob?X-Signature=very-secret"
+MakeBench = Callable[..., Any]
+
+
+class OneEndpoint:
+    """The registry with a configured header."""
+
+    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+        base = f"https://{host}/v2"
+        return (
+            Endpoint(
+                base, origin_of(base), host, is_upstream=True, headers=(("X-Team", "secret-team"), ("Cookie", "a=b"))
+            ),
+        )
+
+
+class Web:
+    """Answers by URL, and a ledger of every request."""
+
+    def __init__(self, **by_url: Any) -> None:
+        self.answers: dict[str, list[httpx.Response]] = {}
+        self.ledger: list[httpx.Request] = []
+
+    def on(self, url: str, *answers: httpx.Response) -> Web:
+        self.answers[url] = list(answers)
+        return self
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.ledger.append(request)
+        answers = self.answers[str(request.url)]
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    def hosts(self) -> list[str]:
+        return [request.url.host for request in self.ledger]
+
+
+def to(location: str, status: int = 307) -> httpx.Response:
+    return httpx.Response(status, headers={"Location": location})
+
+
+GOOD = httpx.Response(200, content=CONTENT)
+
+
+@pytest.fixture
+def bench(make_bench: MakeBench, authenticator: Any) -> Callable[[Web], Any]:
+    authenticator.known = "Bearer registry-token"
+    return lambda web: make_bench(web, endpoints=OneEndpoint(), authenticators=lambda endpoint: authenticator)
+
+
+def read(bench: Any, offset: int = 0) -> bytes:
+    with bench.client.blob(REFERENCE, LAYER, offset=offset, cancel=bench.cancel) as stream:
+        return b"".join(stream)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_every_kind_of_redirect_is_followed(bench: Any, status: int) -> None:
+    web = Web().on(FIRST, to(STORAGE, status)).on(STORAGE, GOOD)
+    assert read(bench(web)) == CONTENT
+    assert [request.method for request in web.ledger] == ["GET", "GET"]
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        "https://storage.example/blob",
+        "https://registry.example:8443/blob",
+        "https://registry.example.evil.example/blob",
+        "https://sub.registry.example/blob",
+    ],
+)
+def test_nothing_made_for_the_registry_goes_to_another_origin(bench: Any, elsewhere: str) -> None:
+    web = Web().on(FIRST, to(elsewhere)).on(elsewhere, GOOD)
+    read(bench(web), offset=0)
+    first, second = web.ledger
+    assert first.headers["Authorization"] == "Bearer registry-token"
+    assert first.headers["X-Team"] == "secret-team"
+    for name in ("Authorization", "Cookie", "X-Team"):
+        assert name not in second.headers
+
+
+def test_a_redirect_within_the_origin_keeps_the_authorization(bench: Any) -> None:
+    web = Web().on(FIRST, to("/elsewhere")).on("https://registry.example/elsewhere", GOOD)
+    read(bench(web))
+    assert web.ledger[1].headers["Authorization"] == "Bearer registry-token"
+
+
+def test_secrets_are_not_put_back_when_a_redirect_returns(bench: Any) -> None:
+    back = "https://registry.example/back"
+    web = Web().on(FIRST, to(STORAGE)).on(STORAGE, to(back)).on(back, GOOD)
+    read(bench(web))
+    assert "Authorization" not in web.ledger[2].headers
+    assert "X-Team" not in web.ledger[2].headers
+
+
+def test_range_goes_along(bench: Any) -> None:
+    partial = httpx.Response(
+        206, headers={"Content-Range": f"bytes 3-{len(CONTENT) - 1}/{len(CONTENT)}"}, content=CONTENT[3:]
+    )
+    web = Web().on(FIRST, to(STORAGE)).on(STORAGE, partial)
+    assert read(bench(web), offset=3) == CONTENT[3:]
+    assert web.ledger[1].headers["Range"] == "bytes=3-"
+    assert web.ledger[1].headers["Accept-Encoding"] == "identity"
+
+
+def hops(count: int) -> Web:
+    web = Web().on(FIRST, to("https://h1.example/"))
+    for number in range(1, count):
+        web.on(f"https://h{number}.example/", to(f"https://h{number + 1}.example/"))
+    return web.on(f"https://h{count}.example/", GOOD)
+
+
+def test_five_hops_are_followed_and_the_sixth_is_not(bench: Any) -> None:
+    assert read(bench(hops(5))) == CONTENT
+    with pytest.raises(ProtocolError, match="more than 5 times"):
+        read(bench(hops(6)))
+
+
+def test_a_circle_is_refused(bench: Any) -> None:
+    web = Web().on(FIRST, to(STORAGE)).on(STORAGE, to(FIRST))
+    with pytest.raises(ProtocolError, match="circle"):
+        read(bench(web))
+    assert len(web.ledger) == 2
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "http://registry.example/plain",
+        "http://storage.example/plain",
+        "ftp://storage.example/x",
+        "file:///etc/passwd",
+        "https://user:pass@storage.example/x",
+        "https://",
+        "https://[::1/x",
+        "https://storage.example:99999/x",
+        "https://storage.example:0/x",
+        "https://stor age.example/x",
+        "https://storage.exämple/x",
+        "https://storage.example\\@evil.example/x",
+        "https://%65vil.example/x",
+        "//",
+        "",
+        "https://storage.example/" + "x" * 9000,
+    ],
+)
+def test_an_unsafe_target_is_refused_and_never_asked(bench: Any, location: str) -> None:
+    web = Web().on(FIRST, to(location))
+    with pytest.raises(ProtocolError) as raised:
+        read(bench(web))
+    assert "pass" not in str(raised.value)
+    assert len(web.ledger) == 1
+
+
+def test_relative_targets_are_resolved_and_fragments_dropped(bench: Any) -> None:
+    web = Web().on(FIRST, to("../../x?y=1#part")).on("https://registry.example/v2/team/x?y=1", GOOD)
+    assert read(bench(web)) == CONTENT
+
+
+@pytest.mark.parametrize("status", [400, 401, 403])
+def test_an_expired_signature_gets_a_new_one_from_the_registry(bench: Any, status: int) -> None:
+    fresh = STORAGE + "-2"
+    web = Web().on(FIRST, to(STORAGE), to(fresh)).on(STORAGE, httpx.Response(status)).on(fresh, GOOD)
+    assert read(bench(web)) == CONTENT
+    assert web.hosts() == ["registry.example", "storage.example"] * 2
+
+
+def test_another_origins_challenge_is_not_answered(bench: Any, authenticator: Any) -> None:
+    challenge = httpx.Response(401, headers={"WWW-Authenticate": 'Basic realm="give me"'})
+    web = Web().on(FIRST, to(STORAGE)).on(STORAGE, challenge)
+    with pytest.raises(AuthenticationError) as raised:
+        read(bench(web))
+    assert authenticator.asked == []
+    assert "very-secret" not in str(raised.value)
+
+
+def test_a_signed_url_is_not_shown_when_storage_fails(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    web = Web().on(FIRST, to(STORAGE)).on(STORAGE, httpx.Response(500))
+    with pytest.raises(RegistryUnavailableError, match=r"storage\.example answered 500") as raised:
+        read(bench(web))
+    assert "very-secret" not in str(raised.value) + caplog.text
+
+
+def test_a_client_certificate_and_skipped_checks_stay_with_their_host() -> None:
+    from imagestore.registry.tls import settings_towards
+
+    settings = ConnectionSettings(ca_files=("ca.pem",), client_pairs=(("c.pem", "k.pem"),), skip_verify=True)
+    home = origin_of("https://registry.example")
+    assert settings_towards(home, home=home, settings=settings) == settings
+    assert settings_towards(origin_of("https://registry.example:8443"), home=home, settings=settings) == (
+        ConnectionSettings(ca_files=("ca.pem",), skip_verify=True)
+    )
+    assert settings_towards(origin_of("https://storage.example"), home=home, settings=settings) == (
+        ConnectionSettings(ca_files=("ca.pem",))
+    )
+
+
+class TestChallenges:
+    """401 from the registry itself."""
+
+    @pytest.fixture
+    def web(self) -> Web:
+        return Web()
+
+    @staticmethod
+    def refused(challenge: str) -> httpx.Response:
+        return httpx.Response(
+            401, headers={"WWW-Authenticate": challenge}, json={"errors": [{"code": "UNAUTHORIZED"}]}
+        )
+
+    def test_a_challenge_is_answered_once_and_the_answer_sent(self, bench: Any, web: Web, authenticator: Any) -> None:
+        authenticator.answers = ["Bearer new"]
+        web.on(FIRST, self.refused("Bearer a"), GOOD)
+        assert read(bench(web)) == CONTENT
+        assert web.ledger[1].headers["Authorization"] == "Bearer new"
+        assert authenticator.asked == [("https://registry.example", "team/app", ("Bearer a",))]
+
+    def test_the_same_challenge_again_is_final(self, bench: Any, web: Web, authenticator: Any) -> None:
+        authenticator.answers = ["Bearer new", "Bearer newer"]
+        web.on(FIRST, self.refused("Bearer a"))
+        with pytest.raises(AuthenticationError, match="401: UNAUTHORIZED"):
+            read(bench(web))
+        assert len(web.ledger) == 2
+
+    def test_another_challenge_is_answered_but_not_for_ever(self, bench: Any, web: Web, authenticator: Any) -> None:
+        authenticator.answers = [f"Bearer {number}" for number in range(10)]
+        web.on(FIRST, *(self.refused(f"Bearer scope={number}") for number in range(10)))
+        with pytest.raises(AuthenticationError):
+            read(bench(web))
+        assert len(web.ledger) == 4

@@ -1,0 +1,197 @@
+"""When a request is tried again, and after how long."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagestore.cancel import CancelToken
+from imagestore.errors import (
+    AccessDeniedError,
+    ProtocolError,
+    RateLimitedError,
+    RegistryUnavailableError,
+)
+from imagestore.observe import Waiting
+from imagestore.reference import Reference
+from imagestore.registry.policy import TransferPolicy
+from imagestore.registry.retry import backoff_seconds, is_transient, parse_retry_after
+
+REFERENCE = Reference.parse("registry.example/team/app:1")
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+GOOD = {"Content-Type": MANIFEST, "Content-Length": "9", "Docker-Content-Digest": "sha256:" + "a" * 64}
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+MakeBench = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("0", 0.0),
+        (" 7 ", 7.0),
+        ("Thu, 01 Jan 2026 00:00:30 GMT", 30.0),
+        ("Thu, 01 Jan 2026 00:00:30 -0000", 30.0),
+        ("Wed, 31 Dec 2025 23:59:00 GMT", 0.0),
+        ("-1", None),
+        ("1.5", None),
+        ("٣", None),
+        ("soon", None),
+        ("", None),
+        ("9" * 30, None),
+    ],
+)
+def test_retry_after_in_both_forms(value: str, seconds: float | None) -> None:
+    assert parse_retry_after(value, NOW) == seconds
+
+
+@given(st.text(max_size=40))
+def test_any_retry_after_is_read_or_ignored(value: str) -> None:
+    seconds = parse_retry_after(value, NOW)
+    assert seconds is None or seconds >= 0
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
+def test_backoff_stays_within_its_bounds(retry: int, chance: float) -> None:
+    policy = TransferPolicy()
+    bound = min(policy.longest_backoff_seconds, policy.first_backoff_seconds * 2 ** min(retry - 1, 20))
+    assert 0 <= backoff_seconds(policy, retry, chance) <= bound
+
+
+def _tls_refused() -> RegistryUnavailableError:
+    error = RegistryUnavailableError("no TLS connection")
+    error.__cause__ = ssl.SSLCertVerificationError("bad")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RegistryUnavailableError("reset"), True),
+        (RateLimitedError("slow down"), True),
+        (ProtocolError("nonsense"), False),
+        (AccessDeniedError("no"), False),
+        (_tls_refused(), False),
+    ],
+)
+def test_only_what_time_can_mend_is_transient(error: RegistryUnavailableError, expected: bool) -> None:
+    assert is_transient(error) is expected
+
+
+def script(*answers: httpx.Response | Exception) -> tuple[Callable[[httpx.Request], httpx.Response], list[str]]:
+    left, methods = list(answers), []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        methods.append(request.method)
+        found = left.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return answer, methods
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_passing_failure_is_tried_again_with_growing_waits(make_bench: MakeBench, status: int) -> None:
+    answer, methods = script(*(httpx.Response(status) for _ in range(4)), httpx.Response(200, headers=GOOD))
+    bench = make_bench(answer)
+    assert bench.client.resolve(REFERENCE, cancel=bench.cancel).size == 9
+    assert methods == ["HEAD"] * 5
+    assert bench.time.slept == [0.1, 0.2, 0.4, 0.8]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        httpx.ConnectError("refused"),
+        httpx.ConnectTimeout("slow"),
+        httpx.ReadTimeout("slow"),
+        httpx.ReadError("reset"),
+        httpx.RemoteProtocolError("hung up"),
+        httpx.ProxyError("bad gateway"),
+        OSError("network is down"),
+    ],
+)
+def test_a_broken_connection_is_tried_again(make_bench: MakeBench, failure: Exception) -> None:
+    answer, _ = script(failure, httpx.Response(200, headers=GOOD))
+    bench = make_bench(answer)
+    assert bench.client.resolve(REFERENCE, cancel=bench.cancel).size == 9
+
+
+def test_tries_end_after_the_fifth(make_bench: MakeBench) -> None:
+    answer, methods = script(*(httpx.Response(503) for _ in range(5)))
+    bench = make_bench(answer)
+    with pytest.raises(RegistryUnavailableError) as raised:
+        bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    assert raised.value.status == 503
+    assert len(methods) == 5
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 405, 406, 410, 451, 501, 505])
+def test_a_final_refusal_is_not_repeated(make_bench: MakeBench, status: int) -> None:
+    answer, methods = script(httpx.Response(status), httpx.Response(status))
+    bench = make_bench(answer)
+    with pytest.raises(Exception, match=str(status)):
+        bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    assert methods == ["HEAD", "GET"]
+    assert bench.time.slept == []
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("value", ["20", "Thu, 01 Jan 2026 00:00:20 GMT"])
+def test_retry_after_is_waited_for_and_shown(make_bench: MakeBench, status: int, value: str) -> None:
+    answer, _ = script(httpx.Response(status, headers={"Retry-After": value}), httpx.Response(200, headers=GOOD))
+    bench = make_bench(answer)
+    bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    assert bench.time.slept == [pytest.approx(20.1)]
+    (waiting,) = [event for event in bench.events if isinstance(event, Waiting)]
+    assert waiting.host == "registry.example"
+    assert str(status) in waiting.reason
+
+
+def test_a_wait_longer_than_the_limit_fails_at_once_and_says_how_long(make_bench: MakeBench) -> None:
+    answer, methods = script(httpx.Response(429, headers={"Retry-After": "3600"}))
+    bench = make_bench(answer)
+    with pytest.raises(RateLimitedError, match="429") as raised:
+        bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    assert raised.value.retry_after == 3600
+    assert "3600 s" in raised.value.hint
+    assert len(methods) == 1
+
+
+def test_a_wait_beyond_the_deadline_fails_at_once(make_bench: MakeBench) -> None:
+    answer, methods = script(httpx.Response(429, headers={"Retry-After": "30"}))
+    bench = make_bench(answer)
+    with pytest.raises(RateLimitedError):
+        bench.client.resolve(REFERENCE, cancel=CancelToken(deadline_seconds=5))
+    assert len(methods) == 1
+
+
+def test_one_requests_rate_limit_holds_back_the_next(make_bench: MakeBench) -> None:
+    answer, _ = script(
+        httpx.Response(429, headers={"Retry-After": "100"}),
+        httpx.Response(200, headers=GOOD),
+    )
+    bench = make_bench(answer, policy=TransferPolicy(attempts=2))
+    bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    slept = sum(bench.time.slept)
+    assert slept == pytest.approx(100.1)
+
+
+def test_retries_of_one_operation_are_counted_together(make_bench: MakeBench) -> None:
+    answer, methods = script(*(httpx.Response(503) for _ in range(9)))
+    bench = make_bench(answer, policy=TransferPolicy(total_retries=3))
+    for _ in range(2):
+        with pytest.raises(RegistryUnavailableError):
+            bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    # Three retries for the first, none for the second; another operation has its own.
+    assert len(methods) == 5
+    with pytest.raises(RegistryUnavailableError):
+        bench.client.resolve(REFERENCE, cancel=CancelToken())
+    assert len(methods) == 9
