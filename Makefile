@@ -22,11 +22,11 @@ $(VENV)/ready: requirements.lock pyproject.toml
 	@touch $@
 
 demo: $(VENV)/ready
-	$(BIN)/python -m imagestore.testing.demo
+	$(BIN)/python examples/demo.py
 
 lint: $(VENV)/ready
-	$(BIN)/ruff check imagestore tests benchmarks
-	$(BIN)/ruff format --check imagestore tests benchmarks
+	$(BIN)/ruff check imagestore tests benchmarks examples
+	$(BIN)/ruff format --check imagestore tests benchmarks examples
 	$(BIN)/lint-imports --no-cache
 
 types: $(VENV)/ready
@@ -40,8 +40,8 @@ integration: $(VENV)/ready
 	$(BIN)/pytest tests/integration -m integration
 
 format: $(VENV)/ready
-	$(BIN)/ruff check --fix imagestore tests benchmarks
-	$(BIN)/ruff format imagestore tests benchmarks
+	$(BIN)/ruff check --fix imagestore tests benchmarks examples
+	$(BIN)/ruff format imagestore tests benchmarks examples
 
 lock: $(VENV)/ready
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \

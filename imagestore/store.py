@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from imagestore.observe import Observer
     from imagestore.platforms import Platform
     from imagestore.registry.client import RegistryClient
+    from imagestore.registry.credentials.model import CredentialLookup
 
 
 class ImageStore:
@@ -42,7 +43,8 @@ class ImageStore:
         root: the store's folder; made (readable by its owner only) when missing.
         config: runtime handlers and their platforms; without one there is a single, default handler.
         host: the node's platform; detected by default.
-        registry: asked for images; by default a client that follows the registry's rules, made at the first pull.
+        credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
+        registry: asked for images; by default a client made at the first pull.
         clock: seconds since 1970.
 
     Raises:
@@ -55,6 +57,7 @@ class ImageStore:
         *,
         config: Config | None = None,
         host: Platform | None = None,
+        credentials: CredentialLookup | None = None,
         registry: RegistryClient | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -62,6 +65,7 @@ class ImageStore:
         self.host = host or platforms.host.detect()
         self.config = config or configuration.default(self.host)
         self._clock = clock
+        self._credentials = credentials
         self._registry = registry
         self._own_registry: RegistryClient | None = None
         self._lock = threading.Lock()
@@ -237,7 +241,7 @@ class ImageStore:
             if self._own_registry is None:
                 from imagestore.registry.connect import connect
 
-                self._own_registry = connect()
+                self._own_registry = connect(credentials=self._credentials)
             return self._own_registry
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from imagestore.config import Config
     from imagestore.platforms import Platform
+    from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.store import ImageStore
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -49,10 +50,12 @@ class App:
     Attributes:
         given_root: --root, or None.
         given_config: --config, or None.
+        credentials: used instead of stored logins, or None.
     """
 
     given_root: Path | None = None
     given_config: Path | None = None
+    credentials: CredentialLookup | None = None
     _opened: list[ImageStore] = field(default_factory=list)
 
     @functools.cached_property
@@ -85,7 +88,7 @@ class App:
         """The store, opened when first needed and closed when the command ends."""
         from imagestore.store import ImageStore
 
-        opened = ImageStore(self.root, config=self.config, host=self.host)
+        opened = ImageStore(self.root, config=self.config, host=self.host, credentials=self.credentials)
         self._opened.append(opened)
         return opened
 

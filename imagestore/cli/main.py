@@ -26,6 +26,9 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "rmi": ("imagestore.cli.images", "rmi", "Remove images; 'gc' then frees their bytes."),
     "gc": ("imagestore.cli.collect", "gc", "Free the content that no image and no lease needs."),
     "match": ("imagestore.cli.match", "match", "Show which manifest each runtime handler would get, and why."),
+    "login": ("imagestore.cli.auth", "login", "Check credentials at a registry and keep them."),
+    "logout": ("imagestore.cli.auth", "logout", "Forget the credentials of a registry."),
+    "auth": ("imagestore.cli.auth", "auth", "Show how registries are authenticated to."),
     "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
 }
 

@@ -119,8 +119,7 @@ def _print_matrix(selections: Mapping[str, Selection]) -> None:
 
 
 def _print_reasons(name: str, selection: Selection, wanted: HandlerPlatform) -> None:
-    origins = sorted(set(wanted.origin.values()))
-    print(f"\n{render.printable(name)} wants {selection.wanted} (from {render.printable(', '.join(origins))})")
+    print(f"\n{render.printable(name)} wants {selection.wanted} (from {render.printable(_origin(wanted))})")
     if selection.chosen is not None:
         print(f"  takes entry {_line(selection.chosen)}")
         if selection.runner_up is not None:
@@ -135,6 +134,15 @@ def _print_reasons(name: str, selection: Selection, wanted: HandlerPlatform) -> 
         print(f"  not {', '.join(numbers)}: {render.printable(reason)}")
     if selection.hint:
         print(f"  hint: {render.printable(selection.hint)}")
+
+
+def _origin(wanted: HandlerPlatform) -> str:
+    """Where the platform's members come from, lines of one file together."""
+    lines: dict[str, list[str]] = {}
+    for origin in wanted.origin.values():
+        place, _, line = origin.rpartition(":")
+        lines.setdefault(place or origin, []).extend([line] if place else [])
+    return "; ".join(f"{place}:{','.join(sorted(set(found)))}" if found else place for place, found in lines.items())
 
 
 def _line(verdict: Verdict) -> str:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imagestore.cli import describe, render
+from imagestore.cli import access, describe, render
+from imagestore.cli.access import access_options
 from imagestore.cli.context import App, output_option, pass_app
+from imagestore.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="What to show on standard error; auto draws bars on a terminal and prints lines elsewhere.",
 )
+@access_options
 @output_option
 @pass_app
 def pull(
@@ -45,6 +48,8 @@ def pull(
     platform: str | None,
     deadline: float | None,
     progress: str,
+    creds_stdin: bool,
+    anonymous: bool,
     output: str,
 ) -> None:
     """Fetch an image for a runtime handler (or a platform) and keep it.
@@ -57,6 +62,10 @@ def pull(
 
     if handlers and platform is not None:
         raise click.UsageError("--runtime-handler and --platform exclude each other")
+    hosts = {Reference.parse(reference).host for reference in references}
+    if creds_stdin and len(hosts) > 1:
+        raise click.UsageError(f"--creds-stdin is for one registry, but the references name {', '.join(sorted(hosts))}")
+    app.credentials = access.lookup(hosts.pop(), creds_stdin=creds_stdin, anonymous=anonymous)
     token = CancelToken(deadline)
     pulled = []
     with _cancelled_by_signals(token), shown.observer(progress) as observer:

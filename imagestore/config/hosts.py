@@ -1,22 +1,220 @@
-"""Where and how a registry host is reached: containerd's ``hosts.toml`` directories (containerd, docs/hosts.md)."""
+"""Where and how a registry host is reached: containerd's ``hosts.toml`` folders (containerd, docs/hosts.md).
+
+A folder of folders, one for each registry host: ``registry.example``; with a port ``registry.example_5000_`` or
+``registry.example:5000``; ``_default`` for all others. Inside, ``hosts.toml`` names mirrors in the order to try them
+and the registry's own ``server``, which comes last. Without that file the folder holds certificates in Docker's way.
+
+Deliberate difference: containerd logs a file it can't read and goes to the registry directly, which undoes what the
+operator wanted. Here it is an error with file and line. ``capabilities`` are enforced for every request.
+"""
 
 from __future__ import annotations
 
+import functools
+import os
+import posixpath
+import re
+import tomllib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from imagestore.config._certs import read_folder
+from imagestore.config._hosts_fields import CAPABILITIES, Fields
+from imagestore.config.connection import ConnectionSettings
+from imagestore.config.findings import Location, RefusalError, refusal
+from imagestore.config.lines import KeyLines
+from imagestore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+FILE_NAME: Final = "hosts.toml"
+#: Where containerd's CRI plugin looks unless its ``config_path`` says otherwise.
+DEFAULT_FOLDERS: Final = ("/etc/containerd/certs.d", "/etc/docker/certs.d")
+_DEFAULT: Final = "_default"
+_MAX_FILE_BYTES: Final = 1024 * 1024
+_HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+")
+_PATH: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/%-]*")
+_PORT: Final = re.compile(r"(?P<host>.*):(?P<port>[0-9]+)")
+_MEMBERS: Final = frozenset({"capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout"})
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionSettings:
-    """TLS and dialling for one host.
+class HostConfig:
+    """One place that serves a registry's repositories.
 
     Attributes:
-        ca_files: PEM files with authorities trusted beside the system's.
-        client_pairs: (certificate file, key file); the key file is empty when the certificate's file holds it too.
-        skip_verify: take any certificate; only where the operator said so.
-        dial_timeout_seconds: how long to wait for a connection; None for the default.
+        base: URL with its path, ``/v2`` included unless overridden; empty for the registry's built-in address.
+        capabilities: what it may be asked.
+        headers: sent with every request to it.
+        connection: TLS and dialling.
+        location: file and line, for people.
     """
 
-    ca_files: tuple[str, ...] = ()
-    client_pairs: tuple[tuple[str, str], ...] = ()
-    skip_verify: bool = False
-    dial_timeout_seconds: float | None = None
+    base: str = ""
+    capabilities: frozenset[str] = CAPABILITIES
+    headers: tuple[tuple[str, str], ...] = ()
+    connection: ConnectionSettings = ConnectionSettings()  # noqa: RUF009 - frozen, so it can be shared
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryHosts:
+    """What the folders say about one registry host.
+
+    Attributes:
+        mirrors: in the order to try them.
+        server: the registry itself, tried last.
+        folder: the folder that was found; empty when there is none.
+        remarks: members that nobody knows, with file and line.
+    """
+
+    mirrors: tuple[HostConfig, ...] = ()
+    server: HostConfig = HostConfig()
+    folder: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+def candidates(host: str) -> tuple[str, ...]:
+    """Names of the folders that may hold a host's configuration, the most specific first.
+
+    >>> candidates("registry.example:5000")
+    ('registry.example_5000_', 'registry.example:5000', '_default')
+    >>> candidates("docker.io")
+    ('docker.io', '_default')
+    """
+    found = _PORT.fullmatch(host)
+    ported = (f"{found['host']}_{found['port']}_",) if found is not None else ()
+    return (*ported, host, _DEFAULT)
+
+
+def find_folder(host: str, folders: Sequence[str]) -> str:
+    """The folder that holds a host's configuration; empty when there is none."""
+    for root in folders:
+        for name in candidates(host):
+            path = os.path.join(root, name)
+            if os.path.isdir(path):
+                return path
+    return ""
+
+
+def read_hosts(host: str, folders: Sequence[str]) -> RegistryHosts:
+    """Read what the folders say about a registry host.
+
+    Args:
+        host: as in a reference, with its port.
+        folders: searched in order; those that don't exist are passed over.
+
+    Raises:
+        ConfigError: names file, line and member.
+    """
+    folder = find_folder(host, folders)
+    if not folder:
+        return RegistryHosts()
+    try:
+        text = _read(os.path.join(folder, FILE_NAME))
+        if text is None or not text.strip():
+            server = HostConfig(connection=read_folder(folder), location=folder)
+            return RegistryHosts(server=server, folder=folder)
+        return _parse(text, folder)
+    except RefusalError as error:
+        raise ConfigError(str(error.finding), hint=error.finding.mend) from error
+
+
+def _read(path: str) -> str | None:
+    """The file's text; None when there is none."""
+    try:
+        with open(path, "rb") as stream:
+            raw = stream.read(_MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise refusal(Location(path, 0), "", f"can't be read: {error.strerror}") from error
+    if len(raw) > _MAX_FILE_BYTES:
+        raise refusal(Location(path, 0), "", f"is larger than the {_MAX_FILE_BYTES} bytes allowed")
+    raw = raw.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return raw.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise refusal(Location(path, line), "", "is not UTF-8", "save the file as UTF-8") from error
+
+
+def _parse(text: str, folder: str) -> RegistryHosts:
+    path = os.path.join(folder, FILE_NAME)
+    lines = KeyLines(text, path)
+    try:
+        document: dict[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        found = re.search(r"at line ([0-9]+)", str(error))
+        raise refusal(Location(path, int(found[1]) if found else None), "", f"is not TOML: {error}") from error
+    root = Fields(document, (), folder, path, lines)
+    tables = document.get("host", {})
+    if not isinstance(tables, dict):
+        raise root.refuse("host", 'expected tables named by a URL, [host."https://…"]')
+    mirrors, remarks = [], _unknown(root, _MEMBERS | {"server", "host"})
+    for url, table in tables.items():
+        if not isinstance(table, dict):
+            raise Fields(tables, ("host",), folder, path, lines).refuse(url, "expected a table")
+        fields = Fields(table, ("host", url), folder, path, lines)
+        mirrors.append(_host(fields, url, member=""))
+        remarks += _unknown(fields, _MEMBERS)
+    return RegistryHosts(tuple(mirrors), _server(root), folder, tuple(remarks))
+
+
+def _server(root: Fields) -> HostConfig:
+    url = root.text("server")
+    if url:
+        return _host(root, url, member="server")
+    # As in containerd: without a named server the root's capabilities and path rule have nothing to apply to.
+    # They are read all the same, so that a mistake in them is reported.
+    root.capabilities()
+    root.flag("override_path")
+    return HostConfig(headers=root.headers(), connection=root.connection(), location=root.file)
+
+
+def _host(fields: Fields, url: str, *, member: str) -> HostConfig:
+    line = fields.lines.find((*fields.path, member) if member else fields.path)
+    return HostConfig(
+        base_url(url, override_path=fields.flag("override_path"), refuse=functools.partial(fields.refuse, member)),
+        fields.capabilities(),
+        fields.headers(),
+        fields.connection(),
+        str(Location(fields.file, line)),
+    )
+
+
+def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception]) -> str:
+    """A host's URL with its path as containerd completes it, without a slash at the end.
+
+    Args:
+        url: as configured; https when it names no scheme.
+        override_path: take the path as it stands.
+        refuse: makes the error from a text, and perhaps a mend.
+    """
+    try:
+        parts = urlsplit(url if "://" in url else f"https://{url}")
+        port = parts.port
+    except ValueError as error:
+        raise refuse(f"expected a URL: {error}") from error
+    host = parts.hostname or ""
+    if parts.scheme not in {"http", "https"} or not _HOST.fullmatch(host) or port == 0:
+        raise refuse("expected an http or https URL with a host")
+    if "@" in parts.netloc:
+        raise refuse("a URL with a login in it is not allowed", "log in to the host instead")
+    if parts.query or parts.fragment or not _PATH.fullmatch(parts.path):
+        raise refuse("expected a URL of host and path only")
+    path = posixpath.normpath(parts.path).strip("/.") if parts.path else ""
+    if not override_path and not f"/{path}".endswith("/v2"):
+        path = f"{path}/v2".lstrip("/")
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{shown}" + (f":{port}" if port is not None else "") + (f"/{path}" if path else "")
+
+
+def _unknown(fields: Fields, known: frozenset[str]) -> list[str]:
+    return [
+        str(fields.refuse(name, "is not known, and has no effect").finding)
+        for name in fields.table
+        if name not in known
+    ]

@@ -7,7 +7,7 @@ the wrong type is an error, since containerd doesn't start with it either.
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from imagestore.config.findings import Finding, Location, Severity, dotted, show
 from imagestore.config.known import Kind
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.config.tree import Path
+
+
+#: Unknown keys of one table that are named; a table with more was never meant for us.
+_MAX_UNKNOWN: Final = 50
 
 
 class Section:
@@ -52,25 +56,30 @@ class Section:
 
     def _checked(self, table: Table, known: Mapping[str, Kind]) -> Table:
         checked: Table = {}
+        unknown: Table = {}
         for name, entry in table.items():
             kind = known.get(name)
             if kind is None:
-                self._unknown(name, known)
+                unknown[name] = entry
             elif not is_kind(entry, kind):
                 value = entry.value
                 came = "a table" if isinstance(value, dict) else show(value)
                 self.report(Severity.ERROR, name, f"expected {kind.value}, got {came}", "", entry.location)
                 continue
             checked[name] = entry
+        self._report_unknown(unknown, known)
         return checked
 
-    def _unknown(self, name: str, known: Mapping[str, Kind]) -> None:
+    def _report_unknown(self, unknown: Table, known: Mapping[str, Kind]) -> None:
         by_lower = {candidate.lower(): candidate for candidate in known}
-        near = difflib.get_close_matches(name[:64].lower(), by_lower, n=1, cutoff=0.8)
-        mend = f"did you mean {by_lower[near[0]]}?" if near else "remove it if nothing else reads it"
-        entries = {key.lower(): entry for key, entry in self.table.items()}
-        location = entries[name.lower()].location if name.lower() in entries else self.location
-        self.report(Severity.WARNING, name, "is not a known key; it is kept and not used", mend, location)
+        for number, (name, entry) in enumerate(unknown.items()):
+            if number == _MAX_UNKNOWN:
+                text = f"has {len(unknown) - number} unknown keys more"
+                self.report(Severity.WARNING, "", text, "", entry.location)
+                return
+            near = difflib.get_close_matches(name[:64].lower(), by_lower, n=1, cutoff=0.8)
+            mend = f"did you mean {by_lower[near[0]]}?" if near else "remove it if nothing else reads it"
+            self.report(Severity.WARNING, name, "is not a known key; it is kept and not used", mend, entry.location)
 
     def report(
         self, severity: Severity, name: str, text: str, mend: str = "", location: Location | None = None

@@ -173,6 +173,9 @@ class _Search:
         self._silent: list[_Position] = []
         self._opened: set[Digest] = set()
         self._count = 0
+        # Large indexes repeat their platforms and media types; each is judged once.
+        self._known: dict[Platform, Explanation] = {}
+        self._kinds: dict[str, Kind] = {}
 
     def judge(self, index: Index, above: _Position) -> None:
         """Judge the entries of an index, and of the indexes in it that state a fitting platform."""
@@ -181,13 +184,16 @@ class _Search:
             raise DocumentError("index", [f"lists more than {MAX_ENTRIES} entries, indexes inside it included"])
         for number, entry in enumerate(index.manifests):
             position = (*above, number)
-            verdict = _judge(entry, position, self._matcher)
-            if entry.kind is Kind.INDEX and verdict.accepted:
+            kind = self._kinds.get(entry.media_type)
+            if kind is None:
+                kind = self._kinds[entry.media_type] = entry.kind
+            verdict = self._judge(entry, kind, position)
+            if kind is Kind.INDEX and verdict.accepted:
                 self._open(entry, position)
                 continue
             self.verdicts[position] = verdict
             if verdict.rule == RULE_NOT_NEEDED:
-                if entry.kind is Kind.INDEX:
+                if kind is Kind.INDEX:
                     self._closed[position] = entry
                 else:
                     self._silent.append(position)
@@ -232,6 +238,24 @@ class _Search:
                 reason = f"states no platform; {what}, since another entry fits"
                 self.verdicts[position] = dataclasses.replace(verdict, reason=reason)
 
+    def _judge(self, entry: Descriptor, kind: Kind, position: _Position) -> Verdict:
+        platform = entry.platform
+        if entry.is_attestation:
+            reason = "describes how another entry was built and never runs"
+            return Verdict(entry, platform, position, False, RULE_ATTESTATION, reason)
+        if kind is not Kind.MANIFEST and kind is not Kind.INDEX:
+            reason = f"media type {entry.media_type[:100]!r} is neither an image manifest nor an index"
+            return Verdict(entry, platform, position, False, RULE_MEDIA_TYPE, reason)
+        if platform is None:
+            return Verdict(entry, None, position, False, RULE_NOT_NEEDED, "")
+        if _UNKNOWN in (platform.os.lower(), platform.architecture.lower()):
+            reason = f"platform {format_all(platform)[:100]} is no platform that can run"
+            return Verdict(entry, platform, position, False, RULE_UNKNOWN_PLATFORM, reason)
+        found = self._known.get(platform)
+        if found is None:
+            found = self._known[platform] = self._matcher.explain(platform)
+        return Verdict(entry, platform, position, found.matched, found.rule, found.reason)
+
     def _open(self, entry: Descriptor, position: _Position) -> None:
         path = "$" + "".join(f".manifests[{number}]" for number in position)
         if len(position) >= MAX_DEPTH:
@@ -244,34 +268,14 @@ class _Search:
         self.judge(self._source.index(entry), position)
 
 
-def _judge(entry: Descriptor, position: _Position, matcher: Matcher) -> Verdict:
-    platform = entry.platform
-    if entry.is_attestation:
-        reason = "describes how another entry was built and never runs"
-        return Verdict(entry, platform, position, False, RULE_ATTESTATION, reason)
-    if entry.kind not in (Kind.MANIFEST, Kind.INDEX):
-        reason = f"media type {entry.media_type[:100]!r} is neither an image manifest nor an index"
-        return Verdict(entry, platform, position, False, RULE_MEDIA_TYPE, reason)
-    if platform is None:
-        return Verdict(entry, None, position, False, RULE_NOT_NEEDED, "")
-    if _UNKNOWN in (platform.os.lower(), platform.architecture.lower()):
-        reason = f"platform {format_all(platform)[:100]} is no platform that can run"
-        return Verdict(entry, platform, position, False, RULE_UNKNOWN_PLATFORM, reason)
-    return _explained(entry, platform, position, matcher.explain(platform))
-
-
 def _by_config(verdict: Verdict, platform: Platform | None, matcher: Matcher) -> Verdict:
     if platform is None:
         reason = "has no image config, so there is no platform to judge it by"
         return dataclasses.replace(verdict, rule=RULE_NO_IMAGE_CONFIG, reason=reason)
     found = matcher.explain(platform)
-    return _explained(verdict.descriptor, platform, verdict.position, found, prefix="by its config: ")
-
-
-def _explained(
-    entry: Descriptor, platform: Platform, position: _Position, found: Explanation, *, prefix: str = ""
-) -> Verdict:
-    return Verdict(entry, platform, position, found.matched, found.rule, prefix + found.reason)
+    return Verdict(
+        verdict.descriptor, platform, verdict.position, found.matched, found.rule, f"by its config: {found.reason}"
+    )
 
 
 def _is_never_chosen(verdict: Verdict) -> bool:

@@ -68,7 +68,11 @@ class BaseMatcher:
 
     def match(self, platform: Platform, /) -> bool:
         """Whether the platform fits one of the wanted ones."""
-        return any(requirement.position(platform) is not None for requirement in self._requirements)
+        # a loop, not any(): this is asked for every entry of every index
+        for requirement in self._requirements:  # noqa: SIM110
+            if requirement.position(platform) is not None:
+                return True
+        return False
 
     def sort_key(self, _platform: Platform, /) -> tuple[int, ...]:
         """No order."""

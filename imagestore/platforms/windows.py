@@ -17,12 +17,13 @@ either rule.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidPlatformError
-from imagestore.platforms.windows_releases import IMAGE_BUILDS, LTSC_STABLE, RELEASES
+from imagestore.platforms.windows_releases import LTSC_STABLE, RELEASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +37,7 @@ _MAX_MAJOR: Final = 255
 _MAX_BUILD: Final = 65535
 _MAX_REVISION: Final = 2**32 - 1
 _SHOWN: Final = 60
+_KEPT_LENGTH: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,8 @@ def parse_version(text: str) -> WindowsVersion | None:
     >>> parse_version("10.0") is None
     True
     """
-    parts = text.split(".", 4)
-    if len(parts) < 3:
-        return None
-    major, minor = _number(parts[0], _MAX_MAJOR), _number(parts[1], _MAX_MAJOR)
-    build = _number(parts[2], _MAX_BUILD)
-    if major is None or minor is None or build is None:
-        return None
-    return WindowsVersion(major, minor, build, _number(parts[3], _MAX_REVISION) if len(parts) > 3 else None)
+    # Real versions are short and come again and again; only those are kept.
+    return _parse_kept(text) if len(text) <= _KEPT_LENGTH else _parse(text)
 
 
 def check_version(text: str, *, what: str = "os version") -> WindowsVersion:
@@ -181,13 +177,13 @@ def compatibility(host_build: int, image_build: int) -> Compatibility:
 
 
 def matrix(
-    host_builds: Iterable[int] = tuple(RELEASES), image_builds: Iterable[int] = IMAGE_BUILDS
+    host_builds: Iterable[int] = tuple(RELEASES), image_builds: Iterable[int] = tuple(RELEASES)
 ) -> tuple[tuple[Compatibility, ...], ...]:
     """The complete table: a row for each host build, a cell for each image build.
 
     Args:
         host_builds: every known release by default, clients included.
-        image_builds: every build that Microsoft published base images for, by default.
+        image_builds: the same by default.
     """
     columns = tuple(image_builds)
     return tuple(tuple(compatibility(host, image) for image in columns) for host in host_builds)
@@ -202,3 +198,17 @@ def _number(text: str, largest: int) -> int | None:
         return None
     value = int(significant or "0")
     return value if value <= largest else None
+
+
+def _parse(text: str) -> WindowsVersion | None:
+    parts = text.split(".", 4)
+    if len(parts) < 3:
+        return None
+    major, minor = _number(parts[0], _MAX_MAJOR), _number(parts[1], _MAX_MAJOR)
+    build = _number(parts[2], _MAX_BUILD)
+    if major is None or minor is None or build is None:
+        return None
+    return WindowsVersion(major, minor, build, _number(parts[3], _MAX_REVISION) if len(parts) > 3 else None)
+
+
+_parse_kept = functools.lru_cache(maxsize=1024)(_parse)

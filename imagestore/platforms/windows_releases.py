@@ -61,8 +61,6 @@ _ALL: Final = (
 RELEASES: Final[Mapping[int, Release]] = MappingProxyType({release.build: release for release in _ALL})
 #: Long-term server releases whose kernel interface is stable for newer hosts, oldest first.
 LTSC_STABLE: Final = (20348, 26100)
-#: Builds with base images, oldest first; 25398 has them under its own tag only in the annual channel.
-IMAGE_BUILDS: Final = tuple(release.build for release in _ALL if release.tags or release.build == 25398)
 _BUILDS_BY_TAG: Final = {tag.lower(): release.build for release in _ALL for tag in release.tags}
 
 

@@ -91,11 +91,10 @@ class RegistryAuthenticator:
     401 the request gets.
 
     Args:
-        sender: exchanges with token services.
+        sender: exchanges with token services. Registries name these, so it should judge the addresses it connects to by
+            whether the registry itself is public.
         credentials: asked only after a challenge.
         policy: what the operator allows.
-        sender_for: gives the sender for token services named by a registry, instead of ``sender``; it should judge the
-            addresses it connects to by whether that registry is public.
         clock: seconds that never go back.
         log: where warnings go; never gets a secret.
     """
@@ -106,14 +105,12 @@ class RegistryAuthenticator:
         credentials: CredentialLookup,
         *,
         policy: AuthPolicy | None = None,
-        sender_for: Callable[[Origin], Sender] | None = None,
         clock: Callable[[], float] = time.monotonic,
         log: logging.Logger | None = None,
     ) -> None:
         self._sender = sender
         self._credentials = credentials
         self._policy = policy or AuthPolicy()
-        self._sender_for = sender_for
         self._log = log or logging.getLogger(__name__)
         self._tokens = TokenCache(clock=clock)
         self._fingerprint_key = secrets.token_bytes(32)
@@ -213,8 +210,7 @@ class RegistryAuthenticator:
         if key in attempt.fresh:
             raise _refused(target, challenge, found)
         self._tokens.discard(key, Secret(attempt.header.removeprefix("Bearer ")))
-        sender = self._sender_for(origin) if self._sender_for is not None else self._sender
-        service = TokenService(realm, key.service, sender, registry=target.host, form=self._policy.password_form)
+        service = TokenService(realm, key.service, self._sender, registry=target.host, form=self._policy.password_form)
 
         def exchange() -> TokenReply:
             return self._exchange(service, key, found, cancel)
@@ -303,16 +299,18 @@ def _choose(challenges: tuple[Challenge, ...], target: Target) -> Challenge:
 
 
 def _refused(target: Target, challenge: Challenge, found: Found | None) -> AuthenticationError:
+    # Private and missing repositories are alike on many services.
+    missing = "does not exist, or " if target.repository else ""
     if found is None:
         return AuthenticationError(
-            f"{target.shown}: does not exist, or needs credentials; access was anonymous, none were found",
+            f"{target.shown}: {missing}needs credentials; access was anonymous, none were found",
             host=target.host,
             status=401,
             hint=f"check the name; for a private image run 'imagestore login {target.host}'",
         )
     reason = "don't allow this" if challenge.get("error") == "insufficient_scope" else "were refused"
     return AuthenticationError(
-        f"{target.shown}: does not exist, or the credentials from {found.provenance} {reason}",
+        f"{target.shown}: {missing}the credentials from {found.provenance} {reason}",
         host=target.host,
         status=401,
         hint=f"check the name, or log in again with 'imagestore login {target.host}'",

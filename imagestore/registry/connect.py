@@ -19,7 +19,7 @@ from imagestore.registry.session import Line
 if TYPE_CHECKING:
     import httpx
 
-    from imagestore.config.hosts import ConnectionSettings
+    from imagestore.config.connection import ConnectionSettings
     from imagestore.observe import Observer
     from imagestore.registry.authenticate import AuthPolicy
     from imagestore.registry.credentials.model import CredentialLookup

@@ -7,22 +7,26 @@ otherwise.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
-from imagestore.config.hosts import ConnectionSettings
+from imagestore.config.connection import ConnectionSettings
 from imagestore.reference import DOCKER_HUB
 from imagestore.registry import addresses, urls
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.config.hosts import HostConfig, RegistryHosts
     from imagestore.registry.exchange import Origin
 
 DOCKER_HUB_API: Final = "registry-1.docker.io"
 PULL: Final = "pull"
 RESOLVE: Final = "resolve"
 _DEFAULT_CONNECTION: Final = ConnectionSettings()
-ALL_CAPABILITIES: Final = frozenset({PULL, RESOLVE, "push", "referrers"})
+REFERRERS: Final = "referrers"
+ALL_CAPABILITIES: Final = frozenset({PULL, RESOLVE, "push", REFERRERS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +113,54 @@ class DirectEndpoints:
     def endpoints(self, host: str) -> tuple[Endpoint, ...]:
         """The registry's default endpoint."""
         return (default_endpoint(host),)
+
+
+class ConfiguredEndpoints:
+    """Endpoints from a source of host configurations, read anew each time so that edits take effect.
+
+    Args:
+        read: what is configured for a registry host; ``hosts.read_hosts`` over some folders, for example.
+    """
+
+    def __init__(self, read: Callable[[str], RegistryHosts]) -> None:
+        self._read = read
+
+    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+        """See EndpointResolver."""
+        return endpoints_from(host, self._read(host))
+
+
+def endpoints_from(host: str, configured: RegistryHosts) -> tuple[Endpoint, ...]:
+    """Mirrors in their order, the registry last; a mirror that is the registry's own address isn't repeated.
+
+    Args:
+        host: of the references.
+        configured: what the configuration says about it.
+    """
+    upstream = _upstream(host, configured.server)
+    mirrors = [_endpoint(host, mirror, is_upstream=False) for mirror in configured.mirrors]
+    return (*(mirror for mirror in mirrors if mirror.base != upstream.base), upstream)
+
+
+def _upstream(host: str, server: HostConfig) -> Endpoint:
+    if server.base:
+        return _endpoint(host, server, is_upstream=True)
+    return replace(
+        default_endpoint(host),
+        headers=server.headers,
+        connection=server.connection,
+        source=server.location or "built-in rule",
+    )
+
+
+def _endpoint(host: str, entry: HostConfig, *, is_upstream: bool) -> Endpoint:
+    return Endpoint(
+        entry.base,
+        urls.origin_of(entry.base),
+        host,
+        is_upstream,
+        entry.capabilities,
+        entry.headers,
+        entry.connection,
+        entry.location,
+    )

@@ -21,7 +21,7 @@ import httpcore
 import httpx
 
 from imagestore._version import __version__
-from imagestore.config.hosts import ConnectionSettings
+from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ProtocolError, RegistryUnavailableError
 from imagestore.registry import addresses, tls, urls
 from imagestore.registry.answer import Answer, check_head

@@ -13,7 +13,7 @@ from imagestore.errors import ConfigError
 from imagestore.registry import tls
 
 if TYPE_CHECKING:
-    from imagestore.config.hosts import ConnectionSettings
+    from imagestore.config.connection import ConnectionSettings
     from imagestore.registry.network import Network
 
 # More than any sensible number of parallel layers; a pull limits itself, the pool only must not be the bottleneck.

@@ -12,7 +12,7 @@ import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from imagestore.config.hosts import ConnectionSettings
+from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -88,17 +88,25 @@ class Engine:
     def answer(self, request: Request) -> Answered:
         """Decide the answer to a request and note both."""
         with self._lock:
-            reply = self._decide(request)
-            for shaper in self._shapers:
-                reply = shaper.shape(request, reply)
+            reply = self._find(request) or self._unexpected(request)
             number = self.ledger.begin(request, reply)
         return Answered(reply, number, self.ledger)
 
-    def _decide(self, request: Request) -> Reply:
+    def respond(self, request: Request) -> Reply | None:
+        """The answer, without a note; None when nothing answers. An engine is a responder for another one."""
+        with self._lock:
+            return self._find(request)
+
+    def _find(self, request: Request) -> Reply | None:
         for responder in self._responders:
             reply = responder.respond(request)
             if reply is not None:
+                for shaper in self._shapers:
+                    reply = shaper.shape(request, reply)
                 return reply
+        return None
+
+    def _unexpected(self, request: Request) -> Reply:
         text = f"unexpected request: {request.method} {request.scheme}://{request.host}{request.path}{shown(request.query)}"
         if self._explainer is not None:
             text += "\n" + self._explainer.explain(request)

@@ -19,7 +19,7 @@ from imagestore.testing.server import Listener, LoopbackServer
 from imagestore.testing.wire import Incoming, send_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from imagestore.testing.authority import Authority
     from imagestore.testing.engine import Answers
@@ -45,10 +45,18 @@ class ProxyServer(LoopbackServer):
         engine: decides the answers.
         hosts: logical hosts that also get a plain listener of their own (may be empty).
         authority: makes the certificates.
+        ports: fixed ports for some logical hosts.
     """
 
-    def __init__(self, engine: Answers, hosts: Sequence[str], *, authority: Authority) -> None:
-        super().__init__(engine, (_PROXY, *hosts))
+    def __init__(
+        self,
+        engine: Answers,
+        hosts: Sequence[str],
+        *,
+        authority: Authority,
+        ports: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(engine, (_PROXY, *hosts), ports=ports)
         self._proxy_authority = authority
         handle, self._bundle = tempfile.mkstemp(prefix="imagestore-authority-", suffix=".pem")
         with os.fdopen(handle, "wb") as file:

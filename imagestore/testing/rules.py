@@ -122,7 +122,9 @@ class RegistryRules:
 def _accepts(request: Request, media_type: str) -> bool:
     offered = [media_types.bare(one) for line in request.fields.get_all("Accept") for one in line.split(",")]
     offered = [one for one in offered if one]
-    return not offered or media_type in offered or "*/*" in offered or "application/*" in offered
+    # Schema 1 is what registries fell back to, whatever was asked for.
+    is_fallback = media_types.kind(media_type) is media_types.Kind.SCHEMA1
+    return is_fallback or not offered or media_type in offered or "*/*" in offered or "application/*" in offered
 
 
 def _manifest(request: Request, target: Target, repository: Repository) -> Reply:

@@ -43,9 +43,9 @@ class Listener:
     socket: socket.socket | None = None
 
     @classmethod
-    def open(cls, scheme: str, host: str, context: ssl.SSLContext | None) -> Listener:
-        """Listen on a free port."""
-        listening = socket.create_server((_LOOPBACK, 0), backlog=128)
+    def open(cls, scheme: str, host: str, context: ssl.SSLContext | None, port: int = 0) -> Listener:
+        """Listen; port 0 is any free one."""
+        listening = socket.create_server((_LOOPBACK, port), backlog=128)
         return cls(scheme, host, context, f"{_LOOPBACK}:{listening.getsockname()[1]}", listening)
 
 
@@ -56,9 +56,18 @@ class LoopbackServer:
         engine: decides the answers.
         hosts: logical hosts to open listeners for; the first is the main one.
         authority: makes certificates; with one, logical ``https`` is TLS, else everything is plain HTTP.
+        ports: fixed ports for some logical hosts; any free one otherwise.
     """
 
-    def __init__(self, engine: Answers, hosts: Sequence[str], *, authority: Authority | None = None) -> None:
+    def __init__(
+        self,
+        engine: Answers,
+        hosts: Sequence[str],
+        *,
+        authority: Authority | None = None,
+        ports: Mapping[str, int] | None = None,
+    ) -> None:
+        self._ports = dict(ports or {})
         self.engine = engine
         self._names = tuple(hosts)
         self._authority = authority
@@ -138,7 +147,8 @@ class LoopbackServer:
                 return known
             is_tls = self._authority is not None and scheme == "https"
             context = self._authority.server_context(host) if self._authority is not None and is_tls else None
-            listener = self._listeners[scheme, host] = Listener.open(scheme, host, context)
+            port = self._ports.get(host, 0) if scheme == "https" else 0
+            listener = self._listeners[scheme, host] = Listener.open(scheme, host, context, port)
         self._start(self._accept, listener)
         return listener
 

@@ -32,7 +32,7 @@ from imagestore.testing.tape_write import exchange_key, format_tape
 from imagestore.testing.targets import read_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from imagestore.testing.blob_folder import BlobFolder
     from imagestore.testing.exchange import Framing
@@ -261,20 +261,3 @@ def _in_order(takes: Sequence[Take]) -> list[TapeExchange]:
 def _key_without_numbers(one: TapeExchange) -> tuple[object, ...]:
     bare = replace(one, query=unmarked(one.query), authorization=unmarked(one.authorization), form=unmarked(one.form))
     return exchange_key(bare)
-
-
-def upstream_map(pairs: Sequence[str]) -> Mapping[str, str]:
-    """Read ``logical.host=http://127.0.0.1:5000`` pairs.
-
-    Raises:
-        InvalidInputError: not of this form.
-    """
-    from imagestore.errors import InvalidInputError
-
-    out: dict[str, str] = {}
-    for pair in pairs:
-        host, equals, address = pair.partition("=")
-        if not equals or not host or not address.startswith(("http://", "https://")):
-            raise InvalidInputError(f"map {pair!r}: expected logical.host=http://address:port")
-        out[host.lower()] = address.rstrip("/")
-    return out

@@ -76,9 +76,6 @@ class Bench:
     cancel: CancelToken = field(default_factory=CancelToken)
 
 
-
-
-
 @pytest.fixture
 def make_bench() -> Callable[..., Bench]:
     """Build a bench over a transport."""

@@ -472,17 +472,6 @@ def test_a_service_s_answer_is_bounded() -> None:
         answer(RegistryAuthenticator(server, Anonymous()))
 
 
-def test_the_sender_for_a_registry_s_token_service_can_be_chosen() -> None:
-    chosen, homes = TokenServer(), []
-
-    def sender_for(home: Origin) -> TokenServer:
-        homes.append(home)
-        return chosen
-
-    answer(RegistryAuthenticator(TokenServer(lambda _: FakeResponse(500)), Anonymous(), sender_for=sender_for))
-    assert (homes, len(chosen.asked)) == ([ORIGIN], 1)
-
-
 def test_a_service_that_echoes_secrets_gives_none_away(caplog: pytest.LogCaptureFixture) -> None:
     def echo(asked: Asked) -> FakeResponse:
         said = [asked.authorization, *asked.form.values()]

@@ -142,9 +142,7 @@ def test_an_offset_outside_the_blob_is_a_callers_mistake(make_bench: MakeBench, 
 
 @pytest.mark.parametrize("cut", [0, 1, 512, SIZE - 1])
 @pytest.mark.parametrize("breaks", [RESET, None, httpx.ReadTimeout("slow"), httpx.RemoteProtocolError("cut")])
-def test_a_broken_transfer_goes_on_where_it_stopped(
-    make_bench: MakeBench, cut: int, breaks: Exception | None
-) -> None:
+def test_a_broken_transfer_goes_on_where_it_stopped(make_bench: MakeBench, cut: int, breaks: Exception | None) -> None:
     first = [CONTENT[:cut]] if breaks is None else [CONTENT[:cut], breaks]
     resumed = part(cut) if cut else whole()
     script = Script(httpx.Response(200, stream=Body(*first)), resumed)

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from imagestore.config.hosts import ConnectionSettings
+from imagestore.config.connection import ConnectionSettings
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import AuthenticationError, ProtocolError, RegistryUnavailableError
@@ -39,7 +39,7 @@ class OneEndpoint:
 class Web:
     """Answers by URL, and a ledger of every request."""
 
-    def __init__(self, **by_url: Any) -> None:
+    def __init__(self) -> None:
         self.answers: dict[str, list[httpx.Response]] = {}
         self.ledger: list[httpx.Request] = []
 
@@ -57,7 +57,7 @@ class Web:
 
 
 def to(location: str, status: int = 307) -> httpx.Response:
-    return httpx.Response(status, headers={"Location": location})
+    return httpx.Response(status, headers={b"Location": location.encode("latin-1")})
 
 
 GOOD = httpx.Response(200, content=CONTENT)
@@ -150,7 +150,7 @@ def test_a_circle_is_refused(bench: Any) -> None:
         "http://registry.example/plain",
         "http://storage.example/plain",
         "ftp://storage.example/x",
-        "file:///etc/passwd",
+        "file:///etc/hosts",
         "https://user:pass@storage.example/x",
         "https://",
         "https://[::1/x",
@@ -226,9 +226,7 @@ class TestChallenges:
 
     @staticmethod
     def refused(challenge: str) -> httpx.Response:
-        return httpx.Response(
-            401, headers={"WWW-Authenticate": challenge}, json={"errors": [{"code": "UNAUTHORIZED"}]}
-        )
+        return httpx.Response(401, headers={"WWW-Authenticate": challenge}, json={"errors": [{"code": "UNAUTHORIZED"}]})
 
     def test_a_challenge_is_answered_once_and_the_answer_sent(self, bench: Any, web: Web, authenticator: Any) -> None:
         authenticator.answers = ["Bearer new"]

@@ -1,0 +1,65 @@
+"""``--creds-stdin`` and ``--anonymous``: credentials for one run of a command."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from imagestore.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.registry.credentials.model import CredentialLookup
+
+F = TypeVar("F", bound="Callable[..., Any]")
+_MAX_BYTES: Final = 64 * 1024
+
+
+def access_options(function: F) -> F:
+    """The two options; arrive as ``creds_stdin`` and ``anonymous``."""
+    for option in (
+        click.option("--anonymous", is_flag=True, help="Use no stored login."),
+        click.option(
+            "--creds-stdin",
+            is_flag=True,
+            help="Read USER:PASSWORD for the image's registry from standard input instead of using a stored login.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def lookup(host: str, *, creds_stdin: bool, anonymous: bool) -> CredentialLookup | None:
+    """What the options ask for; None means the stored logins.
+
+    Args:
+        host: the registry that credentials from standard input are for.
+        creds_stdin: read them.
+        anonymous: use none.
+
+    Raises:
+        InvalidInputError: standard input has no ``user:password``.
+    """
+    if creds_stdin and anonymous:
+        raise click.UsageError("--creds-stdin and --anonymous exclude each other")
+    if not creds_stdin and not anonymous:
+        return None
+    from imagestore.registry.credentials.lookup import Anonymous, CredentialResolver, Explicit
+    from imagestore.registry.credentials.model import Credential, Found, checked
+    from imagestore.secret import Secret
+
+    if anonymous:
+        return Anonymous()
+    raw = sys.stdin.buffer.read(_MAX_BYTES + 1)
+    try:
+        line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise InvalidInputError("credentials on standard input: expected UTF-8") from None
+    username, colon, password = line.partition(":")
+    if not colon or not username or not password or len(raw) > _MAX_BYTES:
+        raise InvalidInputError("credentials on standard input: expected one line USER:PASSWORD")
+    credential = checked(Credential(username, Secret(password)), "credentials on standard input")
+    return CredentialResolver([Explicit(Found(credential, "standard input"), host)])

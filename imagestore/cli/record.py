@@ -1,0 +1,80 @@
+"""``imagestore record -- COMMAND``: run any client, and keep what registries answered as a tape."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import click
+
+from imagestore.cli import render
+
+if TYPE_CHECKING:
+    from imagestore.testing.proxy import ProxyServer
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--tape", "path", required=True, type=click.Path(path_type=str), help="The tape to write.")
+@click.option(
+    "--mode",
+    type=click.Choice(["once", "new_episodes", "rewrite"]),
+    default="rewrite",
+    show_default=True,
+    help="What to do when the tape exists.",
+)
+@click.option("--upstream", multiple=True, metavar="HOST=URL", help="Where a logical host really is.")
+@click.option("--secret", "secret_names", multiple=True, metavar="VARIABLE", help="A variable that holds a secret.")
+@click.option("--plain", "plain_names", multiple=True, metavar="NAME", help="A member of token answers to keep.")
+@click.option("--about", default="", help="One line for people.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def record(
+    ctx: click.Context,
+    path: str,
+    mode: str,
+    upstream: tuple[str, ...],
+    secret_names: tuple[str, ...],
+    plain_names: tuple[str, ...],
+    about: str,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND through a recording proxy; secrets are replaced before anything is written.
+
+    COMMAND gets HTTPS_PROXY and a certificate file, so it uses registries' own names. Clients that don't go through a proxy
+    can be pointed at a plain listener: {registry.example} in COMMAND becomes its address.
+    """
+    from imagestore.testing.recording.places import upstream_map
+    from imagestore.testing.session import SessionSettings, TapeSession
+
+    settings = SessionSettings(
+        upstream=upstream_map(upstream),
+        known_secrets=tuple(value for name in secret_names if (value := os.environ.get(name, ""))),
+        plain_names=plain_names,
+        is_strict=False,
+        about=about,
+    )
+    with TapeSession(path, mode, settings) as session, session.proxy() as proxy:
+        status = _run(command, proxy)
+        count = len(session.ledger.entries)
+        if status == 0:
+            session.finish()
+    if status != 0:
+        click.echo(f"imagestore: the command ended with status {status}; no tape was written", err=True)
+        ctx.exit(status)
+    verb = "recorded" if session.is_recording else "replayed"
+    click.echo(f"{render.printable(session.path)}: {verb} {count} requests", err=True)
+
+
+def _run(command: tuple[str, ...], proxy: ProxyServer) -> int:
+    def address(found: re.Match[str]) -> str:
+        return proxy.url(found[1]).partition("://")[2]
+
+    arguments = [re.sub(r"\{([a-z0-9][a-z0-9.-]*(?::[0-9]+)?)\}", address, one) for one in command]
+    environment = {**os.environ, **proxy.environment()}
+    try:
+        ended = subprocess.run(arguments, env=environment, check=False)
+    except OSError as problem:
+        raise click.ClickException(f"{arguments[0]}: {problem.strerror}") from problem
+    return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode

@@ -1,0 +1,216 @@
+"""``imagestore tape``: look after recorded registries."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import click
+
+from imagestore.cli import render
+from imagestore.cli.context import output_option
+from imagestore.cli.failure import ExitStatus
+
+if TYPE_CHECKING:
+    from imagestore.testing.server import LoopbackServer
+    from imagestore.testing.tape import Tape
+
+_PLACE = click.Path(path_type=str)
+
+
+@click.group()
+def tape() -> None:
+    """Verify, show, serve and share tapes (recorded registries)."""
+
+
+@tape.command()
+@click.argument("places", nargs=-1, required=True, type=_PLACE)
+@click.pass_context
+def verify(ctx: click.Context, places: tuple[str, ...]) -> None:
+    """Check tapes and all their bodies; PLACES are tapes or folders."""
+    from imagestore.testing.upkeep import find_tapes, verify_tape
+
+    bad = 0
+    for path in (path for place in places for path in find_tapes(place)):
+        problems = verify_tape(path)
+        bad += bool(problems)
+        print(f"{render.printable(path)}: {'good' if not problems else f'{len(problems)} problems'}")
+        for problem in problems:
+            print(f"  {render.printable(problem)}")
+    if bad:
+        ctx.exit(ExitStatus.INTEGRITY)
+
+
+@tape.command()
+@click.argument("path", type=_PLACE)
+@output_option
+def show(path: str, output: str) -> None:
+    """Show what a tape serves: hosts, repositories, recorded exchanges, faults."""
+    from imagestore.testing.player import load_tape
+
+    loaded = load_tape(path)
+    if output == "json":
+        render.dump_json(_summary(loaded))
+        return
+    print(f"{render.printable(loaded.about or os.path.basename(path))}")
+    print(f"hosts: {', '.join(loaded.logical_hosts)}")
+    rows = [
+        (f"{one.host}/{one.path}", ", ".join(sorted(one.tags)), str(len(one.manifests)), _total(one.blobs))
+        for one in loaded.repositories
+    ]
+    if rows:
+        render.table(("REPOSITORY", "TAGS", "DOCUMENTS", "BLOBS"), rows)
+    lines = [
+        (one.method, one.url, str(one.status), render.size(one.body.size if one.body else len(one.text or "")))
+        for one in loaded.exchanges
+    ]
+    if lines:
+        render.table(("METHOD", "ADDRESS", "STATUS", "BODY"), lines)
+    for rule in loaded.faults:
+        print("fault: " + ", ".join(f"{key} {value}" for key, value in rule.to_table().items()))
+
+
+def _total(contents: tuple[object, ...]) -> str:
+    sizes = [int(getattr(one, "size", 0)) for one in contents]
+    return f"{len(sizes)} ({render.size(sum(sizes))})"
+
+
+def _summary(loaded: Tape) -> dict[str, object]:
+    return {
+        "about": loaded.about,
+        "hosts": list(loaded.logical_hosts),
+        "repositories": [
+            {
+                "name": f"{one.host}/{one.path}",
+                "tags": {tag: str(digest) for tag, digest in sorted(one.tags.items())},
+                "manifests": [str(content.digest) for content in one.manifests],
+                "blobs": [str(content.digest) for content in one.blobs],
+            }
+            for one in loaded.repositories
+        ],
+        "exchanges": [{"method": one.method, "url": one.url, "status": one.status} for one in loaded.exchanges],
+        "faults": [rule.to_table() for rule in loaded.faults],
+        "bytes": sum(one.size for one in loaded.contents().values()),
+    }
+
+
+@tape.command()
+@click.argument("folder", type=click.Path(path_type=str, exists=True, file_okay=False))
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be deleted.")
+def gc(folder: str, dry_run: bool) -> None:
+    """Delete bodies that no tape needs; FOLDER holds tapes."""
+    from imagestore.testing.upkeep import collect_bodies
+
+    cleared = collect_bodies(folder, is_dry_run=dry_run)
+    for digest in cleared.removed:
+        print(f"{'would delete' if dry_run else 'deleted'} {digest}")
+    print(f"{render.size(cleared.bytes_freed)} in {len(cleared.removed)} bodies; {cleared.kept} bodies kept")
+
+
+@tape.command("to-layout")
+@click.argument("path", type=_PLACE)
+@click.argument("folder", type=_PLACE)
+def to_layout(path: str, folder: str) -> None:
+    """Write a tape's content as an OCI image layout."""
+    from imagestore.testing.blob_folder import BlobFolder
+    from imagestore.testing.layout import tape_to_layout
+    from imagestore.testing.player import load_tape, tape_path
+
+    count = tape_to_layout(load_tape(path), BlobFolder.beside(tape_path(path)), folder)
+    print(f"{render.printable(folder)}: {count} entries")
+
+
+@tape.command("from-layout")
+@click.argument("folder", type=click.Path(path_type=str, exists=True, file_okay=False))
+@click.argument("path", type=_PLACE)
+@click.option("--name", required=True, help="Repository for entries without a full reference: registry.example/app.")
+@click.option("--about", default="", help="One line for people.")
+def from_layout(folder: str, path: str, name: str, about: str) -> None:
+    """Make a tape that serves an OCI image layout."""
+    from imagestore.testing.blob_folder import BlobFolder
+    from imagestore.testing.compose import save_tape
+    from imagestore.testing.layout import layout_to_tape
+    from imagestore.testing.player import tape_path
+
+    made = layout_to_tape(folder, BlobFolder.beside(tape_path(path)), name=name, about=about)
+    print(render.printable(save_tape(path, made)))
+
+
+@tape.command()
+@click.argument("path", type=_PLACE)
+@click.argument("target")
+@click.option("--plain-http", is_flag=True, help="The registry has no TLS.")
+def push(path: str, target: str, plain_http: bool) -> None:
+    """Push a tape (or an OCI layout folder) to a registry as an artifact."""
+    from imagestore.testing import publishing
+
+    if os.path.isfile(os.path.join(path, "oci-layout")):
+        publishing.push_layout(path, target, is_plain_http=plain_http)
+    else:
+        publishing.push_tape(path, target, is_plain_http=plain_http)
+    print(f"pushed {render.printable(target)}")
+
+
+@tape.command()
+@click.argument("target")
+@click.argument("path", type=_PLACE)
+@click.option("--plain-http", is_flag=True, help="The registry has no TLS.")
+@click.option("--layout", is_flag=True, help="The artifact is an OCI layout; PATH is its folder.")
+def fetch(target: str, path: str, plain_http: bool, layout: bool) -> None:
+    """Fetch a tape (or a layout) that was pushed."""
+    from imagestore.testing import publishing
+
+    if layout:
+        publishing.fetch_layout(target, path, is_plain_http=plain_http)
+    else:
+        path = publishing.fetch_tape(target, path, is_plain_http=plain_http)
+    print(render.printable(path))
+
+
+@tape.command()
+@click.argument("path", type=_PLACE)
+@click.option("--tls", is_flag=True, help="HTTPS with a throw-away authority.")
+@click.option("--proxy", is_flag=True, help="Also an HTTP proxy, for clients that use the logical names.")
+@click.option("--port", "ports", multiple=True, metavar="HOST=PORT", help="A fixed port for a logical host.")
+@click.option("--authority", type=_PLACE, help="Write the authority's certificate to this file.")
+@output_option
+def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: str | None, output: str) -> None:
+    """Serve a tape on loopback until interrupted, then show what was asked."""
+    import contextlib
+
+    from imagestore.testing.authority import Authority
+    from imagestore.testing.player import replay
+    from imagestore.testing.proxy import ProxyServer
+    from imagestore.testing.recording.places import port_map
+    from imagestore.testing.server import LoopbackServer
+
+    playing = replay(path)
+    issuer = Authority() if tls or proxy else None
+    if authority is not None and issuer is not None:
+        with open(authority, "wb") as file:
+            file.write(issuer.pem)
+    hosts = playing.tape.logical_hosts
+    server: LoopbackServer
+    if proxy and issuer is not None:
+        server = ProxyServer(playing.engine, hosts, authority=issuer, ports=port_map(ports))
+    else:
+        server = LoopbackServer(playing.engine, hosts, authority=issuer, ports=port_map(ports))
+    with server, contextlib.suppress(KeyboardInterrupt):
+        _announce(server, hosts, output)
+        threading.Event().wait()
+    print(render.printable(str(playing.ledger)) if output == "table" else "", end="\n" if output == "table" else "")
+
+
+def _announce(server: LoopbackServer, hosts: tuple[str, ...], output: str) -> None:
+    from imagestore.testing.proxy import ProxyServer
+
+    places = {host: server.url(host) for host in hosts}
+    variables = server.environment() if isinstance(server, ProxyServer) else {}
+    if output == "json":
+        render.dump_json({"hosts": places, "environment": variables})
+    else:
+        render.table(("HOST", "ADDRESS"), list(places.items()))
+        for name, value in sorted(variables.items()):
+            print(f"export {name}={value}")
+    click.get_text_stream("stdout").flush()

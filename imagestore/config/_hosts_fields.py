@@ -1,0 +1,141 @@
+"""Typed reading of the members of a ``hosts.toml`` table; every refusal names file, line and member."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.config.connection import ConnectionSettings
+from imagestore.config.findings import Location, dotted, refusal, show
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.config.findings import RefusalError
+    from imagestore.config.lines import KeyLines
+
+CAPABILITIES: Final = frozenset({"pull", "resolve", "push", "referrers"})
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# Visible ASCII and Latin-1, blanks and tabs inside; no control characters (header injection).
+_FIELD_VALUE: Final = re.compile(r"[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?|")
+_DURATION: Final = re.compile(r"[+-]?(?:[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})(?:ns|us|µs|μs|ms|s|m|h)")
+_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART: Final = re.compile(r"([0-9.]+)([a-zµμ]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """One table: the root of the file, or one host's.
+
+    Attributes:
+        table: its members as TOML gives them.
+        path: key path of the table in the file.
+        folder: what relative file names are relative to.
+        file: the file's path.
+        lines: where keys are set.
+    """
+
+    table: Mapping[str, Any]
+    path: tuple[str, ...]
+    folder: str
+    file: str
+    lines: KeyLines
+
+    def refuse(self, member: str, text: str, mend: str = "") -> RefusalError:
+        """A refusal of one member; an empty name means the table."""
+        path = (*self.path, member) if member else self.path
+        return refusal(Location(self.file, self.lines.find(path)), dotted(path), text, mend)
+
+    def text(self, member: str) -> str:
+        """A text; empty when absent."""
+        value = self.table.get(member, "")
+        if not isinstance(value, str):
+            raise self.refuse(member, f"expected a text, got {show(value)}")
+        return value
+
+    def flag(self, member: str) -> bool:
+        """true or false; false when absent."""
+        value = self.table.get(member, False)
+        if not isinstance(value, bool):
+            raise self.refuse(member, f"expected true or false, got {show(value)}")
+        return value
+
+    def capabilities(self) -> frozenset[str]:
+        """What the host may be asked; everything when absent or empty, as in containerd."""
+        words = self._texts("capabilities")
+        for word in words:
+            if word not in CAPABILITIES:
+                known = ", ".join(sorted(CAPABILITIES))
+                raise self.refuse("capabilities", f"expected words out of {known}; got {show(word)}")
+        return frozenset(words) or CAPABILITIES
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Header fields in file order; a list of values repeats the field."""
+        table = self.table.get("header", {})
+        if not isinstance(table, dict):
+            raise self.refuse("header", f"expected a table, got {show(table)}")
+        inner = Fields(table, (*self.path, "header"), self.folder, self.file, self.lines)
+        found: list[tuple[str, str]] = []
+        for name in table:
+            if not _TOKEN.fullmatch(name):
+                raise inner.refuse(name, "is no header field name")
+            for value in inner._texts(name):
+                if not _FIELD_VALUE.fullmatch(value):
+                    # The value may be a secret.
+                    raise inner.refuse(name, "the value has characters that a header field can't hold")
+                found.append((name, value))
+        return tuple(found)
+
+    def connection(self) -> ConnectionSettings:
+        """TLS and dialling."""
+        return ConnectionSettings(
+            ca_files=tuple(self._file(name) for name in self._texts("ca")),
+            client_pairs=self._client_pairs(),
+            skip_verify=self.flag("skip_verify"),
+            dial_timeout_seconds=self._duration("dial_timeout"),
+        )
+
+    def _texts(self, member: str) -> tuple[str, ...]:
+        """A text or a list of texts."""
+        value = self.table.get(member, [])
+        found = value if isinstance(value, list) else [value]
+        for item in found:
+            if not isinstance(item, str):
+                raise self.refuse(member, f"expected a text or a list of texts, got {show(value)}")
+        return tuple(found)
+
+    def _client_pairs(self) -> tuple[tuple[str, str], ...]:
+        """One file with both, a list of such files, or a list of [certificate, key]; the two kinds may be mixed."""
+        value = self.table.get("client", [])
+        pairs: list[tuple[str, str]] = []
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, str):
+                pairs.append((self._file(item), ""))
+            elif isinstance(item, list) and 1 <= len(item) <= 2 and all(isinstance(name, str) for name in item):
+                key = item[1] if len(item) == 2 else ""
+                pairs.append((self._file(item[0]), self._file(key) if key else ""))
+            else:
+                raise self.refuse("client", f"expected files or pairs of certificate and key, got {show(item)}")
+        return tuple(pairs)
+
+    def _file(self, name: str) -> str:
+        if not name or "\0" in name:
+            raise self.refuse("", f"expected a file name, got {show(name)}")
+        return os.path.normpath(os.path.join(self.folder, name))
+
+    def _duration(self, member: str) -> float | None:
+        """Seconds of a Go duration; None when absent or zero."""
+        text = self.text(member)
+        if not text or text in {"0", "+0", "-0"}:
+            return None
+        sign, rest = (text[0], text[1:]) if text[0] in "+-" else ("", text)
+        parts = _PART.findall(rest)
+        is_whole = "".join(number + unit for number, unit in parts) == rest
+        if not parts or not is_whole or not all(_DURATION.fullmatch(number + unit) for number, unit in parts):
+            raise self.refuse(member, f'expected a duration such as "3s" or "500ms", got {show(text)}')
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+        if sign == "-" or seconds <= 0:
+            raise self.refuse(member, f"expected a duration above zero, got {show(text)}")
+        return seconds

@@ -1,0 +1,150 @@
+"""The pytest plugin: a recorded registry as a fixture.
+
+    @pytest.mark.tape                    # tapes/<module>/<test>.tape.toml beside the test file
+    def test_pull(tape):
+        client = httpx.Client(transport=tape.transport)
+        ...
+
+Options and fixtures carry the names of pytest-recording: ``--record-mode``, ``--block-network``, ``--allowed-hosts``,
+``record_mode``, the marker ``block_network``. When pytest-recording is installed too, its options are used. Importing
+this module loads nothing of the kit; a suite that uses none of it pays for one module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping
+
+    from imagestore.testing.session import TapeSession
+
+_MODES: Final = ("none", "once", "new_episodes", "rewrite")
+_SESSION: Final = pytest.StashKey["TapeSession"]()
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
+
+
+def _is_other_recorder_active(manager: pytest.PytestPluginManager) -> bool:
+    return importlib.util.find_spec("pytest_recording") is not None and not manager.is_blocked("recording")
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Add the options, unless pytest-recording brings the same ones."""
+    group = parser.getgroup("imagestore", "recorded registries")
+    group.addoption(
+        "--tape-upstream",
+        action="append",
+        default=[],
+        metavar="HOST=URL",
+        help="while recording, where a logical host really is, e.g. registry.example=http://127.0.0.1:5000",
+    )
+    if _is_other_recorder_active(pluginmanager):
+        return
+    group.addoption(
+        "--record-mode",
+        choices=_MODES,
+        default=None,
+        help="none: only replay (the default); once: record tapes that don't exist; "
+        "new_episodes: also record what a tape doesn't answer; rewrite: record anew",
+    )
+    group.addoption("--block-network", action="store_true", default=False, help="refuse connections outside loopback")
+    group.addoption("--allowed-hosts", default=None, metavar="A,B", help="hosts that --block-network lets through")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the markers."""
+    config.addinivalue_line(
+        "markers",
+        "tape(name=None, *, strict=True, upstream={}, faults=[], known_secrets=[], plain_names=[], about=''): "
+        "the tape that the fixture 'tape' plays or records",
+    )
+    config.addinivalue_line(
+        "markers", "block_network(allowed_hosts=[]): refuse connections outside loopback in this test"
+    )
+
+
+@pytest.fixture(scope="session")
+def record_mode(request: pytest.FixtureRequest) -> str:
+    """``none``, ``once``, ``new_episodes`` or ``rewrite``; override it to choose another one for some tests."""
+    mode = request.config.getoption("--record-mode") or "none"
+    # pytest-recording has one mode more, which only differs for requests that repeat.
+    return "rewrite" if mode == "all" else str(mode)
+
+
+@pytest.fixture
+def tape_dir(request: pytest.FixtureRequest) -> str:
+    """Folder of the tapes: ``tapes`` beside the test file. Bodies are in ``blobs`` inside it, or beside it."""
+    return os.path.join(os.path.dirname(str(request.node.path)), "tapes")
+
+
+@pytest.fixture
+def default_tape_name(request: pytest.FixtureRequest) -> str:
+    """Name of a test's tape when the marker gives none: ``<module>/<class.test[parameters]>``."""
+    module = request.node.path.stem
+    owner = f"{request.node.cls.__name__}." if request.node.cls is not None else ""
+    return f"{module}/{_UNSAFE.sub('-', owner + request.node.name)}"
+
+
+@pytest.fixture
+def tape_config() -> Mapping[str, Any]:
+    """Settings for every tape of a folder; override it. Members are the marker's keywords."""
+    return {}
+
+
+@pytest.fixture
+def tape(
+    request: pytest.FixtureRequest,
+    record_mode: str,
+    tape_dir: str,
+    default_tape_name: str,
+    tape_config: Mapping[str, Any],
+) -> Iterator[TapeSession]:
+    """The test's tape: ``transport``, ``async_transport``, ``serve()``, ``proxy()``, ``ledger``.
+
+    The end is strict: a test that passed fails when a request had no answer, or a recorded answer was never asked for.
+    """
+    from imagestore.testing.recording.places import upstream_map
+    from imagestore.testing.session import SessionSettings, TapeSession
+
+    marker = request.node.get_closest_marker("tape")
+    options: dict[str, Any] = {**tape_config, **(marker.kwargs if marker is not None else {})}
+    name = marker.args[0] if marker is not None and marker.args else default_tape_name
+    settings = SessionSettings(
+        upstream={**options.pop("upstream", {}), **upstream_map(request.config.getoption("--tape-upstream"))},
+        is_strict=options.pop("strict", True),
+        **options,
+    )
+    path = os.path.join(tape_dir, name)
+    with TapeSession(path, record_mode, settings) as session:
+        request.node.stash[_SESSION] = session
+        yield session
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Block the network where asked; after a test that passed, judge its tape (or write it)."""
+    with _network_of(item):
+        result = yield
+    session = item.stash.get(_SESSION, None)
+    if session is not None:
+        session.finish()
+    return result
+
+
+def _network_of(item: pytest.Item) -> contextlib.AbstractContextManager[None]:
+    marker = item.get_closest_marker("block_network")
+    is_asked = bool(item.config.getoption("--block-network"))
+    if (marker is None and not is_asked) or _is_other_recorder_active(item.config.pluginmanager):
+        return contextlib.nullcontext()
+    from imagestore.testing.network_block import blocked_network
+
+    allowed = [host for host in (item.config.getoption("--allowed-hosts") or "").split(",") if host]
+    if marker is not None:
+        allowed += marker.kwargs.get("allowed_hosts", [])
+    return blocked_network(allowed)

@@ -1,0 +1,47 @@
+"""Where logical hosts really are, as people write it: ``registry.example=http://127.0.0.1:5000``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from imagestore.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def upstream_map(pairs: Iterable[str]) -> dict[str, str]:
+    """Read ``host=address`` pairs.
+
+    >>> upstream_map(["registry.example=http://127.0.0.1:5000/"])
+    {'registry.example': 'http://127.0.0.1:5000'}
+
+    Raises:
+        InvalidInputError: not of this form.
+    """
+    out: dict[str, str] = {}
+    for pair in pairs:
+        host, equals, address = pair.partition("=")
+        if not equals or not host or not address.startswith(("http://", "https://")):
+            raise InvalidInputError(f"upstream {pair!r}: expected logical.host=http://address:port")
+        out[host.lower()] = address.rstrip("/")
+    return out
+
+
+def port_map(pairs: Iterable[str]) -> dict[str, int]:
+    """Read ``host=port`` pairs.
+
+    >>> port_map(["registry.example=5000"])
+    {'registry.example': 5000}
+
+    Raises:
+        InvalidInputError: not of this form.
+    """
+    out: dict[str, int] = {}
+    for pair in pairs:
+        host, _, text = pair.rpartition("=")
+        if not host or not re.fullmatch(r"[0-9]{1,5}", text, re.ASCII) or int(text) > 65535:
+            raise InvalidInputError(f"port {pair!r}: expected logical.host=port")
+        out[host.lower()] = int(text)
+    return out

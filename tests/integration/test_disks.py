@@ -1,0 +1,102 @@
+"""Full and read-only disks: real ones, mounted in a namespace of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagestore.testing import RegistryServer, build_index, synthetic_layer
+from tests.support.peers import need
+
+pytestmark = pytest.mark.integration
+
+SMALL, LARGE = "registry.example/small:1", "registry.example/large:1"
+
+
+@pytest.fixture
+def server() -> Iterator[RegistryServer]:
+    large = build_index(["linux/amd64"], seed="large", shared=[synthetic_layer("large", 4 * 1024 * 1024)])
+    with RegistryServer({SMALL: build_index(["linux/amd64"], seed="small"), LARGE: large}) as running:
+        yield running
+
+
+def on_disk(folder: Path, mount: str, *commands: str) -> list[tuple[int, str, str]]:
+    """Run commands one after the other on a store whose disk is mounted as told; status, output, errors of each."""
+    report = folder / "report.json"
+    store = folder / "disk"
+    store.mkdir(exist_ok=True)
+    script = folder / "script.py"
+    script.write_text(
+        "import json, subprocess, sys\n"
+        "def run(line):\n"
+        "    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60)\n"
+        "    return done.returncode, done.stdout, done.stderr\n"
+        f"json.dump([run(line) for line in {commands!r}], open({str(report)!r}, 'w'))\n"
+    )
+    line = f"{mount} && exec {sys.executable} {script}"
+    environment = {
+        **os.environ,
+        "IMAGESTORE": f"{sys.executable} -m imagestore --root {store}",
+        "DISK": str(store),
+        "DOCKER_CONFIG": str(folder),
+    }
+    namespace = [need("unshare"), "--mount", "--map-root-user"]
+    subprocess.run([*namespace, "sh", "-c", line], check=True, env=environment, timeout=120)
+    return [(status, out, err) for status, out, err in json.loads(report.read_text())]
+
+
+def test_a_disk_too_small_for_the_image_is_refused_before_the_first_byte(
+    tmp_path: Path, server: RegistryServer
+) -> None:
+    small, large = server.server.reference(SMALL), server.server.reference(LARGE)
+    results = on_disk(
+        tmp_path,
+        'mount -t tmpfs -o size=2m none "$DISK"',
+        f"$IMAGESTORE pull --platform linux/amd64 {small}",
+        "find $DISK/content -type f | sort",
+        f"$IMAGESTORE pull --platform linux/amd64 {large}",
+        "find $DISK/content -type f | sort",
+        "$IMAGESTORE images -o json",
+    )
+    assert results[0][0] == 0
+    assert results[2][0] == 8
+    assert "bytes more, but" in results[2][2]
+    assert results[3][1] == results[1][1]
+    assert [image["reference"] for image in json.loads(results[4][1])["images"]] == [small]
+
+
+def test_a_disk_that_fills_up_meanwhile_gives_its_space_back(tmp_path: Path, server: RegistryServer) -> None:
+    large = server.server.reference(LARGE)
+    # A quota the space check can't see: the file-size limit of the process. SIGXFSZ is ignored, so write says EFBIG.
+    results = on_disk(
+        tmp_path,
+        'mount -t tmpfs -o size=64m none "$DISK"',
+        "$IMAGESTORE images",
+        f"trap '' XFSZ; ulimit -f 2048; $IMAGESTORE pull --platform linux/amd64 {large}",
+        "find $DISK/content -type f",
+        f"$IMAGESTORE pull --platform linux/amd64 {large}",
+    )
+    assert results[1][0] == 8, results[1]
+    assert "File too large" in results[1][2]
+    assert results[2][1] == ""
+    assert results[3][0] == 0
+
+
+@pytest.mark.parametrize("command", ["images", "pull --platform linux/amd64 {small}", "gc"])
+def test_a_read_only_disk_is_named(tmp_path: Path, server: RegistryServer, command: str) -> None:
+    small = server.server.reference(SMALL)
+    results = on_disk(
+        tmp_path,
+        'mount -t tmpfs -o size=8m none "$DISK"',
+        f"$IMAGESTORE pull --platform linux/amd64 {small}",
+        'mount -o remount,ro "$DISK"',
+        f"$IMAGESTORE {command.format(small=small)}",
+    )
+    assert [result[0] for result in results] == [0, 0, 8], results
+    assert "Traceback" not in results[2][2]

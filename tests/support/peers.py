@@ -1,0 +1,95 @@
+"""Real servers on loopback: Debian's docker-registry, and a way to put built images into it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import httpx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from imagestore.testing.builders import Image
+
+_CONFIG = """
+version: 0.1
+log: {{level: error, accesslog: {{disabled: true}}}}
+storage:
+  filesystem: {{rootdirectory: {data}}}
+  delete: {{enabled: true}}
+http:
+  addr: 127.0.0.1:{port}
+{more}
+"""
+
+
+@dataclass(frozen=True)
+class DockerRegistry:
+    """A running docker-registry; ``address`` is host:port, ``data`` its storage folder."""
+
+    address: str
+    data: Path
+
+    def push(self, repository: str, tag: str, image: Image) -> str:
+        """Upload an image as a registry client would; return the reference."""
+        base = f"http://{self.address}/v2/{repository}"
+        with httpx.Client(timeout=30) as client:
+            for digest, body in image.blobs.items():
+                place = client.post(f"{base}/blobs/uploads/").raise_for_status().headers["Location"]
+                data = b"".join(body.chunks())
+                client.put(httpx.URL(place).copy_merge_params({"digest": str(digest)}), content=data).raise_for_status()
+            # An index may only name manifests the registry has, so the target comes last, and again under its tag.
+            documents = [(digest, each) for digest, each in image.documents.items() if digest != image.target.digest]
+            for name, document in [
+                *((str(digest), each) for digest, each in documents),
+                (tag, image.documents[image.target.digest]),
+            ]:
+                headers = {"Content-Type": document.media_type}
+                client.put(f"{base}/manifests/{name}", content=document.data, headers=headers).raise_for_status()
+        return f"{self.address}/{repository}:{tag}"
+
+    def blob_path(self, hexadecimal: str) -> Path:
+        """Where the registry keeps a blob, to damage it there."""
+        return self.data / "docker/registry/v2/blobs/sha256" / hexadecimal[:2] / hexadecimal / "data"
+
+
+@contextlib.contextmanager
+def docker_registry(folder: Path, *, more: str = "") -> Iterator[DockerRegistry]:
+    """Start docker-registry on a free port; ``more`` is appended to the configuration's http section."""
+    program = need("docker-registry")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    data = folder / "registry"
+    config = folder / "registry.yml"
+    config.write_text(_CONFIG.format(data=data, port=port, more=more))
+    process = subprocess.Popen([program, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _wait_for(port, process)
+        yield DockerRegistry(f"127.0.0.1:{port}", data)
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+def need(program: str) -> str:
+    """The path of a peer; a missing one is a failure, never a skip."""
+    path = shutil.which(program)
+    assert path is not None, f"{program} is not installed; run tests/integration/install-peers"
+    return path
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    for _ in range(200):
+        assert process.poll() is None, "docker-registry ended at once"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.05)
+    raise AssertionError("docker-registry did not start within 10 seconds")

@@ -1,0 +1,272 @@
+"""The command line as its users meet it: output, exit statuses, one clear line for each failure."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagestore.cli.main import COMMANDS, main
+from imagestore.testing import RegistryServer, build_index
+from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, python_image
+
+HOST_TABLE = """
+[plugins."io.containerd.cri.v1.images".runtime_platforms.runhcs-wcow-process]
+platform = "windows(10.0.20348)/amd64"
+"""
+
+
+class Line:
+    """Runs commands in this process."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str], server: RegistryServer) -> None:
+        self.root = folder / "store"
+        self.config = folder / "config.toml"
+        self.config.write_text(CONFIG + HOST_TABLE)
+        self._capture = capture
+        self.server = server
+        self.python = server.server.reference(PYTHON)
+
+    def __call__(self, *arguments: str, status: int = 0) -> str:
+        self._capture.readouterr()
+        found = main(["--root", str(self.root), "--config", str(self.config), *arguments])
+        self.captured = self._capture.readouterr()
+        assert found == status, self.captured.err
+        return self.captured.out
+
+    def json(self, *arguments: str, status: int = 0) -> Any:
+        return json.loads(self(*arguments, "-o", "json", status=status))
+
+    @property
+    def error(self) -> str:
+        return self.captured.err
+
+
+@pytest.fixture
+def line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    images = {PYTHON: python_image(), "registry.example/library/linux:1": build_index(["linux/amd64"])}
+    with RegistryServer(images) as server:
+        yield Line(tmp_path, capsys, server)
+
+
+def test_images_lists_a_line_for_each_image_and_handler(line: Line) -> None:
+    line("pull", line.python, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
+    out = line("images").splitlines()
+    assert out[0].split("   ")[0] == "IMAGE"
+    assert "RUNTIME HANDLER" in out[0]
+    assert [HYPERV in out[1], PROCESS in out[2], len(out)] == [True, True, 3]
+    assert line("images", "-q", "--runtime-handler", HYPERV).strip() == line.json("images")["images"][0]["id"]
+
+
+def test_pull_names_image_handler_and_id(line: Line) -> None:
+    out = line("pull", line.python)
+    assert out.startswith(f"{line.python} ({PROCESS}): sha256:")
+    assert "resolved to sha256:" in line.error
+    line("pull", "--progress", "none", line.python)
+    assert line.error == ""
+
+
+def test_progress_json_is_one_event_a_line(line: Line) -> None:
+    line("pull", line.python, "--progress", "json")
+    events = [json.loads(each) for each in line.error.splitlines()]
+    assert {"Resolved", "Selected", "BlobStarted", "BlobDone"} <= {each["event"] for each in events}
+    assert any(each.get("fetched_bytes", 0) > 0 for each in events)
+
+
+def test_inspecti_shows_layers_as_files(line: Line) -> None:
+    line("pull", line.python)
+    shown = line.json("inspecti", line.python)
+    assert all(Path(layer["path"]).stat().st_size == layer["size"] for layer in shown["layers"])
+    assert shown["layers"][0]["diffId"].startswith("sha256:")
+    assert shown["platform"] == {
+        "os": "windows",
+        "architecture": "amd64",
+        "os.version": "10.0.20348.1970",
+        "text": "windows(10.0.20348.1970)/amd64",
+    }
+    assert shown["id"] in line("inspecti", line.python)
+
+
+def test_rmi_and_gc_free_what_nobody_needs(line: Line) -> None:
+    line("pull", line.python, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
+    line("rmi", line.python, "--runtime-handler", HYPERV)
+    planned = line.json("gc", "-n")
+    assert "would free sha256:" in line("gc", "-n")
+    assert line.json("gc") == {**planned, "dryRun": False}
+    assert "0B in 0 blobs freed" in line("gc")
+    assert "freed" in line("rmi", line.python, "--gc")
+    assert line.json("gc")["keptBlobs"] == 0
+
+
+def test_rmi_for_all_handlers(line: Line) -> None:
+    line("pull", line.python, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
+    removed = line.json("rmi", line.python, "--all-handlers")["removed"]
+    assert {each["runtimeHandler"] for each in removed} == {PROCESS, HYPERV}
+    assert line.json("images")["images"] == []
+
+
+def test_rmi_of_nothing_says_so_and_succeeds(line: Line) -> None:
+    assert line("rmi", "nothing:1") == ""
+    assert "nothing:1: not in the store" in line.error
+
+
+def test_match_shows_a_matrix_and_the_reasons(line: Line) -> None:
+    out = line("match", line.python)
+    assert "CHOSEN" in out
+    assert "process isolation before 20348 needs the exact build" in out
+    answer = line.json("match", line.python, "--runtime-handler", HYPERV)
+    (handler,) = answer["handlers"]
+    assert handler["chosen"]["platform"]["os.version"] == "10.0.17763.4851"
+    assert [entry["rank"] for entry in handler["entries"]] == [None, None, None, 0]
+    assert not (line.root / "content" / "blobs" / "sha256").exists() or not list(
+        (line.root / "content" / "blobs" / "sha256").iterdir()
+    )
+
+
+def test_match_reads_an_index_from_a_file_without_store_or_network(line: Line, tmp_path: Path) -> None:
+    image = python_image()
+    path = tmp_path / "index.json"
+    path.write_bytes(image.documents[image.target.digest].data)
+    before = line.server.ledger.count()
+    answer = line.json("match", "--index", str(path), "--runtime-handler", PROCESS)
+    assert answer["handlers"][0]["chosen"]["position"] == [2]
+    assert line.server.ledger.count() == before
+    assert not line.root.exists()
+
+
+def test_match_offline_uses_the_store(line: Line) -> None:
+    line("pull", line.python)
+    before = line.server.ledger.count()
+    assert line.json("match", "--offline", line.python)["handlers"][0]["chosen"]
+    assert line.server.ledger.count() == before
+    line("match", "--offline", "registry.example/never:1", status=3)
+
+
+def test_match_without_a_fit_has_a_status_of_its_own(line: Line) -> None:
+    reference = line.server.server.reference("registry.example/library/linux:1")
+    out = line("match", reference, "--runtime-handler", PROCESS, status=4)
+    assert "takes nothing" in out
+    line("match", reference)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (("pull", "UPPER"), 2, "position 0"),
+        (("pull", "a", "--platform", "///"), 2, "platform"),
+        (("pull", "a", "--platform", "linux", "--runtime-handler", "x"), 2, "exclude each other"),
+        (("pull", "a", "--runtime-handler", "nonsense"), 9, "known handlers"),
+        (("rmi", "a", "--runtime-handler", "nonsense"), 9, "nonsense"),
+        (("rmi", "a", "--runtime-handler", "x", "--all-handlers"), 2, "exclude each other"),
+        (("inspecti", "a"), 3, "not in the store"),
+        (("match",), 2, "either a REFERENCE or --index"),
+        (("match", "--index", "/nowhere.json"), 2, "No such file"),
+        (("nonsense",), 2, "No such command"),
+        (("pull",), 2, "Missing argument"),
+        (("pull", "a", "--deadline", "0"), 124, "within 0 seconds"),
+    ],
+)
+def test_wrong_input_gets_its_status_and_a_clear_line(
+    line: Line, arguments: tuple[str, ...], status: int, text: str
+) -> None:
+    line(*arguments, status=status)
+    assert text in line.error
+    assert "Traceback" not in line.error
+
+
+def test_a_missing_tag_has_the_not_found_status(line: Line) -> None:
+    line("pull", line.python + "-missing", status=3)
+
+
+def test_no_platform_that_fits_names_what_is_offered_and_the_mend(line: Line) -> None:
+    line("pull", line.server.server.reference("registry.example/library/linux:1"), status=4)
+    assert "no manifest for windows(10.0.20348)/amd64; offered: linux/amd64" in line.error
+
+
+def test_malformed_toml_is_named_with_its_line(line: Line) -> None:
+    line.config.write_text('version = 3\n[plugins."x"\n')
+    line("images", status=9)
+    assert f"{line.config}:2" in line.error
+
+
+def test_a_config_that_is_not_there_is_named(line: Line) -> None:
+    line.config.unlink()
+    line("images", status=9)
+    assert str(line.config) in line.error
+
+
+def test_a_root_that_cannot_be_written_has_the_store_status(line: Line) -> None:
+    line.root = Path("/sys/imagestore")  # closed even for root
+    line("images", status=8)
+    assert "/sys" in line.error
+    assert "--root" in line.error
+
+
+def test_a_root_below_a_file_has_the_store_status(line: Line, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    line.root = tmp_path / "file" / "store"
+    line("images", status=8)
+    assert str(tmp_path / "file") in line.error
+
+
+def test_a_damaged_database_has_the_store_status_and_keeps_the_content(line: Line) -> None:
+    line("pull", line.python)
+    blobs = sorted((line.root / "content" / "blobs" / "sha256").iterdir())
+    (line.root / "metadata.db").write_bytes(b"garbage" * 1000)
+    line("images", status=8)
+    assert "metadata.db" in line.error
+    assert sorted((line.root / "content" / "blobs" / "sha256").iterdir()) == blobs
+
+
+def test_control_characters_from_outside_never_reach_the_terminal(line: Line) -> None:
+    line("rmi", "a\x1b[31m")
+    assert "\x1b" not in line.error
+    assert "\\x1b" in line.error
+
+
+def test_help_lists_every_command_and_the_exit_statuses(line: Line) -> None:
+    out = line("--help")
+    assert all(name in out for name in COMMANDS)
+    assert "no manifest for the wanted platform" in out
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_explains_itself(line: Line, name: str) -> None:
+    out = line(name, "--help")
+    assert "Usage: imagestore" in out
+    assert len(out.splitlines()) > 4
+
+
+def test_help_loads_no_heavy_package() -> None:
+    heavy = ("httpx", "jsonschema", "rich", "sqlite3", "asyncio", "respx", "tomllib", "tomli_w", "imagestore.platforms")
+    code = (
+        "import sys; from imagestore.cli.main import main; main(['--help']);"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_listing_loads_neither_http_nor_schemas(line: Line) -> None:
+    line("pull", line.python)
+    heavy = ("httpx", "httpcore", "jsonschema", "rich", "asyncio")
+    arguments = ["--root", str(line.root), "--config", str(line.config), "images"]
+    code = (
+        f"import sys; from imagestore.cli.main import main; status = main({arguments!r});"
+        f"print(status, [name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "0 []"
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    heavy = ("httpx", "jsonschema", "sqlite3", "click", "dataclasses", "imagestore.store")
+    code = f"import sys, imagestore; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,186 @@
+"""Versions 1 to 4 come to one shape."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from imagestore import config
+from imagestore.config.migrate import full_name
+from imagestore.platforms import Platform
+
+LINUX = Platform("linux", "amd64")
+RUNTIME, IMAGES, CRI = "io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images", "io.containerd.grpc.v1.cri"
+
+
+def effective(text: str) -> dict[str, object]:
+    return tomllib.loads(config.dumps(config.loads(text, host=LINUX)))
+
+
+def plugins(text: str) -> object:
+    return effective(text)["plugins"]
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("cri", CRI),
+        ("scheduler", "io.containerd.gc.v1.scheduler"),
+        ("bolt", "io.containerd.metadata.v1.bolt"),
+        ("overlayfs", "io.containerd.snapshotter.v1.overlayfs"),
+        ("windows-lcow", "io.containerd.snapshotter.v1.windows-lcow"),
+        ("diff-service", "io.containerd.service.v1.diff-service"),
+        ("mystery", "io.containerd.grpc.v1.mystery"),
+        ("io.containerd.grpc.v1.cri", CRI),
+    ],
+)
+def test_short_plugin_names_of_version_1_become_full(short: str, full: str) -> None:
+    assert full_name(short) == full
+
+
+def test_version_1_renames_plugins_and_lists_of_plugins() -> None:
+    document = effective("disabled_plugins = ['cri', 'io.x']\n[plugins.bolt]\na = 1")
+    assert document["disabled_plugins"] == [CRI, "io.x"]
+    assert document["plugins"] == {"io.containerd.metadata.v1.bolt": {"a": 1}}
+
+
+def test_version_2_splits_the_cri_plugin() -> None:
+    text = f"""
+version = 2
+[plugins."{CRI}"]
+  sandbox_image = "pause:1"
+  enable_selinux = true
+  max_concurrent_downloads = 5
+  stream_server_port = "1"
+  registry.config_path = "/certs"
+  cni.bin_dir = "/bin"
+  cni.conf_dir = "/conf"
+  [plugins."{CRI}".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "k"
+    discard_unpacked_layers = true
+  [plugins."{CRI}".containerd.runtimes.k]
+    runtime_type = "t"
+    sandbox_mode = "shim"
+    snapshotter = "s"
+"""
+    assert plugins(text) == {
+        CRI: {"stream_server_port": "1"},
+        RUNTIME: {
+            "enable_selinux": True,
+            "cni": {"bin_dirs": ["/bin"], "conf_dir": "/conf"},
+            "containerd": {
+                "default_runtime_name": "k",
+                "runtimes": {"k": {"runtime_type": "t", "sandboxer": "shim", "snapshotter": "s"}},
+            },
+        },
+        IMAGES: {
+            "pinned_images": {"sandbox": "pause:1"},
+            "max_concurrent_downloads": 5,
+            "registry": {"config_path": "/certs"},
+            "snapshotter": "overlayfs",
+            "discard_unpacked_layers": True,
+        },
+    }
+
+
+def test_keys_already_in_their_new_place_win() -> None:
+    text = f"""
+version = 2
+[plugins."{CRI}"]
+  enable_selinux = true
+  [plugins."{CRI}".containerd.runtimes.k]
+    runtime_type = "old"
+    snapshotter = "old"
+[plugins."{RUNTIME}"]
+  enable_selinux = false
+  [plugins."{RUNTIME}".containerd.runtimes.k]
+    runtime_type = "new"
+"""
+    loaded = config.loads(text, host=LINUX)
+    assert (loaded.handler("k").runtime_type, loaded.handler("k").snapshotter) == ("new", "old")
+    assert "enable_selinux = false" in config.dumps(loaded)
+
+
+def test_the_old_section_in_a_version_3_file_is_read_with_a_warning() -> None:
+    text = f'version = 3\n[plugins."{CRI}".containerd.runtimes.k]\nruntime_type = "t"'
+    loaded = config.loads(text, filename="f", host=LINUX)
+    assert loaded.handler("k").runtime_type == "t"
+    [finding] = loaded.findings
+    assert finding.severity is config.Severity.WARNING
+    assert str(finding).startswith(f'f:2: plugins."{CRI}": has keys of version 2 in a file of version 3')
+
+
+def test_the_streaming_servers_keys_stay_without_a_warning() -> None:
+    loaded = config.loads(f'version = 3\n[plugins."{CRI}"]\nstream_server_port = "1"', host=LINUX)
+    assert loaded.findings == ()
+
+
+OLD_HANDLERS = """
+version = {version}
+[plugins."io.containerd.grpc.v1.cri".containerd.default_runtime]
+  runtime_type = "d"
+[plugins."io.containerd.grpc.v1.cri".containerd.untrusted_workload_runtime]
+  runtime_type = "u"
+"""
+
+
+def test_old_handler_tables_become_handlers_with_a_warning() -> None:
+    loaded = config.loads(OLD_HANDLERS.format(version=2), filename="f", host=LINUX)
+    assert loaded.default_handler == "default"
+    assert {name: handler.runtime_type for name, handler in loaded.handlers.items()} == {
+        "default": "d",
+        "untrusted": "u",
+    }
+    assert [finding.location.line for finding in loaded.findings] == [3, 5]
+
+
+def test_an_existing_handler_wins_over_an_old_table() -> None:
+    text = OLD_HANDLERS.format(version=2) + '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.untrusted]\n'
+    loaded = config.loads(text + 'runtime_type = "new"', host=LINUX)
+    assert loaded.handler("untrusted").runtime_type == "new"
+
+
+def test_old_handler_tables_without_a_type_are_nothing() -> None:
+    text = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.default_runtime]\nruntime_type = ""'
+    loaded = config.loads(text, host=LINUX)
+    assert (loaded.default_handler, list(loaded.handlers), loaded.findings) == ("runc", ["runc"], ())
+
+
+def test_a_version_4_main_file_moves_the_sockets_of_older_imports(tmp_path: object) -> None:
+    assert isinstance(tmp_path, __import__("pathlib").Path)
+    (tmp_path / "old.toml").write_text(
+        "version = 3\n[grpc]\naddress = '/s'\nuid = 7\ntcp_address = '1:2'\n[metrics]\naddress = 'm'\ngrpc_histogram = true\n"
+        "[debug]\naddress = '/d'\nlevel = 'info'\n"
+    )
+    (tmp_path / "main.toml").write_text("version = 4\nimports = ['old.toml']\n")
+    document = tomllib.loads(config.dumps(config.load(tmp_path / "main.toml", host=LINUX)))
+    assert document == {
+        "version": 4,
+        "debug": {"level": "info"},
+        "plugins": {
+            "io.containerd.server.v1.debug": {"address": "/d"},
+            "io.containerd.server.v1.grpc-tcp": {"address": "1:2"},
+            "io.containerd.server.v1.grpc": {"address": "/s", "uid": 7},
+            "io.containerd.server.v1.ttrpc": {"address": "/s.ttrpc"},
+            "io.containerd.metrics.v1.grpc-prometheus": {"grpc_histogram": True},
+            "io.containerd.server.v1.metrics": {"address": "m"},
+        },
+    }
+
+
+def test_a_version_3_file_keeps_its_sockets() -> None:
+    assert effective("version = 3\n[grpc]\naddress = '/s'") == {"version": 3, "grpc": {"address": "/s"}}
+
+
+@pytest.mark.parametrize("text", ["version = 2\nplugins = 1", "plugins = []", f'version = 2\n[plugins]\n"{CRI}" = 1'])
+def test_migrating_leaves_wrong_types_to_the_reader(text: str) -> None:
+    report_text = pytest.raises(config_error(), config.loads, text, filename="f", host=LINUX)
+    assert "expected a table" in str(report_text.value)
+
+
+def config_error() -> type[Exception]:
+    from imagestore.errors import ConfigError
+
+    return ConfigError

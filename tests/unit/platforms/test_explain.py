@@ -1,0 +1,168 @@
+"""Explanations: the rule's identifier is stable, the sentence names both values."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagestore.platforms import Platform, any_of, default_for, everything, exact, only, only_os, ordered, parse
+from imagestore.platforms.rules import REFUSALS, Rule
+
+
+@pytest.mark.parametrize(
+    ("wanted", "candidate", "rule", "reason"),
+    [
+        ("linux/amd64", "linux/amd64", "match", "linux/amd64 fits linux/amd64"),
+        ("linux/amd64", "linux/386", "match.fallback", "linux/386 is fallback number 1 of linux/amd64"),
+        ("linux/amd64", "windows/amd64", "os", "os windows ≠ linux"),
+        ("linux/amd64", "linux/arm64", "architecture", "architecture arm64 ≠ amd64 (accepted: amd64, 386)"),
+        ("linux/riscv64", "linux/arm64", "architecture", "architecture arm64 ≠ riscv64"),
+        ("linux/amd64", "linux/amd64/v2", "variant", "variant amd64/v2 ≠ amd64 (accepted: amd64, 386)"),
+        (
+            "linux/amd64/v3",
+            "linux/amd64/v4",
+            "variant",
+            "variant amd64/v4 ≠ amd64/v3 (accepted: amd64/v3 down to amd64, 386)",
+        ),
+        ("linux/arm/v6", "linux/arm", "variant", "variant arm/v7 ≠ arm/v6 (accepted: arm/v6 down to arm/v5)"),
+        (
+            "linux/arm64/unknown",
+            "linux/arm64",
+            "variant.unknown",
+            "variant arm64/unknown is no known arm64 variant, so nothing is known to run",
+        ),
+        (
+            "linux(+a)/amd64",
+            "linux(+b)/amd64",
+            "os.features",
+            "os.features b asked for, but the wanted platform has a",
+        ),
+        (
+            "windows(10.0.17763)/amd64",
+            "windows(10.0.20348.1970)/amd64",
+            "os.version.build-exact",
+            (
+                "os.version build 20348 ≠ 17763: process isolation before 20348 needs the exact build "
+                "(image ltsc2022, wanted ltsc2019)"
+            ),
+        ),
+        (
+            "windows(10.0.26200)/amd64",
+            "windows(10.0.17763)/amd64",
+            "os.version.stable-abi-floor",
+            (
+                "os.version build 17763 < 20348: process isolation on 26200 reaches back to build 20348, not further "
+                "(image ltsc2019, wanted Windows 11 25H2)"
+            ),
+        ),
+        (
+            "windows(10.0.20348)/amd64",
+            "windows(10.0.26101)/amd64",
+            "os.version.newer-than-host",
+            "os.version build 26101 > 20348: an image must not be newer than its host (wanted ltsc2022)",
+        ),
+        (
+            "windows(10.0.20348)/amd64",
+            "windows(6.3.20348)/amd64",
+            "os.version.major-minor",
+            "os.version 6.3 ≠ 10.0",
+        ),
+        (
+            "windows(10.0.20348)/amd64",
+            "windows(10.0.x)/amd64",
+            "os.version.unreadable",
+            "os.version '10.0.x' can't be read: expected major.minor.build[.revision]",
+        ),
+        (
+            "windows/amd64",
+            "windows(10.0.x)/amd64",
+            "match.os.version-unreadable",
+            "os.version '10.0.x' can't be read; taken only because windows/amd64 names none",
+        ),
+        (
+            "windows(10.0.20348)/amd64",
+            "windows/amd64",
+            "match.os.version-open",
+            "windows/amd64 names no os.version, which fits every Windows build",
+        ),
+        (
+            "windows(10.0.26100)/amd64",
+            "windows(10.0.20348.1)/amd64",
+            "match",
+            (
+                "windows(10.0.20348.1)/amd64: build 20348 runs on 26100, whose stable kernel interface reaches back to "
+                "20348 (image ltsc2022, wanted ltsc2025)"
+            ),
+        ),
+        (
+            "windows(10.0.17763)/amd64",
+            "windows(10.0.17763.5)/amd64",
+            "match",
+            "windows(10.0.17763.5)/amd64 has the wanted build 17763 (ltsc2019)",
+        ),
+        ("windows/amd64", "windows(10.0.1)/amd64", "match", "windows(10.0.1)/amd64 fits windows/amd64"),
+        (
+            "windows(10.0.1)/amd64",
+            "windows(10.0.2)/amd64",
+            "os.version.build-exact",
+            "os.version build 2 ≠ 1: process isolation before 20348 needs the exact build",
+        ),
+    ],
+)
+def test_rule_and_sentence(wanted: str, candidate: str, rule: str, reason: str) -> None:
+    found = only(parse(wanted)).explain(parse(candidate))
+    assert (found.rule, found.reason) == (rule, reason)
+    assert found.matched is rule.startswith("match")
+
+
+def test_windows_fallback_architecture_is_a_fallback() -> None:
+    found = only(parse("windows(10.0.17763)/amd64")).explain(parse("windows(10.0.17763)/386"))
+    assert found.rule == "match.fallback"
+
+
+@pytest.mark.parametrize("build", [ordered, any_of])
+def test_of_several_wanted_platforms_the_closest_refusal_is_told(build: type) -> None:
+    matcher = build(parse("linux/arm64"), parse("windows(10.0.17763)/amd64"), parse("darwin/arm64"))
+    assert matcher.explain(parse("windows(10.0.20348)/amd64")).rule == "os.version.build-exact"
+    assert matcher.explain(parse("linux/amd64")).rule == "architecture"
+    assert matcher.explain(parse("windows(10.0.17763)/amd64")).rule == "match"
+
+
+def test_any_architecture_leaves_architectures_out() -> None:
+    assert only_os(parse("linux/amd64")).explain(parse("linux/s390x")).matched
+    assert everything().explain(parse("linux/s390x")).rule == "match.anything"
+
+
+def test_hostile_values_are_cut_in_the_sentence() -> None:
+    long = "x" * 100_000
+    for candidate in (
+        Platform(long, long),
+        Platform("linux", long, long),
+        Platform("linux", "amd64", long),
+        Platform("linux", "amd64", os_features=(long,) * 50),
+    ):
+        assert len(exact(Platform("linux", "amd64")).explain(candidate).reason) < 1000
+    assert (
+        len(default_for(parse("windows(10.0.1)/amd64")).explain(Platform("windows", "amd64", "", long)).reason) < 1000
+    )
+
+
+def test_identifiers_are_stable_and_every_refusal_has_its_stage() -> None:
+    assert [str(rule) for rule in Rule] == [
+        "match",
+        "match.fallback",
+        "match.os.version-open",
+        "match.os.version-unreadable",
+        "match.anything",
+        "os",
+        "architecture",
+        "variant",
+        "variant.unknown",
+        "os.version.major-minor",
+        "os.version.build-exact",
+        "os.version.stable-abi-floor",
+        "os.version.newer-than-host",
+        "os.version.unreadable",
+        "os.features",
+        "nothing-wanted",
+    ]
+    assert set(REFUSALS) == {rule for rule in Rule if not rule.startswith("match")}
