@@ -47,8 +47,8 @@ def lookup(host: str, *, creds_stdin: bool, anonymous: bool) -> CredentialLookup
         raise click.UsageError("--creds-stdin and --anonymous exclude each other")
     if not creds_stdin and not anonymous:
         return None
-    from imagestore.registry.credentials.lookup import Anonymous, CredentialResolver, Explicit
-    from imagestore.registry.credentials.model import Credential, Found, checked
+    from imagestore.registry.credentials.lookup import CredentialResolver
+    from imagestore.registry.credentials.model import Anonymous, Credential, Explicit, Found, checked
     from imagestore.secret import Secret
 
     if anonymous:

@@ -42,8 +42,8 @@ def record(
 ) -> None:
     """Run COMMAND through a recording proxy; secrets are replaced before anything is written.
 
-    COMMAND gets HTTPS_PROXY and a certificate file, so it uses registries' own names. Clients that don't go through a proxy
-    can be pointed at a plain listener: {registry.example} in COMMAND becomes its address.
+    COMMAND gets HTTPS_PROXY and a certificate file, so it uses registries' own names. Clients that don't go through
+    a proxy can be pointed at a plain listener: {registry.example} in COMMAND becomes its address.
     """
     from imagestore.testing.recording.places import upstream_map
     from imagestore.testing.session import SessionSettings, TapeSession

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -199,7 +200,9 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
     with server, contextlib.suppress(KeyboardInterrupt):
         _announce(server, hosts, output)
         threading.Event().wait()
-    print(render.printable(str(playing.ledger)) if output == "table" else "", end="\n" if output == "table" else "")
+    if output == "table":
+        for entry in playing.ledger.entries:
+            print(render.printable(str(entry)))
 
 
 def _announce(server: LoopbackServer, hosts: tuple[str, ...], output: str) -> None:
@@ -213,4 +216,4 @@ def _announce(server: LoopbackServer, hosts: tuple[str, ...], output: str) -> No
         render.table(("HOST", "ADDRESS"), list(places.items()))
         for name, value in sorted(variables.items()):
             print(f"export {name}={value}")
-    click.get_text_stream("stdout").flush()
+    sys.stdout.flush()

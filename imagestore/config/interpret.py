@@ -85,6 +85,7 @@ class Reading:
         top = Section(Entry(table, Location(name, 0)), (), TOP_LEVEL, findings)
         plugins = top.section("plugins", None)
         _check_plugin_names(plugins)
+        plugins.section(CRI_PLUGIN, None)
         containerd = plugins.section(RUNTIME_PLUGIN, RUNTIME_SECTION).section(
             "containerd", CONTAINERD_SECTION, path=("containerd",)
         )

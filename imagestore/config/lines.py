@@ -50,6 +50,7 @@ class KeyLines:
         self._file = file
         self._ends = [match.start() for match in re.finditer("\n", text)]
         self._lines: dict[Path, int] = {}
+        self._implied: dict[Path, int] = {}
         try:
             self._scan()
         except _LostError:
@@ -57,8 +58,11 @@ class KeyLines:
             return
 
     def find(self, path: Path) -> int | None:
-        """The line that sets a key, or that opens a table; None when the scanner didn't see it."""
-        return self._lines.get(path)
+        """The line that sets a key, or that opens a table; None when the scanner didn't see it.
+
+        A table without a header of its own is found where the first header below it stands.
+        """
+        return self._lines.get(path) or self._implied.get(path)
 
     def line_at(self, position: int) -> int:
         """The 1-based line of a character offset."""
@@ -74,6 +78,8 @@ class KeyLines:
                 table, position = self._key_path(position + 1 + doubled, ())
                 position = self._expect(position, "]]" if doubled else "]")
                 self._lines.setdefault(table, self.line_at(start))
+                for length in range(1, len(table)):
+                    self._implied.setdefault(table[:length], self.line_at(start))
             else:
                 position = self._pair(position, table, 0)
             position = self._skip(position, _BLANK_LINES)

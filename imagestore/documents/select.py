@@ -200,9 +200,12 @@ class _Search:
 
     def ranked(self) -> list[_Position]:
         """Positions of what fits, best first; what the matcher holds equal keeps the order of the index."""
-        fitting = sorted(position for position, verdict in self.verdicts.items() if verdict.accepted)
-        keys = {each: self._matcher.sort_key(_platform_of(self.verdicts[each])) for each in fitting}
-        return sorted(fitting, key=keys.__getitem__)
+        keys = {
+            position: self._matcher.sort_key(verdict.platform)
+            for position, verdict in self.verdicts.items()
+            if verdict.accepted and verdict.platform is not None
+        }
+        return sorted(sorted(keys), key=keys.__getitem__)
 
     def open_indexes(self) -> list[_Position]:
         """Look into the indexes without platform, level by level, until something fits."""
@@ -280,12 +283,6 @@ def _by_config(verdict: Verdict, platform: Platform | None, matcher: Matcher) ->
 
 def _is_never_chosen(verdict: Verdict) -> bool:
     return verdict.rule in (RULE_ATTESTATION, RULE_UNKNOWN_PLATFORM, RULE_MEDIA_TYPE)
-
-
-def _platform_of(verdict: Verdict) -> Platform:
-    if verdict.platform is None:
-        raise AssertionError("only entries with a platform are accepted by it")
-    return verdict.platform
 
 
 def _platforms(verdicts: tuple[Verdict, ...]) -> list[Platform]:

@@ -51,10 +51,8 @@ def advise(offered: Sequence[Platform], matcher: Matcher) -> str:
 
 
 def _about_builds(offered: list[Platform], matcher: Matcher) -> str:
-    wanted = next((platform for platform in matcher.platforms if platform.os == "windows"), None)
-    host = None if wanted is None else windows.parse_version(wanted.os_version)
-    if host is None:
-        return ""
+    versions = (windows.parse_version(wanted.os_version) for wanted in matcher.platforms if wanted.os == "windows")
+    host = next(version for version in versions if version is not None and not version.is_unset)
     read = [windows.parse_version(platform.os_version) for platform in offered]
     builds = {each.build for each in read if each is not None and (each.major, each.minor) == (host.major, host.minor)}
     older = [build for build in builds if windows.hyperv_compatible(host.build, build)]

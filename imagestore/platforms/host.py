@@ -131,7 +131,7 @@ def detect(
 ) -> Platform:
     """The platform of a machine: this one, except for what is given.
 
-    When ``system`` or ``machine`` is given it's another machine, and nothing else is read from this one.
+    When ``system`` or ``machine`` is given it's another machine, and no further fact is read from this one.
 
     Args:
         system: as in ``sys.platform`` or ``platform.system()``.
@@ -255,8 +255,8 @@ def _system() -> str:
 
 def _machine() -> str:
     if sys.platform == "win32":
-        # The second is set when a 32-bit program runs on a 64-bit Windows.
-        return os.environ.get("PROCESSOR_ARCHITECTURE", "") or os.environ.get("PROCESSOR_ARCHITEW6432", "")
+        # Of the program's own kind, also under emulation, as Go's name is.
+        return os.environ.get("PROCESSOR_ARCHITECTURE", "")
     return os.uname().machine
 
 

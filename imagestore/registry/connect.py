@@ -9,16 +9,18 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from imagestore.config.registry_hosts import reader_for
 from imagestore.observe import ignore
 from imagestore.registry.authenticate import RegistryAuthenticator
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.registry.endpoints import DirectEndpoints
+from imagestore.registry.endpoints import ConfiguredEndpoints, DirectEndpoints
 from imagestore.registry.session import Line
 
 if TYPE_CHECKING:
     import httpx
 
+    from imagestore.config import Config
     from imagestore.config.connection import ConnectionSettings
     from imagestore.observe import Observer
     from imagestore.registry.authenticate import AuthPolicy
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 def connect(
     *,
+    config: Config | None = None,
     credentials: CredentialLookup | None = None,
     endpoints: EndpointResolver | None = None,
     policy: TransferPolicy | None = None,
@@ -42,8 +45,9 @@ def connect(
     """A registry client; close it.
 
     Args:
+        config: says where hosts are configured; without it every registry is asked itself.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
-        endpoints: which hosts serve a reference; by default the registry itself.
+        endpoints: which hosts serve a reference, instead of the configuration.
         policy: limits of retries, waits and waste.
         auth_policy: what the operator allows in authentication.
         observer: told about waits and changes of host.
@@ -57,10 +61,12 @@ def connect(
     from imagestore.registry.http import HttpxSender
 
     sender = HttpxSender(transport=transport, unix_socket=unix_socket)
+    if endpoints is None:
+        endpoints = ConfiguredEndpoints(reader_for(config)) if config is not None else DirectEndpoints()
     lines = EndpointLines(sender, credentials or CredentialResolver.standard(), auth_policy)
     return RegistryClient(
         lines=lines,
-        endpoints=endpoints or DirectEndpoints(),
+        endpoints=endpoints,
         policy=policy,
         observer=observer,
         on_close=sender.close,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from imagestore.testing.rules import Responder
 
 _MAX_TEXT_SEARCH: Final = 4 << 20
+_LAST_EXCHANGE_SECONDS: Final = 10.0
 
 
 @dataclass(slots=True)
@@ -109,6 +110,8 @@ class Recorder:
         self._plain_names = frozenset(plain_names)
         self._before = before
         self._lock = threading.Lock()
+        self._running = 0
+        self._ended = threading.Condition(self._lock)
         self._takes: list[Take] = []
         self._problems: list[Exception] = []
         self.spool_folder = tempfile.mkdtemp(prefix="imagestore-record-")
@@ -134,9 +137,12 @@ class Recorder:
         return Answered(reply, self.ledger.begin(request, reply), self.ledger)
 
     def _ask(self, request: Request) -> Reply:
+        with self._lock:
+            self._running += 1
         try:
             response = self._upstream.send(request)
         except httpx.HTTPError as problem:
+            self._note_end()
             return error(502, "UNAVAILABLE", f"{request.host}: no answer from upstream: {type(problem).__name__}")
         fields = Fields(self._upstream.logical_headers(request, response))
         length = fields.get("Content-Length")
@@ -188,9 +194,16 @@ class Recorder:
         except guard.SecretLeakError as problem:
             with self._lock:
                 self._problems.append(problem)
-            return
-        with self._lock:
-            self._takes.append(take)
+        else:
+            with self._lock:
+                self._takes.append(take)
+        finally:
+            self._note_end()
+
+    def _note_end(self) -> None:
+        with self._ended:
+            self._running -= 1
+            self._ended.notify_all()
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -204,7 +217,9 @@ class Recorder:
         Raises:
             SecretLeakError: a secret would be written; then nothing was.
         """
-        with self._lock:
+        with self._ended:
+            # A client may be done, and gone, a moment before its last exchange is.
+            self._ended.wait_for(lambda: self._running == 0, _LAST_EXCHANGE_SECONDS)
             takes, problems = list(self._takes), list(self._problems)
         if problems:
             raise problems[0]

@@ -37,6 +37,8 @@ last = """a""b"""""
 
 LINES = {
     ("version",): 1,
+    ("plugins",): 3,
+    ("plugins", "io.x"): 3,
     ("plugins", "io.x", "runtimes"): 3,
     ("plugins", "io.x", "runtimes", "plain", "dotted", "quoted key"): 4,
     ("plugins", "io.x", "runtimes", "plain"): 4,
@@ -92,3 +94,8 @@ def test_deep_nesting_is_refused_with_its_line(text: str) -> None:
 def test_nesting_up_to_the_limit_is_fine() -> None:
     path = ("a",) * MAX_DEPTH
     assert KeyLines(".".join(path) + " = " + "[" * MAX_DEPTH + "]" * MAX_DEPTH, "file").find(path) == 1
+
+
+def test_a_tables_own_header_counts_before_one_below_it() -> None:
+    lines = KeyLines("[a.b.c]\n[a.b]\n", "file")
+    assert [lines.find(("a",)), lines.find(("a", "b"))] == [1, 2]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from imagestore import config
 from imagestore.config.migrate import full_name
+from imagestore.errors import ConfigError
 from imagestore.platforms import Platform
 
 LINUX = Platform("linux", "amd64")
@@ -148,8 +150,7 @@ def test_old_handler_tables_without_a_type_are_nothing() -> None:
     assert (loaded.default_handler, list(loaded.handlers), loaded.findings) == ("runc", ["runc"], ())
 
 
-def test_a_version_4_main_file_moves_the_sockets_of_older_imports(tmp_path: object) -> None:
-    assert isinstance(tmp_path, __import__("pathlib").Path)
+def test_a_version_4_main_file_moves_the_sockets_of_older_imports(tmp_path: Path) -> None:
     (tmp_path / "old.toml").write_text(
         "version = 3\n[grpc]\naddress = '/s'\nuid = 7\ntcp_address = '1:2'\n[metrics]\naddress = 'm'\ngrpc_histogram = true\n"
         "[debug]\naddress = '/d'\nlevel = 'info'\n"
@@ -176,11 +177,5 @@ def test_a_version_3_file_keeps_its_sockets() -> None:
 
 @pytest.mark.parametrize("text", ["version = 2\nplugins = 1", "plugins = []", f'version = 2\n[plugins]\n"{CRI}" = 1'])
 def test_migrating_leaves_wrong_types_to_the_reader(text: str) -> None:
-    report_text = pytest.raises(config_error(), config.loads, text, filename="f", host=LINUX)
-    assert "expected a table" in str(report_text.value)
-
-
-def config_error() -> type[Exception]:
-    from imagestore.errors import ConfigError
-
-    return ConfigError
+    with pytest.raises(ConfigError, match="expected a table"):
+        config.loads(text, host=LINUX)

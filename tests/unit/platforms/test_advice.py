@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagestore.platforms import Platform, any_of, default_for, everything, parse
+from imagestore.platforms import Platform, any_of, default_for, everything, ordered, parse
 from imagestore.platforms.advice import advise
 
 
@@ -20,8 +20,8 @@ from imagestore.platforms.advice import advise
                 "linux/amd64",
             ],
             (
-                "build 17763 (ltsc2019) can run here under Hyper-V isolation: give the runtime handler a guest_platform "
-                'with OSVersion = "10.0.17763"'
+                "build 17763 (ltsc2019) can run here under Hyper-V isolation: give the runtime handler a "
+                'guest_platform with OSVersion = "10.0.17763"'
             ),
         ),
         (
@@ -79,6 +79,11 @@ from imagestore.platforms.advice import advise
 )
 def test_advice_follows_the_closest_entry(wanted: str, offered: list[str], advice: str) -> None:
     assert advise([parse(text) for text in offered], default_for(parse(wanted))) == advice
+
+
+def test_advice_counts_from_the_wanted_windows_platform_that_names_a_build() -> None:
+    matcher = ordered(parse("windows/arm64"), parse("windows(10.0.20348)/amd64"))
+    assert advise([parse("windows(10.0.17763)/amd64")], matcher).startswith("build 17763 (ltsc2019) can run here")
 
 
 def test_no_advice_where_nothing_is_wanted_or_all_is() -> None:

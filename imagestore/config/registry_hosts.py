@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from imagestore.config.connection import ConnectionSettings
-from imagestore.config.findings import dotted, refusal, show
-from imagestore.config.hosts import HostConfig, RegistryHosts, base_url
+from imagestore.config.findings import RefusalError, dotted, refusal, show
+from imagestore.config.hosts import DEFAULT_FOLDERS, HostConfig, RegistryHosts, base_url, read_hosts
 from imagestore.config.known import IMAGES_PLUGIN
 from imagestore.config.tree import child
+from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.config.model import Config
     from imagestore.config.tree import Entry, Table
 
 _PATH: Final = ("plugins", IMAGES_PLUGIN, "registry", "mirrors")
@@ -23,9 +27,17 @@ _CAPABILITIES: Final = frozenset({"pull", "resolve"})
 _WILDCARD: Final = "*"
 
 
-def has_mirrors(document: Table) -> bool:
-    """Whether a configuration has mirrors in the old place."""
-    return bool(_mirrors(document))
+def reader_for(config: Config) -> Callable[[str], RegistryHosts]:
+    """The function that says what is configured for a registry host.
+
+    It raises ConfigError for what can't be used.
+    """
+    if config.settings.registry_config_path:
+        folders = tuple(folder for folder in config.settings.registry_config_path.split(":") if folder)
+        return lambda host: read_hosts(host, folders)
+    if _mirrors(config.document):
+        return lambda host: read_legacy(host, config.document)
+    return lambda host: read_hosts(host, DEFAULT_FOLDERS)
 
 
 def read_legacy(host: str, document: Table) -> RegistryHosts:
@@ -36,14 +48,17 @@ def read_legacy(host: str, document: Table) -> RegistryHosts:
         document: the merged and migrated configuration.
 
     Raises:
-        RefusalError: names file, line and key.
+        ConfigError: names file, line and key.
     """
     mirrors = _mirrors(document)
     name = host if host in mirrors else _WILDCARD
     entry = child(mirrors, name).get("endpoint")
-    endpoints = _endpoints(entry, name) if entry is not None else []
-    found = tuple(_host(url, entry, name, document) for url in endpoints if entry is not None)
-    return RegistryHosts(found, HostConfig(connection=_tls(host, document)))
+    try:
+        endpoints = _endpoints(entry, name) if entry is not None else []
+        found = tuple(_host(url, entry, name, document) for url in endpoints if entry is not None)
+        return RegistryHosts(found, HostConfig(connection=_tls(host, document)))
+    except RefusalError as error:
+        raise ConfigError(str(error.finding), hint=error.finding.mend) from error
 
 
 def _mirrors(document: Table) -> Table:

@@ -1,0 +1,63 @@
+"""Laws of references and digests."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagestore.digest import VERIFIABLE, Digest
+from imagestore.errors import ImageStoreError, InvalidDigestError, InvalidReferenceError
+from imagestore.reference import Reference
+
+component = st.from_regex(r"[a-z0-9]{1,8}([._]|__|-{1,3})?[a-z0-9]{1,8}", fullmatch=True)
+host = st.sampled_from(["docker.io", "localhost", "localhost:5000", "registry.example:443", "[::1]:80", "10.0.0.1"])
+tag = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,20}", fullmatch=True)
+digest = st.sampled_from(sorted(VERIFIABLE)).flatmap(
+    lambda algorithm: st.binary(max_size=8).map(lambda data: Digest.of(data, algorithm))
+)
+
+
+@st.composite
+def references(draw: st.DrawFn) -> Reference:
+    chosen = draw(host)
+    parts = draw(st.lists(component, min_size=1, max_size=4))
+    path = "/".join(parts)
+    if chosen == "docker.io" and "/" not in path:
+        path = f"library/{path}"
+    pinned = draw(st.none() | digest)
+    return Reference(chosen, path, draw(tag if pinned is None else st.just("") | tag), pinned)
+
+
+@given(references())
+def test_canonical_and_familiar_forms_lead_back(reference: Reference) -> None:
+    assert Reference.parse(str(reference)) == reference
+    assert Reference.parse(reference.familiar) == reference
+
+
+@given(references())
+def test_parsing_is_idempotent(reference: Reference) -> None:
+    once = str(Reference.parse(reference.familiar))
+    assert str(Reference.parse(once)) == once
+
+
+@given(st.text(max_size=60) | st.text("ab./:@[]-_A0 \n%", max_size=40))
+def test_any_text_is_parsed_or_refused_with_a_position_inside_it(text: str) -> None:
+    try:
+        parsed = Reference.parse(text)
+    except InvalidReferenceError as error:
+        assert 0 <= error.position <= len(text)
+    else:
+        assert text.isascii()
+        assert Reference.parse(str(parsed)) == parsed
+
+
+@given(st.text(max_size=90) | st.from_regex(r"[a-z0-9+.]{1,8}:[a-zA-Z0-9=_-]{1,70}"))
+def test_any_text_is_a_digest_or_refused(text: str) -> None:
+    try:
+        parsed = Digest.parse(text)
+    except InvalidDigestError as error:
+        assert isinstance(error, ImageStoreError)
+    else:
+        assert str(parsed) == text
+        assert "/" not in parsed.encoded
+        assert not parsed.is_verifiable or len(parsed.encoded) == VERIFIABLE[parsed.algorithm]

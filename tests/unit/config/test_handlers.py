@@ -1,0 +1,386 @@
+"""Runtime handlers and the platforms they resolve to: design rules, the KEP's table, row by row."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagestore import config, errors, platforms
+from imagestore.config import Isolation, PlatformSource
+from imagestore.errors import ConfigError, UnknownRuntimeHandlerError
+from imagestore.platforms import Platform
+
+LINUX = Platform("linux", "amd64")
+ARM = Platform("linux", "arm", "v6")
+WINDOWS = Platform("windows", "amd64", os_version="10.0.20348")
+V2, V3 = 'plugins."io.containerd.grpc.v1.cri"', 'plugins."io.containerd.cri.v1.runtime"'
+IMAGES = 'plugins."io.containerd.cri.v1.images"'
+
+
+def read(guest: str, *, host: Platform, section: str = V3, runtime_type: str = "x", more: str = "") -> config.Config:
+    table = (
+        f"[{section}.containerd.runtimes.h]\nruntime_type = '{runtime_type}'\nguest_platform = {{ {guest} }}\n{more}"
+    )
+    return config.loads(f"version = {2 if section == V2 else 3}\n{table}", filename="f", host=host)
+
+
+def resolved(guest: str, *, host: Platform, section: str = V3, more: str = "") -> str:
+    return platforms.format_all(read(guest, host=host, section=section, more=more).handler_platform("h").platform)
+
+
+GUESTS = [
+    ('OS = "windows", Architecture = "amd64", OSVersion = "10.0.17763"', LINUX, "windows(10.0.17763)/amd64"),
+    ('OS = "windows", Architecture = "amd64", OSVersion = "10.0.17763.1"', WINDOWS, "windows(10.0.17763.1)/amd64"),
+    ('OS = "Windows", Architecture = "x86_64", OSVersion = "10.0.17763"', WINDOWS, "windows(10.0.17763)/amd64"),
+    ('os = "windows", ARCHITECTURE = "amd64", os_version = "10.0.17763"', WINDOWS, "windows(10.0.17763)/amd64"),
+    (
+        '"os.version" = "10.0.17763", "os-features" = ["win32k"], OS = "windows"',
+        WINDOWS,
+        "windows(10.0.17763+win32k)/amd64",
+    ),
+    ('OS = "windows"', WINDOWS, "windows/amd64"),
+    ('OS = "windows"', LINUX, "windows/amd64"),
+    ('OS = "linux"', WINDOWS, "linux/amd64"),
+    ('OS = "linux"', ARM, "linux/arm/v6"),
+    ('OS = "linux", Variant = "v5"', ARM, "linux/arm/v5"),
+    ('OS = "linux", Architecture = "arm"', ARM, "linux/arm/v7"),
+    ('Architecture = "arm64"', LINUX, "linux/arm64"),
+    ('Architecture = "aarch64"', WINDOWS, "windows/arm64"),
+    ('Architecture = "arm64", Variant = "v8.1"', LINUX, "linux/arm64/v8.1"),
+    ('OSVersion = "10.0.17763"', WINDOWS, "windows(10.0.17763)/amd64"),
+    ('OSFeatures = ["b", "a", "b"]', LINUX, "linux(+a+b)/amd64"),
+    ('OS = "macOS", Architecture = "arm64"', LINUX, "darwin/arm64"),
+    ('OS = "", Architecture = "", Variant = "", OSVersion = "", OSFeatures = []', WINDOWS, "windows(10.0.20348)/amd64"),
+    ("", WINDOWS, "windows(10.0.20348)/amd64"),
+    ('OS = "", Architecture = "arm64"', LINUX, "linux/arm64"),
+]
+
+
+@pytest.mark.parametrize("section", [V2, V3], ids=["v2", "v3"])
+@pytest.mark.parametrize(("guest", "host", "expected"), GUESTS)
+def test_a_guest_platform_is_completed_from_the_host(guest: str, host: Platform, expected: str, section: str) -> None:
+    assert resolved(guest, host=host, section=section) == expected
+
+
+@pytest.mark.parametrize("guest", ["", 'OS = ""', "OSFeatures = []"])
+def test_an_empty_guest_platform_counts_as_absent(guest: str) -> None:
+    loaded = read(guest, host=WINDOWS)
+    found = loaded.handler_platform("h")
+    assert loaded.handler("h").guest_platform is None
+    assert (found.source, found.is_declared, found.platform) == (PlatformSource.HOST, False, WINDOWS)
+
+
+BAD_GUESTS = {
+    'OS = "windows", OSVersion = "10.0"': "f:4: runtimes.h.guest_platform.OSVersion: os version '10.0': expected major",
+    'OS = "windows", OSVersion = "10.0.x"': "f:4: runtimes.h.guest_platform.OSVersion: os version '10.0.x'",
+    'OS = "windows", OSVersion = "10.0.70000"': "f:4: runtimes.h.guest_platform.OSVersion: os version '10.0.70000'",
+    'OS = "windows", OSVersion = "-10.0.17763"': "f:4: runtimes.h.guest_platform.OSVersion: os version",
+    'OS = "windows", OSVersion = "10.0.17763.x"': "f:4: runtimes.h.guest_platform.OSVersion: os version",
+    'OS = "WINDOWS", OSVersion = "latest"': "f:4: runtimes.h.guest_platform.OSVersion: os version 'latest'",
+    'OS = "windows", OSVersion = "١٠.٠.١٧٧٦٣"': "f:4: runtimes.h.guest_platform.OSVersion: expected up to 64 ASCII",
+    'OS = "windows (x)"': "f:4: runtimes.h.guest_platform.OS: expected up to 64 ASCII letters, digits, '_', '-', got",
+    'OS = "lin.ux"': "f:4: runtimes.h.guest_platform.OS: expected up to 64",
+    'Architecture = "amd64\\n"': "f:4: runtimes.h.guest_platform.Architecture: expected up to 64",
+    f'Variant = "{"v" * 65}"': "f:4: runtimes.h.guest_platform.Variant: expected up to 64",
+    'OSFeatures = [""]': "f:4: runtimes.h.guest_platform.OSFeatures: expected up to 64",
+    'OSFeatures = "win32k"': "f:4: runtimes.h.guest_platform.OSFeatures: expected a list of texts, got 'win32k'",
+    "OSVersion = 10": "f:4: runtimes.h.guest_platform.OSVersion: expected a text, got 10",
+    f"OSFeatures = {[str(number) for number in range(17)]}": "f:4: runtimes.h.guest_platform.OSFeatures: expected at most 16",
+    'OS = "linux", os = "windows"': "f:4: runtimes.h.guest_platform.os: is set twice in different spelling",
+}
+
+
+@pytest.mark.parametrize(("guest", "message"), BAD_GUESTS.items())
+def test_a_bad_guest_platform_is_refused(guest: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(guest, host=WINDOWS)
+    assert str(caught.value).startswith(message)
+
+
+def test_an_unreadable_version_is_refused_when_only_the_host_says_windows() -> None:
+    with pytest.raises(ConfigError, match="OSVersion: os version '10.0'"):
+        read('OSVersion = "10.0"', host=WINDOWS)
+
+
+def test_an_image_tag_as_version_is_answered_with_its_build() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read('OS = "windows", OSVersion = "ltsc2019"', host=WINDOWS)
+    assert caught.value.hint == "ltsc2019 is build 10.0.17763: write that"
+
+
+def test_the_same_member_twice_with_one_value_is_a_warning() -> None:
+    loaded = read('OS = "linux", os = "linux"', host=LINUX)
+    assert [finding.severity for finding in loaded.findings] == [config.Severity.WARNING]
+
+
+def test_an_unknown_member_is_a_warning_with_a_suggestion() -> None:
+    [finding] = read('OS = "linux", OSVersoin = "1"', host=LINUX).findings
+    assert (finding.key, finding.mend) == ("runtimes.h.guest_platform.OSVersoin", "did you mean OSVersion?")
+
+
+def test_a_misspelt_operating_system_is_a_warning_with_a_suggestion() -> None:
+    [finding] = read('OS = "widnows", Architecture = "amd46"', host=LINUX).findings[:1]
+    assert (finding.key, finding.mend) == ("runtimes.h.guest_platform.OS", "did you mean windows?")
+
+
+# runtime_platforms
+
+SPECIFIERS = [
+    ("windows(10.0.17763)/amd64", LINUX, "windows(10.0.17763)/amd64", {"os", "architecture", "os_version"}),
+    ("windows(10.0.17763)", LINUX, "windows(10.0.17763)/amd64", {"os", "os_version"}),
+    ("arm64", LINUX, "linux/arm64", {"architecture"}),
+    ("armel", LINUX, "linux/arm/v6", {"architecture", "variant"}),
+    ("linux", ARM, "linux/arm/v6", {"os"}),
+    ("linux/arm64/v8", LINUX, "linux/arm64/v8", {"os", "architecture", "variant"}),
+    ("macos", LINUX, "darwin/amd64", {"os"}),
+]
+
+
+@pytest.mark.parametrize(("specifier", "host", "expected", "declared"), SPECIFIERS)
+def test_runtime_platforms_declare_a_platform(
+    specifier: str, host: Platform, expected: str, declared: set[str]
+) -> None:
+    text = f"version = 3\n{IMAGES}.runtime_platforms.h.platform = '{specifier}'\n{V3}.containerd.runtimes.h = {{}}"
+    found = config.loads(text, filename="f", host=host).handler_platform("h")
+    assert (platforms.format_all(found.platform), found.source) == (expected, PlatformSource.RUNTIME_PLATFORMS)
+    assert {name for name, origin in found.origin.items() if origin == "runtime_platforms at f:2"} == declared
+    assert {origin for name, origin in found.origin.items() if name not in declared} <= {"host"}
+
+
+@pytest.mark.parametrize(
+    ("specifier", "message"),
+    [
+        ("mystery", "f:2: runtime_platforms.h.platform: platform 'mystery'"),
+        ("linux/*", "f:2: runtime_platforms.h.platform: platform 'linux/*': at position 6: wildcards"),
+        ("windows(10.0)/amd64", "f:2: runtime_platforms.h.platform: os version '10.0'"),
+        ("windows(ltsc2019)", "f:2: runtime_platforms.h.platform: os version 'ltsc2019'"),
+    ],
+)
+def test_an_unreadable_specifier_is_refused(specifier: str, message: str) -> None:
+    text = f"version = 3\n{IMAGES}.runtime_platforms.h.platform = '{specifier}'\n{V3}.containerd.runtimes.h = {{}}"
+    with pytest.raises(ConfigError) as caught:
+        config.loads(text, filename="f", host=LINUX)
+    assert str(caught.value).startswith(message)
+
+
+def test_an_empty_specifier_is_the_host() -> None:
+    text = f"version = 3\n{IMAGES}.runtime_platforms.h.platform = ''\n{V3}.containerd.runtimes.h = {{}}"
+    assert config.loads(text, host=ARM).handler_platform("h").source is PlatformSource.HOST
+
+
+def test_runtime_platforms_without_a_handler_are_a_warning() -> None:
+    loaded = config.loads(f"version = 3\n{IMAGES}.runtime_platforms.ghost.platform = 'linux'", filename="f", host=LINUX)
+    assert [str(finding) for finding in loaded.findings] == [
+        "f:2: runtime_platforms.ghost: there is no runtime handler of this name"
+    ]
+
+
+def test_the_misspelt_table_of_containerds_migration_is_read_with_a_warning() -> None:
+    text = f"""
+version = 3
+[{V3}.containerd.runtimes.h]
+[{IMAGES}.runtime_platform.h]
+  snapshotter = "devmapper"
+  platform = {{ an = "object" }}
+"""
+    loaded = config.loads(text, filename="f", host=LINUX)
+    assert loaded.handler("h").snapshotter == "devmapper"
+    assert loaded.handler_platform("h").source is PlatformSource.HOST
+    [finding] = loaded.findings
+    assert finding.mend == "rename it to runtime_platforms"
+
+
+# Precedence
+
+BOTH = f"""
+version = 3
+[{V3}.containerd.runtimes.h]
+  guest_platform.Architecture = "arm64"
+[{IMAGES}.runtime_platforms.h]
+  platform = "linux/s390x"
+"""
+
+
+def test_a_guest_platform_wins_over_runtime_platforms() -> None:
+    found = config.loads(BOTH, filename="f", host=LINUX).handler_platform("h")
+    assert (platforms.format_all(found.platform), found.source) == ("linux/arm64", PlatformSource.GUEST_PLATFORM)
+    assert dict(found.origin) == {"os": "host", "architecture": "guest_platform at f:4"}
+    assert found.warnings == (
+        "f:6: runtime_platforms.h.platform: 'linux/s390x' isn't used: guest_platform at f:4 says linux/arm64 and wins",
+    )
+
+
+def test_an_explicit_platform_wins_over_everything() -> None:
+    found = config.loads(BOTH, host=LINUX).handler_platform("h", explicit=Platform("Linux", "x86_64"))
+    assert (platforms.format_all(found.platform), found.source) == ("linux/amd64", PlatformSource.EXPLICIT)
+    assert (found.is_declared, found.warnings, set(found.origin.values())) == (True, (), {"named in the call"})
+
+
+def test_an_explicit_windows_platform_of_odd_case_keeps_its_version_test() -> None:
+    explicit = Platform("Windows", "amd64", os_version="10.0.17763")
+    found = config.default(LINUX).handler_platform("", explicit=explicit)
+    assert not found.matcher.match(Platform("windows", "amd64", os_version="10.0.20348.1"))
+    assert found.matcher.match(Platform("windows", "amd64", os_version="10.0.17763.1"))
+
+
+def test_an_explicit_windows_platform_with_an_unreadable_version_is_refused() -> None:
+    with pytest.raises(errors.InvalidPlatformError, match="os version '10.0'"):
+        config.default(LINUX).handler_platform("", explicit=Platform("windows", "amd64", os_version="10.0"))
+
+
+def test_another_host_can_be_asked_about() -> None:
+    found = config.loads(BOTH, host=LINUX).handler_platform("h", host=Platform("freebsd", "amd64"))
+    assert (found.platform.os, found.host.os) == ("freebsd", "freebsd")
+
+
+def test_the_matcher_uses_the_guest_as_host_of_the_version_test() -> None:
+    matcher = (
+        read('OS = "windows", Architecture = "amd64", OSVersion = "10.0.26100"', host=LINUX)
+        .handler_platform("h")
+        .matcher
+    )
+    answers = {
+        build: matcher.match(Platform("windows", "amd64", os_version=f"10.0.{build}.1"))
+        for build in (17763, 20348, 25398, 26100, 26200)
+    }
+    assert answers == {17763: False, 20348: True, 25398: True, 26100: True, 26200: False}
+
+
+def test_two_handlers_may_share_a_platform() -> None:
+    text = f"version = 3\n{V3}.containerd.runtimes = {{ a = {{}}, b = {{}} }}"
+    loaded = config.loads(text, host=LINUX)
+    assert loaded.handler_platform("a").platform == loaded.handler_platform("b").platform
+
+
+# Which handler
+
+
+def test_an_empty_name_is_the_default_handler() -> None:
+    text = f"version = 3\n{V3}.containerd.default_runtime_name = 'kata'\n{V3}.containerd.runtimes.kata = {{}}"
+    loaded = config.loads(text, host=LINUX)
+    assert (loaded.handler("").name, loaded.default_handler, list(loaded.handlers)) == ("kata", "kata", ["kata"])
+
+
+def test_an_unknown_handler_is_refused_with_the_known_ones() -> None:
+    loaded = config.loads(f"version = 3\n{V3}.containerd.runtimes.kata = {{}}", host=LINUX)
+    with pytest.raises(UnknownRuntimeHandlerError, match="'gvisor' is not configured; known handlers: kata, runc"):
+        loaded.handler("gvisor")
+
+
+def test_handler_names_are_exact() -> None:
+    loaded = config.loads(f"version = 3\n{V3}.containerd.runtimes.Kata = {{}}", host=LINUX)
+    with pytest.raises(UnknownRuntimeHandlerError):
+        loaded.handler("kata")
+
+
+@pytest.mark.parametrize(
+    ("host", "name"), [(LINUX, "runc"), (WINDOWS, "runhcs-wcow-process"), (Platform("darwin", "arm64"), "runc")]
+)
+def test_without_a_default_the_hosts_usual_handler_is_there(host: Platform, name: str) -> None:
+    text = f"version = 3\n{V3}.containerd.runtimes.kata = {{}}"
+    loaded = config.loads(text, host=host)
+    assert (loaded.default_handler, list(loaded.handlers)) == (name, ["kata", name])
+    assert (config.default(host).default_handler, list(config.default(host).handlers)) == (name, [name])
+
+
+def test_a_built_in_handler_may_be_the_default_without_a_table() -> None:
+    text = f"version = 3\n{V3}.containerd.default_runtime_name = 'runhcs-wcow-hypervisor'"
+    loaded = config.loads(text, host=WINDOWS)
+    assert loaded.handler("").isolation is Isolation.HYPERVISOR
+
+
+# The rest of a handler
+
+HANDLER = f"""
+version = 3
+[{V3}.Containerd.Runtimes.h]
+  Runtime_Type = "io.containerd.runhcs.v1"
+  SNAPSHOTTER = "mine"
+  [{V3}.Containerd.Runtimes.h.options]
+    sandboxisolation = 1
+    SandboxPlatform = "windows/amd64"
+    Debug = true
+[{IMAGES}]
+  snapshotter = "default"
+  pinned_images.sandbox = "pause:1"
+  max_concurrent_downloads = 7
+  registry.config_path = "/a:/b"
+"""
+
+
+def test_keys_are_read_in_any_case() -> None:
+    handler = config.loads(HANDLER, filename="f", host=WINDOWS).handler("h")
+    assert (handler.runtime_type, handler.snapshotter, handler.isolation) == (
+        "io.containerd.runhcs.v1",
+        "mine",
+        Isolation.HYPERVISOR,
+    )
+    assert handler.sandbox_platform == config.PlatformText("windows/amd64", config.Location("f", 8))
+    assert dict(handler.options) == {"SandboxIsolation": 1, "SandboxPlatform": "windows/amd64", "Debug": True}
+    assert handler.location == config.Location("f", 3)
+
+
+def test_the_images_sections_settings_are_read() -> None:
+    settings = config.loads(HANDLER, host=WINDOWS).settings
+    assert settings == config.Settings("default", {"sandbox": "pause:1"}, "/a:/b", 7)
+
+
+@pytest.mark.parametrize(
+    ("own", "image_side", "expected"),
+    [("", "", "default"), ("own", "", "own"), ("own", "side", "side"), ("", "side", "side")],
+)
+def test_the_images_sections_snapshotter_wins_over_the_handlers_own(own: str, image_side: str, expected: str) -> None:
+    text = f"""
+version = 3
+{V3}.containerd.runtimes.h.snapshotter = "{own}"
+{IMAGES}.snapshotter = "default"
+{IMAGES}.runtime_platforms.h.snapshotter = "{image_side}"
+"""
+    assert config.loads(text, host=LINUX).handler("h").snapshotter == expected
+
+
+@pytest.mark.parametrize(("number", "isolation"), [("0", Isolation.PROCESS), ("1", Isolation.HYPERVISOR)])
+def test_isolation_is_the_runhcs_shims_option(number: str, isolation: Isolation) -> None:
+    more = f"options.SandboxIsolation = {number}"
+    assert read("", host=WINDOWS, runtime_type="io.containerd.runhcs.v1", more=more).handler("h").isolation is isolation
+
+
+def test_an_unknown_isolation_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"f:5: runtimes\.h\.options\.SandboxIsolation: expected 0 .* got 2"):
+        read("", host=WINDOWS, runtime_type="io.containerd.runhcs.v1", more="options.SandboxIsolation = 2")
+
+
+def test_the_runhcs_options_on_another_shim_are_a_warning() -> None:
+    loaded = read("", host=LINUX, runtime_type="io.containerd.kata.v2", more="options.SandboxIsolation = 1")
+    assert loaded.handler("h").isolation is None
+    assert [finding.key for finding in loaded.findings] == ["runtimes.h.options.SandboxIsolation"]
+
+
+def test_unknown_keys_are_kept_and_reported() -> None:
+    text = f"version = 3\nmystery = 1\n{V3}.containerd.runtimes.h = {{ runtime_tpye = 'x', options.any = 1 }}"
+    loaded = config.loads(text, filename="f", host=LINUX)
+    assert [(finding.location.line, finding.key, finding.mend) for finding in loaded.findings] == [
+        (2, "mystery", "remove it if nothing else reads it"),
+        (3, "runtimes.h.runtime_tpye", "did you mean runtime_type?"),
+    ]
+    assert "mystery = 1" in config.dumps(loaded)
+
+
+def test_hundreds_of_unknown_keys_are_summed_up() -> None:
+    loaded = config.loads("\n".join(f"k{number} = 1" for number in range(200)), filename="f", host=LINUX)
+    assert len(loaded.findings) == 51
+    assert str(loaded.findings[-1]) == "f:51: has 150 unknown keys more"
+
+
+@pytest.mark.parametrize(
+    ("line", "mend"),
+    [
+        ('plugins."io.containerd.cri.v1.runtimes".containerd = {}', "did you mean io.containerd.cri.v1.runtime?"),
+        (
+            "plugins.io.containerd.cri.v1.runtime.containerd = {}",
+            'quote the name: [plugins."io.containerd.cri.v1.runtime"]',
+        ),
+    ],
+)
+def test_a_slip_in_the_plugins_name_is_a_warning(line: str, mend: str) -> None:
+    [finding] = config.loads(f"version = 3\n{line}", host=LINUX).findings
+    assert (finding.severity, finding.mend) == (config.Severity.WARNING, mend)
