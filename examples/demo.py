@@ -67,7 +67,7 @@ def main() -> int:
         and "10.0.17763.4851" in last
         and f"in {blobs} blobs kept" in freed
     )
-    print("\nBoth builds of one reference were kept side by side, shared bytes once; removing one left the other whole.")
+    print("\nTwo builds of one reference lay side by side, shared bytes once; removing one left the other whole.")
     return 0 if right else 1
 
 

@@ -148,7 +148,9 @@ def _parse(text: str, folder: str) -> RegistryHosts:
         document: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         found = re.search(r"at line ([0-9]+)", str(error))
-        raise refusal(Location(path, int(found[1]) if found else None), "", f"is not TOML: {error}") from error
+        # Without a line the parser ran into the end of the text.
+        line = int(found[1]) if found else text.count("\n") + 1
+        raise refusal(Location(path, line), "", f"is not TOML: {error}") from error
     root = Fields(document, (), folder, path, lines)
     tables = document.get("host", {})
     if not isinstance(tables, dict):

@@ -2,7 +2,8 @@
 
 What is refused before any schema is asked (JSON parsers disagree about these, which has been used to make two readers
 see two documents): bytes that aren't UTF-8, a byte-order mark, NaN and Infinity, deep nesting, integers outside 64
-bits, duplicate member names, and members equal to a known name but for case (Go's decoder takes those, Python's doesn't).
+bits, duplicate member names, and members equal to a known name but for case (Go's decoder takes those, Python's does
+not).
 
 The schemas are our own, JSON Schema Draft 2020-12, flat, one per kind of document, beside this module.
 """

@@ -125,10 +125,10 @@ def test_skopeo_agrees_about_every_digest(registry: DockerRegistry, terminal: Te
     terminal.run("pull", reference, "--runtime-handler", "kata")
     image = terminal.json("inspecti", reference, "--runtime-handler", "kata")
     assert image["target"]["digest"] == str(Digest.of(raw))
+    linux = ("--override-os=linux", "--override-arch=amd64")
     theirs = json.loads(
         subprocess.run(
-            [need("skopeo"), "inspect", "--tls-verify=false", "--override-os=linux", "--override-arch=amd64"]
-            + [f"docker://{reference}"],
+            [need("skopeo"), "inspect", "--tls-verify=false", *linux, f"docker://{reference}"],
             capture_output=True,
             check=True,
             timeout=60,

@@ -1,0 +1,76 @@
+"""The effective configuration, written out."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from imagestore import config
+from imagestore.platforms import Platform
+
+FIXTURES = Path(__file__).parents[3] / "fixtures/configs"
+LINUX = Platform("linux", "amd64")
+WINDOWS = Platform("windows", "amd64", os_version="10.0.20348")
+
+SECRETS = """
+version = 2
+[plugins."io.containerd.grpc.v1.cri".registry.configs."r.example".auth]
+  username = "user"
+  password = "hunter2"
+  auth = ""
+  identitytoken = "hunter3"
+[plugins."io.containerd.grpc.v1.cri".registry.auths."https://r.example"]
+  password = "hunter4"
+[plugins."io.containerd.grpc.v1.cri".registry.headers]
+  X-Meta-Token = ["hunter5"]
+[plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]
+  endpoint = ["https://m.example"]
+"""
+
+
+@pytest.mark.parametrize("path", sorted(FIXTURES.rglob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("host", [LINUX, WINDOWS], ids=["linux", "windows"])
+def test_a_dump_loads_to_the_same_handlers(path: Path, host: Platform) -> None:
+    loaded = config.load(path, host=host)
+    again = config.loads(config.dumps(loaded), host=host)
+    assert (list(again.handlers), again.default_handler) == (list(loaded.handlers), loaded.default_handler)
+    assert again.settings == loaded.settings
+    for name in loaded.handlers:
+        assert again.handler_platform(name).platform == loaded.handler_platform(name).platform
+        assert (again.handler(name).options, again.handler(name).snapshotter) == (
+            loaded.handler(name).options,
+            loaded.handler(name).snapshotter,
+        )
+
+
+@pytest.mark.parametrize("host", [LINUX, WINDOWS])
+def test_the_built_in_default_can_be_dumped(host: Platform) -> None:
+    text = config.dumps(config.default(host))
+    assert text.startswith("# Effective configuration of built-in defaults\n")
+    assert list(config.loads(text, host=host).handlers) == list(config.default(host).handlers)
+
+
+def test_the_first_line_names_the_files_without_control_characters() -> None:
+    text = config.dumps(config.loads("version = 3", filename="a\n[b]\x1b.toml", host=LINUX))
+    assert text.splitlines()[0] == "# Effective configuration of a\\n[b]\\x1b.toml"
+
+
+def test_registry_secrets_are_redacted_and_nothing_else() -> None:
+    text = config.dumps(config.loads(SECRETS, host=LINUX))
+    assert "hunter" not in text
+    registry = tomllib.loads(text)["plugins"]["io.containerd.cri.v1.images"]["registry"]
+    assert registry["configs"]["r.example"]["auth"] == {
+        "username": "user",
+        "password": "<redacted>",
+        "auth": "",
+        "identitytoken": "<redacted>",
+    }
+    assert registry["headers"] == {"X-Meta-Token": ["<redacted>"]}
+    assert registry["mirrors"] == {"docker.io": {"endpoint": ["https://m.example"]}}
+
+
+def test_dumping_leaves_the_configuration_as_it_is() -> None:
+    loaded = config.loads(SECRETS, host=LINUX)
+    assert config.dumps(loaded) == config.dumps(loaded)

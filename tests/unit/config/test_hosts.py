@@ -1,0 +1,286 @@
+"""hosts.toml folders: which is taken, what a file means, and that a broken one is never passed over."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from imagestore import config
+from imagestore.config.connection import ConnectionSettings
+from imagestore.config.hosts import CAPABILITIES, RegistryHosts, candidates, find_folder, read_hosts
+from imagestore.config.registry_hosts import reader_for
+from imagestore.errors import ConfigError
+from imagestore.platforms.spec import Platform
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOST = Platform(os="linux", architecture="amd64")
+
+
+def read(folder: Path, text: str, host: str = "registry.example") -> RegistryHosts:
+    place = folder / host
+    place.mkdir(exist_ok=True)
+    (place / "hosts.toml").write_text(text, encoding="utf-8")
+    return read_hosts(host, [str(folder)])
+
+
+@pytest.mark.parametrize(
+    ("host", "names"),
+    [
+        ("registry.example", ("registry.example", "_default")),
+        ("registry.example:5000", ("registry.example_5000_", "registry.example:5000", "_default")),
+        ("[::1]:5000", ("[::1]_5000_", "[::1]:5000", "_default")),
+        ("[::1]", ("[::1]", "_default")),
+    ],
+)
+def test_folder_names_from_specific_to_general(host: str, names: tuple[str, ...]) -> None:
+    assert candidates(host) == names
+
+
+def test_a_port_does_not_fall_back_to_the_bare_hosts_folder(tmp_path: Path) -> None:
+    (tmp_path / "registry.example").mkdir()
+    assert find_folder("registry.example:5000", [str(tmp_path)]) == ""
+
+
+def test_the_first_root_with_any_fitting_folder_wins(tmp_path: Path) -> None:
+    for name in ("a/_default", "b/registry.example"):
+        (tmp_path / name).mkdir(parents=True)
+    roots = [str(tmp_path / root) for root in ("absent", "a", "b")]
+    assert find_folder("registry.example", roots) == str(tmp_path / "a" / "_default")
+
+
+def test_no_folder_means_the_registry_itself() -> None:
+    assert read_hosts("registry.example", []) == RegistryHosts()
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        """
+server = "https://upstream.example"
+capabilities = ["pull", "resolve"]
+ca = "upstream.pem"
+header.X-Meta = ["a", "b"]
+
+[host."https://second.example:8443/mirror/"]
+capabilities = ["pull"]
+ca = ["a.pem", "/etc/b.pem"]
+client = [["c.pem", "c.key"], "both.pem", ["alone.pem"], ["alone2.pem", ""]]
+skip_verify = true
+dial_timeout = "1m1.5s"
+
+[host."http://first.example"]
+[host."http://first.example".header]
+X-Token = "secret"
+
+[host."harbor.example/v2/cache"]
+override_path = true
+""",
+    )
+    folder = str(tmp_path / "registry.example")
+    assert [mirror.base for mirror in found.mirrors] == [
+        "https://second.example:8443/mirror/v2",
+        "http://first.example/v2",
+        "https://harbor.example/v2/cache",
+    ]
+    second, first, harbor = found.mirrors
+    assert second.capabilities == {"pull"}
+    assert second.connection == ConnectionSettings(
+        ca_files=(f"{folder}/a.pem", "/etc/b.pem"),
+        client_pairs=(
+            (f"{folder}/c.pem", f"{folder}/c.key"),
+            (f"{folder}/both.pem", ""),
+            (f"{folder}/alone.pem", ""),
+            (f"{folder}/alone2.pem", ""),
+        ),
+        skip_verify=True,
+        dial_timeout_seconds=61.5,
+    )
+    assert second.location == f"{folder}/hosts.toml:7"
+    assert first.headers == (("X-Token", "secret"),)
+    assert first.capabilities == harbor.capabilities == CAPABILITIES
+    assert found.server.base == "https://upstream.example/v2"
+    assert found.server.capabilities == {"pull", "resolve"}
+    assert found.server.headers == (("X-Meta", "a"), ("X-Meta", "b"))
+    assert found.server.connection.ca_files == (f"{folder}/upstream.pem",)
+    assert found.folder == folder
+    assert found.remarks == ()
+
+
+def test_without_server_the_registry_keeps_its_address_and_every_capability(tmp_path: Path) -> None:
+    found = read(tmp_path, 'capabilities = ["push"]\noverride_path = true\nskip_verify = true\n[header]\nA = "b"\n')
+    assert found.server.base == ""
+    assert found.server.capabilities == CAPABILITIES
+    assert found.server.connection.skip_verify
+    assert found.server.headers == (("A", "b"),)
+
+
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("https://m.example", "https://m.example/v2"),
+        ("https://m.example/", "https://m.example/v2"),
+        ("m.example:5000", "https://m.example:5000/v2"),
+        ("https://m.example/v2", "https://m.example/v2"),
+        ("https://m.example/v2/", "https://m.example/v2"),
+        ("https://m.example/a//b/../c", "https://m.example/a/c/v2"),
+        ("https://m.example/av2", "https://m.example/av2/v2"),
+        ("https://M.Example", "https://m.example/v2"),
+        ("http://[::1]:5000", "http://[::1]:5000/v2"),
+    ],
+)
+def test_urls_are_completed(tmp_path: Path, url: str, base: str) -> None:
+    assert read(tmp_path, f'server = "{url}"').server.base == base
+
+
+def test_unknown_members_are_reported_with_their_line(tmp_path: Path) -> None:
+    found = read(tmp_path, 'servr = "x"\n[host."https://m.example"]\ncapabilites = ["pull"]\n')
+    assert [remark.partition("registry.example/")[2] for remark in found.remarks] == [
+        "hosts.toml:1: servr: is not known, and has no effect",
+        'hosts.toml:3: host."https://m.example".capabilites: is not known, and has no effect',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("server =", 1, "is not TOML"),
+        ('\n[host."https://m.example"\n', 2, "is not TOML"),
+        ("a = " + "[" * 500, 1, "nested"),
+        ("server = 7", 1, "expected a text"),
+        ('server = "ftp://x.example"', 1, "http or https"),
+        ('server = "https://"', 1, "host"),
+        ('server = "https://x.example:99999"', 1, "expected a URL"),
+        ('server = "https://user:pass@x.example"', 1, "login"),
+        ('server = "https://x.example/?a=b"', 1, "host and path only"),
+        ("host = 3", 1, "expected tables"),
+        ("[host]\nx = 1", 2, "expected a table"),
+        ('[host."https://m.example"]\ncapabilities = ["pull", "fly"]', 2, "'fly'"),
+        ('[host."https://m.example"]\n\nskip_verify = "yes"', 3, "true or false"),
+        ('[host."https://m.example"]\nca = [1]', 2, "list of texts"),
+        ('[host."https://m.example"]\nclient = [["a", "b", "c"]]', 2, "pairs"),
+        ('[host."https://m.example"]\nclient = [[1]]', 2, "pairs"),
+        ('[host."https://m.example"]\nheader = "x"', 2, "expected a table"),
+        ('[host."https://m.example".header]\n"a b" = "x"', 2, "header field name"),
+        ('[host."https://m.example".header]\nA = "secret\\r\\nB: c"', 2, "can't hold"),
+        ('dial_timeout = "fast"', 1, "duration"),
+        ('dial_timeout = "-3s"', 1, "above zero"),
+        ('dial_timeout = "1.2.3s"', 1, "duration"),
+        ("dial_timeout = 3", 1, "text"),
+        ('[host."http://"]', 1, "host"),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_line(tmp_path: Path, text: str, line: int, what: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, text)
+    assert f"hosts.toml:{line}" in str(raised.value)
+    assert what in str(raised.value)
+    assert "secret" not in str(raised.value)
+    assert "pass@" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("3s", 3), ("500ms", 0.5), ("1h2m", 3720), (".5s", 0.5), ("7us", 7e-6), ("0", None), ("", None)],
+)
+def test_go_durations(tmp_path: Path, text: str, seconds: float | None) -> None:
+    found = read(tmp_path, f'dial_timeout = "{text}"').server.connection.dial_timeout_seconds
+    assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_other_encodings_and_sizes_are_refused(tmp_path: Path) -> None:
+    place = tmp_path / "registry.example"
+    place.mkdir()
+    (place / "hosts.toml").write_bytes(b"\n# \xff\n")
+    with pytest.raises(ConfigError, match=r"hosts\.toml:2: is not UTF-8"):
+        read_hosts("registry.example", [str(tmp_path)])
+    (place / "hosts.toml").write_bytes(b"#" * (1024 * 1024 + 1))
+    with pytest.raises(ConfigError, match="larger"):
+        read_hosts("registry.example", [str(tmp_path)])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "registry.example"
+    place.mkdir()
+    (place / "hosts.toml").touch(mode=0)
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_hosts("registry.example", [str(tmp_path)])
+
+
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "registry.example" / "hosts.toml").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_hosts("registry.example", [str(tmp_path)])
+
+
+@pytest.mark.parametrize("has_empty_file", [False, True])
+def test_without_hosts_toml_a_folder_holds_certificates(tmp_path: Path, has_empty_file: bool) -> None:
+    place = tmp_path / "registry.example"
+    place.mkdir()
+    for name in ("b.crt", "a.crt", "c.cert", "c.key", "README"):
+        (place / name).touch()
+    if has_empty_file:
+        (place / "hosts.toml").write_text(" \n")
+    assert read_hosts("registry.example", [str(tmp_path)]).server.connection == ConnectionSettings(
+        ca_files=(f"{place}/a.crt", f"{place}/b.crt"), client_pairs=((f"{place}/c.cert", f"{place}/c.key"),)
+    )
+
+
+@pytest.mark.parametrize(("present", "missing"), [("c.cert", "c.key"), ("c.key", "c.cert")])
+def test_half_a_client_certificate_is_refused(tmp_path: Path, present: str, missing: str) -> None:
+    place = tmp_path / "registry.example"
+    place.mkdir()
+    (place / present).touch()
+    with pytest.raises(ConfigError, match=f"has {present} but no {missing}"):
+        read_hosts("registry.example", [str(tmp_path)])
+
+
+LEGACY = """
+version = 2
+[plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]
+endpoint = ["https://mirror.example", "http://other.example/path", "plain.example"]
+[plugins."io.containerd.grpc.v1.cri".registry.mirrors."*"]
+endpoint = ["https://any.example/v2"]
+[plugins."io.containerd.grpc.v1.cri".registry.configs."mirror.example".tls]
+ca_file = "/etc/ca.pem"
+cert_file = "/etc/c.pem"
+key_file = "/etc/c.key"
+insecure_skip_verify = true
+"""
+
+
+def legacy(text: str, host: str) -> Any:
+    return reader_for(config.loads(text, host=HOST))(host)
+
+
+def test_mirrors_of_the_main_configuration() -> None:
+    found = legacy(LEGACY, "docker.io")
+    assert [mirror.base for mirror in found.mirrors] == [
+        "https://mirror.example/v2",
+        "http://other.example/path",
+        "https://plain.example/v2",
+    ]
+    assert found.mirrors[0].connection == ConnectionSettings(("/etc/ca.pem",), (("/etc/c.pem", "/etc/c.key"),), True)
+    assert found.mirrors[0].capabilities == {"pull", "resolve"}
+    assert found.mirrors[1].connection == ConnectionSettings()
+    assert [mirror.base for mirror in legacy(LEGACY, "ghcr.io").mirrors] == ["https://any.example/v2"]
+
+
+def test_config_path_beats_mirrors_of_the_main_configuration(tmp_path: Path) -> None:
+    text = LEGACY + f'[plugins."io.containerd.grpc.v1.cri".registry]\nconfig_path = "{tmp_path}:/absent"\n'
+    assert legacy(text, "docker.io").mirrors == ()
+    read(tmp_path, '[host."https://m.example"]', host="docker.io")
+    assert [mirror.base for mirror in legacy(text, "docker.io").mirrors] == ["https://m.example/v2"]
+
+
+@pytest.mark.parametrize(
+    "value", ["7", '"https://m.example"', "[7]", '["ftp://m.example"]', '["https://u:p@m.example"]']
+)
+def test_a_broken_mirror_of_the_main_configuration_is_refused(value: str) -> None:
+    text = f'version = 2\n[plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]\nendpoint = {value}\n'
+    with pytest.raises(ConfigError, match=r":3: .*endpoint"):
+        legacy(text, "docker.io")
