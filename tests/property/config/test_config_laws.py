@@ -1,0 +1,244 @@
+"""Laws of reading, merging and locating, on generated documents and on arbitrary text."""
+
+from __future__ import annotations
+
+import string
+import tomllib
+
+import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagestore import config
+from imagestore.config.findings import Location
+from imagestore.config.globs import compile_component, matches
+from imagestore.config.lines import KeyLines
+from imagestore.config.merge import merge
+from imagestore.config.tree import Plain, Table, build, plain
+from imagestore.errors import ConfigError
+from imagestore.platforms import Platform
+
+LINUX = Platform("linux", "amd64")
+WINDOWS = Platform("windows", "amd64", os_version="10.0.20348")
+HOSTS = st.sampled_from([LINUX, WINDOWS, Platform("linux", "arm", "v6"), Platform("darwin", "arm64")])
+
+NAMES = st.text(string.ascii_letters + "._- \"'\\#é", min_size=1, max_size=6)
+SCALARS: st.SearchStrategy[Plain] = st.one_of(
+    st.booleans(),
+    st.integers(-5, 5),
+    st.text("ab\n\"'\\#=[]{}", max_size=8),
+    st.lists(st.integers(), max_size=2).map(list),
+)
+DOCUMENTS: st.SearchStrategy[dict[str, Plain]] = st.recursive(
+    st.dictionaries(NAMES, SCALARS, max_size=3),
+    lambda inner: st.dictionaries(NAMES, st.one_of(SCALARS, inner), max_size=3),
+    max_leaves=12,
+)
+PLUGINS = DOCUMENTS.map(lambda document: {"plugins": document})
+# Fragments that make up configurations, so that arbitrary text gets past the first character.
+FRAGMENTS = st.sampled_from(
+    [
+        "version",
+        "imports",
+        "plugins",
+        "=",
+        "2",
+        "3",
+        "\n",
+        "[",
+        "]",
+        "[[",
+        "]]",
+        "{",
+        "}",
+        ".",
+        ",",
+        '"',
+        "'",
+        '"""',
+        "#",
+        "true",
+        '"io.containerd.cri.v1.runtime"',
+        '"io.containerd.grpc.v1.cri"',
+        "containerd",
+        "runtimes",
+        "kata",
+        "guest_platform",
+        "OS",
+        '"windows"',
+        "OSVersion",
+        '"10.0"',
+        "Architecture",
+        "options",
+        "SandboxIsolation",
+        "runtime_type",
+        "1e400",
+        "\\u0000",
+        "runtime_platforms",
+        '"io.containerd.cri.v1.images"',
+        "platform",
+        '"linux"',
+        " ",
+        "\r\n",
+        "\ud800",
+        "9" * 30,
+    ]  # fmt: skip
+)
+VALUES: st.SearchStrategy[Plain] = st.one_of(
+    st.sampled_from(
+        ["windows", "linux", "10.0.17763", "10.0", "amd64", "ARM64", "v8", "", "linux/arm64", "io.containerd.runhcs.v1"]
+    ),
+    st.integers(-1, 3),
+    st.booleans(),
+    st.lists(st.text(max_size=3), max_size=2).map(list),
+)
+
+
+def member_tables(*names: str) -> st.SearchStrategy[dict[str, Plain]]:
+    return st.dictionaries(st.sampled_from(names), VALUES, max_size=4)
+
+
+HANDLERS = st.builds(
+    lambda keys, guest, options: {**keys, **guest, **options},
+    member_tables("runtime_type", "Snapshotter", "snapshotter"),
+    st.one_of(
+        st.just({}),
+        member_tables("OS", "os", "Architecture", "OSVersion", "os_version").map(
+            lambda table: {"guest_platform": table}
+        ),
+    ),
+    st.one_of(st.just({}), member_tables("SandboxIsolation", "SandboxPlatform").map(lambda table: {"options": table})),
+)
+CONFIGS = st.builds(
+    lambda version, handlers, sides: {
+        "version": version,
+        "plugins": {
+            ("io.containerd.grpc.v1.cri" if version == 2 else "io.containerd.cri.v1.runtime"): {"containerd": {"runtimes": handlers}},
+            "io.containerd.cri.v1.images": {"runtime_platforms": sides},
+        },
+    },
+    st.sampled_from([2, 3, 4]),
+    st.dictionaries(st.sampled_from(["kata", "runc", "h"]), HANDLERS, max_size=3),
+    st.dictionaries(st.sampled_from(["kata", "h", "ghost"]), member_tables("platform", "snapshotter"), max_size=2),
+)  # fmt: skip
+
+
+def tree(document: dict[str, Plain], file: str = "f") -> Table:
+    return build(document, lambda path: Location(file, len(path)))
+
+
+def paths(document: dict[str, Plain], above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found = []
+    for name, value in document.items():
+        found.append((*above, name))
+        if isinstance(value, dict):
+            found.extend(paths(value, (*above, name)))
+    return found
+
+
+@given(DOCUMENTS)
+def test_every_key_of_a_document_has_a_line_that_names_it(document: dict[str, Plain]) -> None:
+    text = tomli_w.dumps(document)
+    lines, written = KeyLines(text, "f"), text.split("\n")
+    for path in paths(document):
+        line = lines.find(path)
+        assert line is not None
+        # The key itself, or some header below it when the table has none of its own.
+        assert tomllib.loads(written[line - 1].split("=")[0] + "= 1") if "[" not in written[line - 1][:1] else True
+
+
+@given(st.lists(FRAGMENTS, max_size=25), HOSTS)
+@settings(max_examples=150)
+def test_arbitrary_text_is_read_or_refused_and_nothing_else(fragments: list[str], host: Platform) -> None:
+    text = "".join(fragments)
+    try:
+        loaded = config.loads(text, filename="/nonexistent/f", host=host)
+    except ConfigError as error:
+        assert str(error).startswith("/nonexistent/f")
+        return
+    assert loaded.default_handler in loaded.handlers
+
+
+@given(CONFIGS, HOSTS)
+def test_every_handler_of_an_accepted_file_resolves(document: dict[str, Plain], host: Platform) -> None:
+    try:
+        loaded = config.loads(tomli_w.dumps(document), filename="f", host=host)
+    except ConfigError as error:
+        assert str(error).startswith("f:")
+        return
+    for name in loaded.handlers:
+        found = loaded.handler_platform(name)
+        assert set(found.origin) == {member for member in Platform.__slots__ if getattr(found.platform, member)}
+        # A platform that is declared accepts itself: no accepted version is one that can't be read.
+        assert not found.is_declared or found.matcher.match(found.platform)
+
+
+@given(CONFIGS, HOSTS)
+def test_a_check_has_an_error_exactly_when_loading_is_refused(document: dict[str, Plain], host: Platform) -> None:
+    from imagestore.config.load import read
+
+    raw = tomli_w.dumps(document).encode()
+    read_config, findings = read(raw, "f", host)
+    assert (read_config is None) is any(finding.severity is config.Severity.ERROR for finding in findings)
+
+
+@given(CONFIGS, HOSTS)
+def test_dumping_and_loading_changes_no_platform(document: dict[str, Plain], host: Platform) -> None:
+    try:
+        loaded = config.loads(tomli_w.dumps(document), host=host)
+    except ConfigError:
+        return
+    again = config.loads(config.dumps(loaded), host=host)
+    assert config.dumps(again).split("\n")[1:] == config.dumps(loaded).split("\n")[1:]
+    for name in loaded.handlers:
+        assert again.handler_platform(name).platform == loaded.handler_platform(name).platform
+
+
+@given(PLUGINS)
+def test_merging_a_document_over_itself_changes_nothing(document: dict[str, Plain]) -> None:
+    assert plain(merge(tree(document), tree(document), [])) == document
+
+
+@given(PLUGINS, PLUGINS, PLUGINS)
+def test_merging_plugins_is_associative(
+    first: dict[str, Plain], second: dict[str, Plain], third: dict[str, Plain]
+) -> None:
+    # Not so where a scalar meets a table: the scalar wipes what the table would have joined.
+    if not all(_same_shape(a, b) for a, b in [(first, second), (first, third), (second, third)]):
+        return
+    left = merge(merge(tree(first), tree(second), []), tree(third), [])
+    right = merge(tree(first), merge(tree(second), tree(third), []), [])
+    assert plain(left) == plain(right)
+
+
+def _same_shape(first: Plain, second: Plain) -> bool:
+    if isinstance(first, dict) and isinstance(second, dict):
+        return all(_same_shape(first[name], second[name]) for name in first.keys() & second.keys())
+    return isinstance(first, dict) == isinstance(second, dict)
+
+
+@given(PLUGINS, PLUGINS)
+def test_what_an_import_sets_is_what_counts(base: dict[str, Plain], over: dict[str, Plain]) -> None:
+    merged = plain(merge(tree(base), tree(over), []))
+    for path in paths(over):
+        wanted, found = _at(over, path), _at(merged, path)
+        assert isinstance(found, dict) if isinstance(wanted, dict) else found == wanted
+
+
+def _at(document: Plain, path: tuple[str, ...]) -> Plain:
+    for name in path:
+        assert isinstance(document, dict)
+        document = document[name]
+    return document
+
+
+@given(st.text("ab*?", max_size=8), st.text("ab", max_size=8))
+def test_globs_agree_with_a_plain_recursion(pattern: str, name: str) -> None:
+    def fits(left: str, right: str) -> bool:
+        if not left:
+            return not right
+        if left[0] == "*":
+            return fits(left[1:], right) or (bool(right) and fits(left, right[1:]))
+        return bool(right) and left[0] in {"?", right[0]} and fits(left[1:], right[1:])
+
+    assert matches(compile_component(pattern), name) is fits(pattern, name)
