@@ -97,6 +97,7 @@ class ImageStore:
             NoMatchingManifestError: the image has nothing for that platform; says what it has and why not.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
+        from imagestore.pull.fetch import PARALLEL_BLOBS
         from imagestore.pull.work import PullWork
 
         parsed = Reference.parse(reference)
@@ -111,8 +112,26 @@ class ImageStore:
             client=self.registry,
             observer=observer,
             cancel=cancel or CancelToken(),
+            parallel=self.config.settings.max_concurrent_downloads or PARALLEL_BLOBS,
         )
         return Image(work.run(), self.content)
+
+    def pull_sandbox_image(
+        self, *, runtime_handler: str = "", observer: Observer = ignore, cancel: CancelToken | None = None
+    ) -> Image:
+        """Fetch the pause image that the handler's pods share, for the same platform as their own images.
+
+        Args:
+            runtime_handler: whose; empty means the configured default.
+            observer: hears of progress.
+            cancel: ends the pull.
+
+        Raises:
+            ConfigError: no sandbox image is configured.
+            ImageStoreError: as pull().
+        """
+        reference = self.config.sandbox_image(runtime_handler)
+        return self.pull(reference, runtime_handler=runtime_handler, observer=observer, cancel=cancel)
 
     def get(self, name: str, *, runtime_handler: str | None = None) -> Image:
         """One image by reference, image id, beginning of an id, or ``name@digest``.
@@ -239,9 +258,12 @@ class ImageStore:
             return self._registry
         with self._lock:
             if self._own_registry is None:
+                from imagestore.config.registry_hosts import reader_for
                 from imagestore.registry.connect import connect
+                from imagestore.registry.endpoints import ConfiguredEndpoints
 
-                self._own_registry = connect(credentials=self._credentials)
+                endpoints = ConfiguredEndpoints(reader_for(self.config))
+                self._own_registry = connect(credentials=self._credentials, endpoints=endpoints)
             return self._own_registry
 
     def close(self) -> None:

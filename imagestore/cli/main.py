@@ -29,6 +29,9 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "login": ("imagestore.cli.auth", "login", "Check credentials at a registry and keep them."),
     "logout": ("imagestore.cli.auth", "logout", "Forget the credentials of a registry."),
     "auth": ("imagestore.cli.auth", "auth", "Show how registries are authenticated to."),
+    "hosts": ("imagestore.cli.hosts", "hosts", "Show which hosts would be asked for an image, in which order."),
+    "tape": ("imagestore.cli.tape", "tape", "Check, show and serve recorded registries."),
+    "record": ("imagestore.cli.record", "record", "Run a command and record what it asks of registries."),
     "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
 }
 

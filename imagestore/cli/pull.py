@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("references", nargs=-1, required=True, metavar="REFERENCE...")
+@click.argument("references", nargs=-1, metavar="REFERENCE...")
+@click.option("--sandbox", is_flag=True, help="Fetch the handler's sandbox (pause) image, for the same platform.")
 @click.option(
     "--runtime-handler",
     "handlers",
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 def pull(
     app: App,
     references: tuple[str, ...],
+    sandbox: bool,
     handlers: tuple[str, ...],
     platform: str | None,
     deadline: float | None,
@@ -62,19 +64,23 @@ def pull(
 
     if handlers and platform is not None:
         raise click.UsageError("--runtime-handler and --platform exclude each other")
-    hosts = {Reference.parse(reference).host for reference in references}
+    if not references and not sandbox:
+        raise click.UsageError("Missing argument 'REFERENCE...'")
+    work = [(reference, handler) for reference in references for handler in handlers or ("",)]
+    if sandbox:
+        work += [(app.config.sandbox_image(handler), handler) for handler in handlers or ("",)]
+    hosts = {Reference.parse(reference).host for reference, _ in work}
     if creds_stdin and len(hosts) > 1:
         raise click.UsageError(f"--creds-stdin is for one registry, but the references name {', '.join(sorted(hosts))}")
     app.credentials = access.lookup(hosts.pop(), creds_stdin=creds_stdin, anonymous=anonymous)
     token = CancelToken(deadline)
     pulled = []
     with _cancelled_by_signals(token), shown.observer(progress) as observer:
-        for reference in references:
-            for handler in handlers or ("",):
-                image = app.store.pull(
-                    reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
-                )
-                pulled.append(image)
+        for reference, handler in work:
+            image = app.store.pull(
+                reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
+            )
+            pulled.append(image)
     if output == "json":
         render.dump_json({"images": [describe.image(image) for image in pulled]})
         return

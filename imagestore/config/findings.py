@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 #: Longest piece of a user's text that a message repeats, in characters.
@@ -106,11 +106,24 @@ def shorten(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
+def nearest(name: str, known: Iterable[str], *, likeness: float = 0.8) -> str:
+    """The known name that a misspelt one was probably meant to be; empty when none is like it.
+
+    >>> nearest("OSVersoin", ["OS", "OSVersion"])
+    'OSVersion'
+    """
+    import difflib  # costs a millisecond that a faultless file doesn't pay
+
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    found = difflib.get_close_matches(name[:_SHOWN_CHARACTERS].lower(), by_lower, n=1, cutoff=likeness)
+    return by_lower[found[0]] if found else ""
+
+
 def show(value: object) -> str:
     """Quote a value for a message, on one line and not too long.
 
-    >>> show("a" * 200)[-5:], show(7)
-    ("aa...", '7')
+    >>> show("a\\nb"), show([1])
+    ("'a\\\\nb'", '[1]')
     """
     if isinstance(value, str):
         return repr(shorten(value))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
-from imagestore.config.findings import Finding, Location, Severity, dotted, show
+from imagestore.config.findings import Finding, Location, Severity, dotted, nearest, show
 from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
 from imagestore.config.known import (
     CONTAINERD_SECTION,
@@ -261,8 +260,8 @@ def _check_names(section: Section, members: Mapping[str, str]) -> None:
         ("Architecture", architecture, KNOWN_ARCHITECTURES),
     ):
         if members[name] and value not in known:
-            near = difflib.get_close_matches(value, known, n=1)
-            mend = f"did you mean {near[0]}?" if near else "use Go's name for it"
+            near = nearest(value, known, likeness=0.6)
+            mend = f"did you mean {near}?" if near else "use Go's name for it"
             section.report(Severity.WARNING, name, f"{show(members[name])} is no name that images use", mend)
 
 
@@ -272,10 +271,10 @@ def _check_plugin_names(plugins: Section) -> None:
     for name in plugins.table:
         if name in ours or not name.lower().startswith("io"):
             continue
-        near = difflib.get_close_matches(name[:64].lower(), ours, n=1, cutoff=0.92)
+        near = nearest(name, ours, likeness=0.92)
         if near:
             plugins.report(
-                Severity.WARNING, name, "is no plugin known here; it is kept and not used", f"did you mean {near[0]}?"
+                Severity.WARNING, name, "is no plugin known here; it is kept and not used", f"did you mean {near}?"
             )
         elif name == "io":
             text = "a plugin's name holds dots, and unquoted dots open nested tables: nothing reads them"

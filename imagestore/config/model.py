@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore.config import runtimes
-from imagestore.errors import UnknownRuntimeHandlerError
+from imagestore.errors import ConfigError, UnknownRuntimeHandlerError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +68,28 @@ class Config:
         found = self.handlers.get(name or self.default_handler)
         if found is None:
             raise UnknownRuntimeHandlerError(name, list(self.handlers))
+        return found
+
+    def sandbox_image(self, name: str) -> str:
+        """The pause image of a handler's pods: its option SandboxImage, else the pinned image named ``sandbox``.
+
+        A pod shares the sandbox that this image makes, so it is pulled for the handler like the pod's own images.
+
+        Args:
+            name: of the handler; empty for the default one.
+
+        Raises:
+            UnknownRuntimeHandlerError: no such handler.
+            ConfigError: none is configured.
+        """
+        handler = self.handler(name)
+        own = handler.options.get("SandboxImage")
+        found = own if isinstance(own, str) and own else self.settings.pinned_images.get("sandbox", "")
+        if not found:
+            raise ConfigError(
+                f"runtime handler {handler.name!r}: no sandbox (pause) image is configured",
+                hint="set pinned_images.sandbox in the images section",
+            )
         return found
 
     def handler_platform(

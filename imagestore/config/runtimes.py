@@ -80,6 +80,7 @@ def resolve(handler: RuntimeHandler, *, host: Platform, explicit: Platform | Non
 
     Raises:
         InvalidPlatformError: the platform is Windows with a version that can't be read, which would match every build.
+            A configured one was refused at load, unless only another ``host`` makes it a Windows platform.
     """
     guest, text = handler.guest_platform, handler.runtime_platform
     if explicit is not None:

@@ -6,10 +6,9 @@ the wrong type is an error, since containerd doesn't start with it either.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Final, assert_never
 
-from imagestore.config.findings import Finding, Location, Severity, dotted, show
+from imagestore.config.findings import Finding, Location, Severity, dotted, nearest, show
 from imagestore.config.known import Kind
 from imagestore.config.tree import Entry, Table, fold_names
 
@@ -71,14 +70,13 @@ class Section:
         return checked
 
     def _report_unknown(self, unknown: Table, known: Mapping[str, Kind]) -> None:
-        by_lower = {candidate.lower(): candidate for candidate in known}
         for number, (name, entry) in enumerate(unknown.items()):
             if number == _MAX_UNKNOWN:
                 text = f"has {len(unknown) - number} unknown keys more"
                 self.report(Severity.WARNING, "", text, "", entry.location)
                 return
-            near = difflib.get_close_matches(name[:64].lower(), by_lower, n=1, cutoff=0.8)
-            mend = f"did you mean {by_lower[near[0]]}?" if near else "remove it if nothing else reads it"
+            near = nearest(name, known)
+            mend = f"did you mean {near}?" if near else "remove it if nothing else reads it"
             self.report(Severity.WARNING, name, "is not a known key; it is kept and not used", mend, entry.location)
 
     def report(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Blobs of one pull in flight at once, as containerd's max_concurrent_downloads.
+#: Blobs of one pull in flight at once; the default of containerd's max_concurrent_downloads.
 PARALLEL_BLOBS: Final = 3
 _EVENT_SECONDS: Final = 0.05
 _REHASH_BYTES: Final = 1024 * 1024
@@ -63,6 +63,7 @@ class Fetcher:
         reference: names the repository.
         lease: keeps them until a record does.
         observer: hears of progress.
+        parallel: blobs in flight at once.
     """
 
     content: LocalContentStore
@@ -70,6 +71,7 @@ class Fetcher:
     reference: Reference
     lease: HeldLease
     observer: Observer
+    parallel: int = PARALLEL_BLOBS
 
     def fetch_all(self, descriptors: Iterable[Descriptor], *, cancel: CancelToken) -> int:
         """Fetch what is missing, several at once; the first failure stops the others.
@@ -87,7 +89,7 @@ class Fetcher:
                 raise InvalidDigestError(f"{self.reference}: {descriptor.digest}: this algorithm can't be verified")
         self.lease.hold(wanted.keys())
         self._check_space(wanted.values())
-        with cancel.child() as part, ThreadPoolExecutor(PARALLEL_BLOBS, "imagestore-fetch") as pool:
+        with cancel.child() as part, ThreadPoolExecutor(self.parallel, "imagestore-fetch") as pool:
             # Largest first: the longest download decides when the pull ends.
             ordered = sorted(wanted.values(), key=lambda descriptor: -descriptor.size)
             jobs = [pool.submit(self.fetch, descriptor, cancel=part) for descriptor in ordered]

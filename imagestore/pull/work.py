@@ -31,7 +31,7 @@ from imagestore.errors import (
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved, Selected
 from imagestore.pull.choice import Choice, indexes_on_the_way, select_target
-from imagestore.pull.fetch import Fetcher, ingest_ref
+from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, ingest_ref
 from imagestore.pull.sources import Documents
 from imagestore.reference import Reference
 
@@ -65,6 +65,7 @@ class PullWork:
         client: where everything comes from.
         observer: hears of progress.
         cancel: ends the work.
+        parallel: blobs in flight at once.
     """
 
     reference: Reference
@@ -75,6 +76,7 @@ class PullWork:
     client: RegistryClient
     observer: Observer
     cancel: CancelToken
+    parallel: int = PARALLEL_BLOBS
 
     def run(self) -> ImageRecord:
         """Pull and return the record.
@@ -91,7 +93,7 @@ class PullWork:
         choice = self._choose(target, documents)
         with lease.held(self.metadata, purpose="pull") as held, self._undone_on_failure(choice.descriptors, held):
             held.hold([descriptor.digest for descriptor in choice.documents])
-            fetcher = Fetcher(self.content, self.client, self.reference, held, self.observer)
+            fetcher = Fetcher(self.content, self.client, self.reference, held, self.observer, self.parallel)
             fetcher.fetch_all(choice.manifest.children, cancel=self.cancel)
             for descriptor in choice.documents:
                 fetcher.keep(descriptor, documents.raw(descriptor), cancel=self.cancel)

@@ -19,9 +19,10 @@ from imagestore.observe import ignore
 from imagestore.registry import manifests
 from imagestore.registry.blob import BlobStream, Body
 from imagestore.registry.breaker import Breaker
-from imagestore.registry.endpoints import PULL, RESOLVE
+from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.errors_body import failure
 from imagestore.registry.failover import first_served
+from imagestore.registry.listing import list_referrers, list_tags
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
 from imagestore.registry.retry import HostPauses, RetryBudget, Timing
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from imagestore.reference import Reference
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.exchange import Response
+    from imagestore.registry.listing import Referrers
     from imagestore.registry.session import Line
 
 T = TypeVar("T")
@@ -176,6 +178,46 @@ class RegistryClient:
 
         return BlobStream(
             descriptor, offset, opener=open_at, shared=self._shared, budget=self._budget(cancel), cancel=cancel
+        )
+
+    def tags(self, reference: Reference, *, cancel: CancelToken) -> tuple[str, ...]:
+        """The tags of a reference's repository, in the registry's order.
+
+        Raises:
+            RegistryError: no such repository, no access, or no sensible answer.
+            DocumentError: a page is no tag list.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        return self._first(
+            reference,
+            {PULL, RESOLVE},
+            lambda session: list_tags(session, reference),
+            what=f"tags of {reference.name}",
+            cancel=cancel,
+        )
+
+    def referrers(
+        self, reference: Reference, digest: Digest, *, artifact_type: str = "", cancel: CancelToken
+    ) -> Referrers:
+        """What refers to a document of a reference's repository (signatures, bills of materials).
+
+        Args:
+            reference: names the registry and the repository.
+            digest: of the document referred to.
+            artifact_type: only these; empty for all.
+            cancel: ends it.
+
+        Raises:
+            RegistryError: no access, or no sensible answer; that is not the same as "none".
+            DocumentError: a page is no index.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        return self._first(
+            reference,
+            {PULL, REFERRERS},
+            lambda session: list_referrers(session, reference, digest, artifact_type),
+            what=f"referrers of {reference.name}@{digest}",
+            cancel=cancel,
         )
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from imagestore.config.registry_hosts import reader_for
 from imagestore.observe import ignore
 from imagestore.registry.authenticate import RegistryAuthenticator
+from imagestore.registry.breaker import Breaker
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.endpoints import ConfiguredEndpoints, DirectEndpoints
@@ -39,6 +40,7 @@ def connect(
     policy: TransferPolicy | None = None,
     auth_policy: AuthPolicy | None = None,
     observer: Observer = ignore,
+    state_folder: str = "",
     transport: httpx.BaseTransport | None = None,
     unix_socket: str = "",
 ) -> RegistryClient:
@@ -51,6 +53,7 @@ def connect(
         policy: limits of retries, waits and waste.
         auth_policy: what the operator allows in authentication.
         observer: told about waits and changes of host.
+        state_folder: where dead mirrors are remembered across processes; without it, in this client only.
         transport: answers instead of the network (replay, tests).
         unix_socket: connect to this socket whatever the host, for servers under test.
 
@@ -69,6 +72,7 @@ def connect(
         endpoints=endpoints,
         policy=policy,
         observer=observer,
+        breaker=Breaker.shared(state_folder) if state_folder else None,
         on_close=sender.close,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from imagestore.errors import IntegrityError, ProtocolError, RegistryError
+from imagestore.errors import DocumentError, IntegrityError, ProtocolError, RegistryError
 from imagestore.observe import SourceSwitched
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def first_served(
         observer: told when the next endpoint is tried.
 
     Raises:
-        RegistryError, IntegrityError: what the last endpoint said; the others' words are in its hint.
+        RegistryError, IntegrityError, DocumentError: what the last endpoint said; the others' words are in its hint.
     """
     if not endpoints:
         raise ProtocolError(
@@ -48,12 +48,12 @@ def first_served(
         )
     candidates = [endpoint for endpoint in endpoints if endpoint.is_upstream or breaker.permits(endpoint)]
     candidates = candidates or list(endpoints[-1:])
-    failures: list[RegistryError | IntegrityError] = []
+    failures: list[RegistryError | IntegrityError | DocumentError] = []
     for position, endpoint in enumerate(candidates):
         behind = len(candidates) - position - 1
         try:
             served = attempt(endpoint, behind)
-        except (RegistryError, IntegrityError) as error:
+        except (RegistryError, IntegrityError, DocumentError) as error:
             breaker.failed(endpoint, error)
             failures.append(error)
             if behind:
@@ -64,7 +64,9 @@ def first_served(
     raise _combined(failures)
 
 
-def _combined(failures: list[RegistryError | IntegrityError]) -> RegistryError | IntegrityError:
+def _combined(
+    failures: list[RegistryError | IntegrityError | DocumentError],
+) -> RegistryError | IntegrityError | DocumentError:
     last = failures[-1]
     if len(failures) > 1:
         before = "before that: " + "; ".join(str(error) for error in failures[:-1])

@@ -11,11 +11,11 @@ from imagestore.errors import InvalidDigestError
 
 _NAME: Final = r"(?P<name>[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*)"
 _FORMS: Final = (
-    ("manifest", re.compile(rf"/v2/{_NAME}/manifests/(?P<ref>[^/]{{1,300}})")),
-    ("upload", re.compile(rf"/v2/{_NAME}/blobs/uploads/(?P<ref>[^/]{{0,300}})")),
-    ("blob", re.compile(rf"/v2/{_NAME}/blobs/(?P<ref>[^/]{{1,300}})")),
+    ("manifest", re.compile(rf"/v2/{_NAME}/manifests/(?P<ref>[!-.0-~]{{1,300}})")),
+    ("upload", re.compile(rf"/v2/{_NAME}/blobs/uploads/(?P<ref>[!-.0-~]{{0,300}})")),
+    ("blob", re.compile(rf"/v2/{_NAME}/blobs/(?P<ref>[!-.0-~]{{1,300}})")),
     ("tags", re.compile(rf"/v2/{_NAME}/tags/(?P<ref>list)")),
-    ("referrers", re.compile(rf"/v2/{_NAME}/referrers/(?P<ref>[^/]{{1,300}})")),
+    ("referrers", re.compile(rf"/v2/{_NAME}/referrers/(?P<ref>[!-.0-~]{{1,300}})")),
 )
 # Longest path that is looked at; a repository name has at most 255 characters.
 _MAX_PATH: Final = 1024

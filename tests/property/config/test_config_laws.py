@@ -13,6 +13,7 @@ from imagestore import config
 from imagestore.config.findings import Location
 from imagestore.config.globs import compile_component, matches
 from imagestore.config.lines import KeyLines
+from imagestore.config.load import read
 from imagestore.config.merge import merge
 from imagestore.config.tree import Plain, Table, build, plain
 from imagestore.errors import ConfigError
@@ -82,7 +83,7 @@ FRAGMENTS = st.sampled_from(
         "\r\n",
         "\ud800",
         "9" * 30,
-    ]  # fmt: skip
+    ]
 )
 VALUES: st.SearchStrategy[Plain] = st.one_of(
     st.sampled_from(
@@ -109,18 +110,23 @@ HANDLERS = st.builds(
     ),
     st.one_of(st.just({}), member_tables("SandboxIsolation", "SandboxPlatform").map(lambda table: {"options": table})),
 )
+_RUNTIME_SECTION = {
+    2: "io.containerd.grpc.v1.cri",
+    3: "io.containerd.cri.v1.runtime",
+    4: "io.containerd.cri.v1.runtime",
+}
 CONFIGS = st.builds(
     lambda version, handlers, sides: {
         "version": version,
         "plugins": {
-            ("io.containerd.grpc.v1.cri" if version == 2 else "io.containerd.cri.v1.runtime"): {"containerd": {"runtimes": handlers}},
+            _RUNTIME_SECTION[version]: {"containerd": {"runtimes": handlers}},
             "io.containerd.cri.v1.images": {"runtime_platforms": sides},
         },
     },
     st.sampled_from([2, 3, 4]),
     st.dictionaries(st.sampled_from(["kata", "runc", "h"]), HANDLERS, max_size=3),
     st.dictionaries(st.sampled_from(["kata", "h", "ghost"]), member_tables("platform", "snapshotter"), max_size=2),
-)  # fmt: skip
+)
 
 
 def tree(document: dict[str, Plain], file: str = "f") -> Table:
@@ -136,15 +142,35 @@ def paths(document: dict[str, Plain], above: tuple[str, ...] = ()) -> list[tuple
     return found
 
 
-@given(DOCUMENTS)
-def test_every_key_of_a_document_has_a_line_that_names_it(document: dict[str, Plain]) -> None:
-    text = tomli_w.dumps(document)
-    lines, written = KeyLines(text, "f"), text.split("\n")
+@given(DOCUMENTS, st.booleans())
+def test_every_key_is_found_at_the_line_that_sets_it(document: dict[str, Plain], has_headers: bool) -> None:
+    written: list[str] = []
+    wanted: dict[tuple[str, ...], int] = {}
     for path in paths(document):
-        line = lines.find(path)
-        assert line is not None
-        # The key itself, or some header below it when the table has none of its own.
-        assert tomllib.loads(written[line - 1].split("=")[0] + "= 1") if "[" not in written[line - 1][:1] else True
+        value = _at(document, path)
+        if isinstance(value, dict):
+            continue
+        above = path[:-1] if has_headers else ()
+        if above and f"[{_dotted(above)}]" not in written:
+            written.append(f"[{_dotted(above)}]")
+        elif has_headers and not above:
+            continue  # a key without a table can't follow a header
+        elif above:
+            continue  # its table is open already, perhaps not as the last one
+        wanted[path] = len(written) + 1
+        written.extend(f"{_dotted(path[len(above) :])} = {_value(value)}".split("\n"))
+    text = "\n".join(written)
+    assert tomllib.loads(text) is not None
+    lines = KeyLines(text, "f")
+    assert {path: lines.find(path) for path in wanted} == wanted
+
+
+def _dotted(path: tuple[str, ...]) -> str:
+    return ".".join(tomli_w.dumps({name: 1}).removesuffix(" = 1\n") for name in path)
+
+
+def _value(value: Plain) -> str:
+    return tomli_w.dumps({"k": value}).removeprefix("k = ").removesuffix("\n")
 
 
 @given(st.lists(FRAGMENTS, max_size=25), HOSTS)
@@ -175,8 +201,6 @@ def test_every_handler_of_an_accepted_file_resolves(document: dict[str, Plain], 
 
 @given(CONFIGS, HOSTS)
 def test_a_check_has_an_error_exactly_when_loading_is_refused(document: dict[str, Plain], host: Platform) -> None:
-    from imagestore.config.load import read
-
     raw = tomli_w.dumps(document).encode()
     read_config, findings = read(raw, "f", host)
     assert (read_config is None) is any(finding.severity is config.Severity.ERROR for finding in findings)

@@ -58,10 +58,11 @@ def test_a_guest_is_warned_about_exactly_where_the_matrix_forbids_it(host: int, 
 
 
 def test_a_guest_newer_than_the_host_names_both_builds() -> None:
-    assert texts(windows(17763), "guest_platform.OSVersion = '10.0.20348'", "options.SandboxIsolation = 1") == [
-        "f:4: runtimes.h.guest_platform.OSVersion: guest build 20348 (ltsc2022) is newer than the host's 17763 (ltsc2019); "
-        "no isolation runs it"
-    ]
+    [text] = texts(windows(17763), "guest_platform.OSVersion = '10.0.20348'", "options.SandboxIsolation = 1")
+    assert text == (
+        "f:4: runtimes.h.guest_platform.OSVersion: guest build 20348 (ltsc2022) is newer than the host's 17763 "
+        "(ltsc2019); no isolation runs it"
+    )
 
 
 def test_a_guest_that_process_isolation_cant_run_names_the_option_that_can() -> None:
@@ -74,10 +75,11 @@ def test_a_guest_that_process_isolation_cant_run_names_the_option_that_can() -> 
 
 def test_runtime_platforms_are_held_against_the_matrix_too() -> None:
     side = '[plugins."io.containerd.cri.v1.images".runtime_platforms.h]'
-    assert texts(windows(20348), side, "platform = 'windows(10.0.26100)/amd64'") == [
+    [text] = texts(windows(20348), side, "platform = 'windows(10.0.26100)/amd64'")
+    assert text == (
         "f:5: runtime_platforms.h.platform: guest build 26100 (ltsc2025) is newer than the host's 20348 (ltsc2022); "
         "no isolation runs it"
-    ]
+    )
 
 
 @pytest.mark.parametrize("host", [Platform("windows", "amd64"), Platform("windows", "amd64", os_version="?")])
@@ -86,10 +88,11 @@ def test_a_host_without_a_readable_version_is_not_compared(host: Platform) -> No
 
 
 def test_a_windows_guest_without_a_version_is_a_warning() -> None:
-    assert texts(windows(20348), "guest_platform = { OS = 'windows' }", "options.SandboxIsolation = 1") == [
+    [text] = texts(windows(20348), "guest_platform = { OS = 'windows' }", "options.SandboxIsolation = 1")
+    assert text == (
         "f:4: runtimes.h.guest_platform: a Windows platform without a version takes images of every build, also those "
         "that can't run"
-    ]
+    )
 
 
 def test_a_linux_guest_needs_a_linux_sandbox() -> None:
@@ -128,10 +131,11 @@ def test_another_architecture_under_runhcs_is_a_warning() -> None:
 
 def test_runc_cant_run_another_operating_system() -> None:
     guest = "guest_platform = { OS = 'windows', OSVersion = '10.0.20348' }"
-    assert texts(Platform("linux", "amd64"), guest, runtime_type="io.containerd.runc.v2") == [
-        "f:4: runtimes.h.guest_platform.OS: windows(10.0.20348)/amd64 can't run under runc, which shares the linux kernel "
-        "of the host"
-    ]
+    [text] = texts(Platform("linux", "amd64"), guest, runtime_type="io.containerd.runc.v2")
+    assert text == (
+        "f:4: runtimes.h.guest_platform.OS: windows(10.0.20348)/amd64 can't run under runc, which shares the "
+        "linux kernel of the host"
+    )
 
 
 def test_other_shims_may_run_other_operating_systems() -> None:

@@ -76,7 +76,7 @@ BAD_GUESTS = {
     'OS = "windows", OSVersion = "-10.0.17763"': "f:4: runtimes.h.guest_platform.OSVersion: os version",
     'OS = "windows", OSVersion = "10.0.17763.x"': "f:4: runtimes.h.guest_platform.OSVersion: os version",
     'OS = "WINDOWS", OSVersion = "latest"': "f:4: runtimes.h.guest_platform.OSVersion: os version 'latest'",
-    'OS = "windows", OSVersion = "١٠.٠.١٧٧٦٣"': "f:4: runtimes.h.guest_platform.OSVersion: expected up to 64 ASCII",
+    'OS = "windows", OSVersion = "\\u0661\\u0660.0.17763"': "f:4: runtimes.h.guest_platform.OSVersion: expected up",
     'OS = "windows (x)"': "f:4: runtimes.h.guest_platform.OS: expected up to 64 ASCII letters, digits, '_', '-', got",
     'OS = "lin.ux"': "f:4: runtimes.h.guest_platform.OS: expected up to 64",
     'Architecture = "amd64\\n"': "f:4: runtimes.h.guest_platform.Architecture: expected up to 64",
@@ -84,7 +84,7 @@ BAD_GUESTS = {
     'OSFeatures = [""]': "f:4: runtimes.h.guest_platform.OSFeatures: expected up to 64",
     'OSFeatures = "win32k"': "f:4: runtimes.h.guest_platform.OSFeatures: expected a list of texts, got 'win32k'",
     "OSVersion = 10": "f:4: runtimes.h.guest_platform.OSVersion: expected a text, got 10",
-    f"OSFeatures = {[str(number) for number in range(17)]}": "f:4: runtimes.h.guest_platform.OSFeatures: expected at most 16",
+    f"OSFeatures = {list('abcdefghijklmnopq')}": "f:4: runtimes.h.guest_platform.OSFeatures: expected at most 16",
     'OS = "linux", os = "windows"': "f:4: runtimes.h.guest_platform.os: is set twice in different spelling",
 }
 
@@ -97,7 +97,7 @@ def test_a_bad_guest_platform_is_refused(guest: str, message: str) -> None:
 
 
 def test_an_unreadable_version_is_refused_when_only_the_host_says_windows() -> None:
-    with pytest.raises(ConfigError, match="OSVersion: os version '10.0'"):
+    with pytest.raises(ConfigError, match=r"OSVersion: os version '10\.0'"):
         read('OSVersion = "10.0"', host=WINDOWS)
 
 
@@ -209,6 +209,11 @@ def test_a_guest_platform_wins_over_runtime_platforms() -> None:
     )
 
 
+def test_two_tables_that_agree_have_nothing_said_about_them() -> None:
+    found = config.loads(BOTH.replace("s390x", "aarch64"), host=LINUX).handler_platform("h")
+    assert found.warnings == ()
+
+
 def test_an_explicit_platform_wins_over_everything() -> None:
     found = config.loads(BOTH, host=LINUX).handler_platform("h", explicit=Platform("Linux", "x86_64"))
     assert (platforms.format_all(found.platform), found.source) == ("linux/amd64", PlatformSource.EXPLICIT)
@@ -223,7 +228,7 @@ def test_an_explicit_windows_platform_of_odd_case_keeps_its_version_test() -> No
 
 
 def test_an_explicit_windows_platform_with_an_unreadable_version_is_refused() -> None:
-    with pytest.raises(errors.InvalidPlatformError, match="os version '10.0'"):
+    with pytest.raises(errors.InvalidPlatformError, match=r"os version '10\.0'"):
         config.default(LINUX).handler_platform("", explicit=Platform("windows", "amd64", os_version="10.0"))
 
 
@@ -286,6 +291,11 @@ def test_a_built_in_handler_may_be_the_default_without_a_table() -> None:
     text = f"version = 3\n{V3}.containerd.default_runtime_name = 'runhcs-wcow-hypervisor'"
     loaded = config.loads(text, host=WINDOWS)
     assert loaded.handler("").isolation is Isolation.HYPERVISOR
+
+
+def test_a_handler_without_a_name_is_a_warning() -> None:
+    [finding] = config.loads(f'version = 3\n[{V3}.containerd.runtimes.""]', filename="f", host=LINUX).findings
+    assert str(finding) == 'f:2: runtimes."": no request can name a handler without a name'
 
 
 # The rest of a handler

@@ -97,6 +97,14 @@ def test_more_files_than_allowed_are_refused(folder: Folder) -> None:
         folder.load()
 
 
+def test_more_bytes_together_than_allowed_are_refused(folder: Folder) -> None:
+    folder.write("main.toml", "version = 3", "imports = ['d/*.toml']")
+    for number in range(5):
+        folder.write(f"d/{number}.toml", "#" * (4 * 1024 * 1024 - 1))
+    with pytest.raises(ConfigError, match=r"main\.toml:2: imports: the files are together larger than 16777216 bytes"):
+        folder.load()
+
+
 def test_an_older_import_is_migrated_by_its_own_version(folder: Folder) -> None:
     folder.write("main.toml", "version = 3", "imports = ['two.toml', 'one.toml']")
     folder.write(

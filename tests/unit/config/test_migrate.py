@@ -152,7 +152,8 @@ def test_old_handler_tables_without_a_type_are_nothing() -> None:
 
 def test_a_version_4_main_file_moves_the_sockets_of_older_imports(tmp_path: Path) -> None:
     (tmp_path / "old.toml").write_text(
-        "version = 3\n[grpc]\naddress = '/s'\nuid = 7\ntcp_address = '1:2'\n[metrics]\naddress = 'm'\ngrpc_histogram = true\n"
+        "version = 3\n[grpc]\naddress = '/s'\nuid = 7\ntcp_address = '1:2'\n"
+        "[metrics]\naddress = 'm'\ngrpc_histogram = true\n"
         "[debug]\naddress = '/d'\nlevel = 'info'\n"
     )
     (tmp_path / "main.toml").write_text("version = 4\nimports = ['old.toml']\n")
@@ -175,7 +176,24 @@ def test_a_version_3_file_keeps_its_sockets() -> None:
     assert effective("version = 3\n[grpc]\naddress = '/s'") == {"version": 3, "grpc": {"address": "/s"}}
 
 
-@pytest.mark.parametrize("text", ["version = 2\nplugins = 1", "plugins = []", f'version = 2\n[plugins]\n"{CRI}" = 1'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version = 2\nplugins = 1",
+        "plugins = []",
+        f'version = 2\n[plugins]\n"{CRI}" = 1',
+        f'version = 2\n[plugins."{CRI}".containerd.runtimes]\nk = 1',
+        f'version = 2\n[plugins."{CRI}"]\ncontainerd = 1',
+    ],
+)
 def test_migrating_leaves_wrong_types_to_the_reader(text: str) -> None:
     with pytest.raises(ConfigError, match="expected a table"):
         config.loads(text, host=LINUX)
+
+
+@pytest.mark.parametrize("cni", ["bin_dir = 3", "bin_dir = ['/a']", "bin_dirs = ['/a']\nbin_dir = '/b'"])
+def test_a_plural_bin_dir_comes_only_from_a_lone_text(cni: str) -> None:
+    text = f'version = 2\n[plugins."{CRI}".cni]\n{cni}'
+    moved = plugins(text)
+    assert isinstance(moved, dict)
+    assert moved[RUNTIME]["cni"].get("bin_dirs") != ["/b"]

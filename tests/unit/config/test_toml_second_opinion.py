@@ -1,7 +1,7 @@
 """A second TOML parser agrees on real configurations, and its misreadings are why it reads nothing else here.
 
-``toml`` 0.10.2 is widely used and unmaintained. On what containerd nodes ship today it agrees with the standard library;
-on the legal texts below it loses or changes values without a word. The day it is mended, these tests say so.
+``toml`` 0.10.2 is widely used and unmaintained. On what containerd nodes ship today it agrees with the standard
+library; on the legal texts below it loses or changes values without a word. The day it is mended, these tests say so.
 """
 
 from __future__ import annotations
@@ -64,5 +64,6 @@ def test_the_other_parser_fails_on_legal_text(text: str) -> None:
 
 
 def test_what_the_other_parser_loses_is_read_here() -> None:
-    text = '\ufeffversion = 3\nmotd = """one\ntwo""" # why\n[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.kata]\n'
+    table = '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.kata]'
+    text = f'\ufeffversion = 3\nmotd = """one\ntwo""" # why\n{table}\n'
     assert "kata" in config.loads(text, host=Platform("linux", "amd64")).handlers

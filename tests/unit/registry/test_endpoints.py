@@ -124,7 +124,11 @@ class Mirrors:
 
 
 def good(request: httpx.Request) -> httpx.Response:
-    headers = {"Content-Type": OCI_INDEX, "Content-Length": str(len(INDEX)), "Docker-Content-Digest": str(WANTED.digest)}
+    headers = {
+        "Content-Type": OCI_INDEX,
+        "Content-Length": str(len(INDEX)),
+        "Docker-Content-Digest": str(WANTED.digest),
+    }
     return httpx.Response(200, headers=headers, content=b"" if request.method == "HEAD" else INDEX)
 
 
@@ -155,9 +159,7 @@ def test_the_first_host_that_serves_is_the_only_one_asked(make_bench: MakeBench)
         httpx.Response(200, headers={"Content-Type": "text/html"}, content=b"<html>"),
     ],
 )
-def test_a_failing_mirror_is_passed_over_and_said_so(
-    make_bench: MakeBench, failing: Any, authenticator: Any
-) -> None:
+def test_a_failing_mirror_is_passed_over_and_said_so(make_bench: MakeBench, failing: Any, authenticator: Any) -> None:
     authenticator.answers = ["Bearer a"] * 9
     mirrors = Mirrors(first=failing, second=good)
     bench = mirrors.bench(make_bench, authenticators=lambda endpoint: authenticator)
@@ -293,7 +295,9 @@ def test_hosts_with_wrong_content_can_be_avoided(make_bench: MakeBench) -> None:
 def test_another_size_at_a_mirror_is_passed_over(make_bench: MakeBench) -> None:
     layer = Descriptor("application/octet-stream", Digest.of(b"x"), 1)
     mirrors = Mirrors(
-        first=httpx.Response(200, content=b"yy"), second=httpx.Response(200, content=b"zz"), registry=httpx.Response(200)
+        first=httpx.Response(200, content=b"yy"),
+        second=httpx.Response(200, content=b"zzz"),
+        registry=httpx.Response(200, content=b"www"),
     )
     bench = mirrors.bench(make_bench)
     with pytest.raises(SizeMismatchError):

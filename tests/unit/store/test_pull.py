@@ -16,6 +16,7 @@ from imagestore.cancel import CancelToken
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.digest import Digest
 from imagestore.errors import (
+    ConfigError,
     DeadlineExceededError,
     DigestMismatchError,
     DocumentError,
@@ -32,7 +33,7 @@ from imagestore.observe import BlobDone, Event, Noticed, Selected
 from imagestore.store import ImageStore
 from imagestore.testing import Entry, build_artifact, build_image, build_index, foreign_layer, layer
 from imagestore.testing.builders import Image
-from tests.support.node import HOST, HYPERV, PROCESS, PYTHON, node, python_image
+from tests.support.node import CONFIG, HOST, HYPERV, PLATFORMS, PROCESS, PYTHON, node, python_image
 
 
 def snapshot(root: Path) -> dict[str, int]:
@@ -407,3 +408,20 @@ def test_records_are_plain_values(tmp_path: Path) -> None:
         record = here.store.pull(PYTHON).record
     assert json.loads(json.dumps(record.wanted)) == "windows(10.0.20348)/amd64"
     assert hash(record) == hash(replace(record))
+
+
+def test_the_pause_image_follows_the_handler(tmp_path: Path) -> None:
+    pause = "registry.example/pause:3.10"
+    text = f'{CONFIG}\n[plugins."io.containerd.cri.v1.images".pinned_images]\nsandbox = "{pause}"\n'
+    with node(tmp_path, {pause: build_index(PLATFORMS, seed="pause")}, text=text) as here:
+        versions = {
+            handler: here.store.pull_sandbox_image(runtime_handler=handler).platform.os_version
+            for handler in (PROCESS, HYPERV)
+        }
+    assert versions == {PROCESS: "10.0.20348.1970", HYPERV: "10.0.17763.4851"}
+
+
+def test_a_pause_image_that_is_not_configured_is_an_error_with_the_mend(tmp_path: Path) -> None:
+    with node(tmp_path) as here, pytest.raises(ConfigError) as caught:
+        here.store.pull_sandbox_image()
+    assert "pinned_images.sandbox" in caught.value.hint

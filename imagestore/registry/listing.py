@@ -1,0 +1,221 @@
+"""Lists a registry keeps: the tags of a repository, and the documents that refer to another (OCI distribution
+specification 1.1, "Listing Tags" and "Listing Referrers").
+
+Pages are followed through ``Link``, always to the same place with another query: a link to another host or repository
+would be the registry making us ask there. Pages, items and bytes are bounded, and a page that was seen before ends the
+list.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
+
+from imagestore import media_types
+from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
+from imagestore.documents.index import Index
+from imagestore.errors import DocumentError, ProtocolError
+from imagestore.registry import urls
+from imagestore.registry.errors_body import failure
+from imagestore.registry.links import next_target
+from imagestore.registry.session import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
+    from imagestore.reference import Reference
+    from imagestore.registry.exchange import Headers, Response
+    from imagestore.registry.session import Session
+
+# Larger pages are an error at some registries.
+_PAGE_SIZE: Final = 1000
+_MAX_PAGES: Final = 1000
+_MAX_ITEMS: Final = 100_000
+_TAG: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
+_NOT_IN_TAGS: Final = re.compile(r"[^a-zA-Z0-9._-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Referrers:
+    """What refers to a document.
+
+    Attributes:
+        entries: descriptors of the referring documents, each with its artifact type and annotations.
+        is_from_tag: the registry has no referrers API; they come from the tag that stands for it.
+        remarks: what was odd, for people.
+    """
+
+    entries: tuple[Descriptor, ...] = ()
+    is_from_tag: bool = False
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    body: bytes
+    headers: Headers
+    next_query: str
+
+
+def list_tags(session: Session, reference: Reference) -> tuple[str, ...]:
+    """The tags of a repository, in the registry's order; names that are no tags are left out.
+
+    Raises:
+        RegistryError: no such repository, no access, or no sensible answer.
+        DocumentError: a page is no tag list.
+    """
+    what = f"tags of {reference.name}"
+    found: dict[str, None] = {}
+    call = Call("GET", reference.path, "tags/list", what, query=f"n={_PAGE_SIZE}", accept=("application/json",))
+    while True:
+        last = len(found)
+        names: list[str] = []
+        for page in _pages(session, call):
+            names = _names(page.body, what)
+            found.update(dict.fromkeys(name for name in names if _TAG.fullmatch(name)))
+            _bound(len(found), what)
+        # Some old registries send full pages without a link and expect the last name instead.
+        if len(names) < _PAGE_SIZE or len(found) == last:
+            return tuple(found)
+        call = replace(call, query=f"n={_PAGE_SIZE}&last={quote(names[-1], safe='')}")
+
+
+def list_referrers(session: Session, reference: Reference, digest: Digest, artifact_type: str) -> Referrers:
+    """What refers to a document by its ``subject``.
+
+    An answer that is neither a list nor a clear "not supported" is an error, never "none".
+
+    Args:
+        session: where to ask.
+        reference: names the repository.
+        digest: of the subject.
+        artifact_type: only these; empty for all.
+
+    Raises:
+        RegistryError: no access, or no sensible answer.
+        DocumentError: a page is no index.
+    """
+    what = f"referrers of {reference.name}@{digest}"
+    query = urlencode({"artifactType": artifact_type}) if artifact_type else ""
+    call = Call("GET", reference.path, f"referrers/{digest}", what, query=query, accept=(media_types.OCI_INDEX,))
+    found: dict[str, Descriptor] = {}
+    is_first = True
+    for page in _pages(session, call, absent_statuses=frozenset({404})):
+        # A server that answers unknown paths with something else hasn't said "none".
+        if not _is_index(page):
+            if is_first:
+                return _from_tag(session, reference, digest, artifact_type)
+            raise ProtocolError(f"{what}: a later page is no index")
+        is_first = False
+        applied = {word.strip() for value in page.headers.get_all("OCI-Filters-Applied") for word in value.split(",")}
+        for entry in Index.parse(page.body, media_type=media_types.OCI_INDEX, what=what).manifests:
+            if not artifact_type or "artifactType" in applied or entry.artifact_type == artifact_type:
+                found.setdefault(str(entry.digest), entry)
+        _bound(len(found), what)
+    if is_first:
+        return _from_tag(session, reference, digest, artifact_type)
+    return Referrers(tuple(found.values()))
+
+
+def fallback_tag(digest: Digest) -> str:
+    """The tag that stands for the referrers API where that is missing.
+
+    >>> from imagestore.digest import Digest
+    >>> fallback_tag(Digest.of(b""))[:16]
+    'sha256-e3b0c4429'
+    """
+    return f"{_NOT_IN_TAGS.sub('-', digest.algorithm[:32])}-{_NOT_IN_TAGS.sub('-', digest.encoded[:64])}"
+
+
+def _from_tag(session: Session, reference: Reference, digest: Digest, artifact_type: str) -> Referrers:
+    tag = fallback_tag(digest)
+    what = f"{reference.name}:{tag}"
+    call = Call("GET", reference.path, f"manifests/{tag}", what, accept=media_types.MANIFEST_ACCEPT)
+    page = next(_pages(session, call, absent_statuses=frozenset({404})), None)
+    if page is None:
+        return Referrers(is_from_tag=True)
+    if not _is_index(page):
+        return Referrers(is_from_tag=True, remarks=(f"{what} is no index and was ignored",))
+    entries = Index.parse(page.body, media_type=page.headers.get("Content-Type"), what=what).manifests
+    remarks = (f"{what} may belong to another digest: it holds only its first 64 digits",)
+    return Referrers(
+        tuple(entry for entry in entries if artifact_type in {"", entry.artifact_type}),
+        is_from_tag=True,
+        remarks=remarks if len(digest.encoded) > 64 else (),
+    )
+
+
+def _pages(session: Session, call: Call, *, absent_statuses: frozenset[int] = frozenset()) -> Iterator[_Page]:
+    """Pages of a list; none when the first answer has one of the given statuses."""
+    queries = {call.query}
+    for _ in range(_MAX_PAGES):
+        page = session.call(call, _reader(session, call, absent_statuses if len(queries) == 1 else frozenset()))
+        if page is None:
+            return
+        yield page
+        if not page.next_query or page.next_query in queries:
+            return
+        queries.add(page.next_query)
+        call = replace(call, query=page.next_query)
+    raise ProtocolError(f"{call.what}: more than {_MAX_PAGES} pages")
+
+
+def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Callable[[Response], _Page | None]:
+    def read(response: Response) -> _Page | None:
+        with response:
+            if response.status in absent_statuses:
+                return None
+            if response.status != 200:
+                raise failure(response, what=call.what)
+            body = response.read(MAX_DOCUMENT_BYTES)
+        return _Page(body, response.headers, _next_query(session, call, response))
+
+    return read
+
+
+def _next_query(session: Session, call: Call, response: Response) -> str:
+    """The query of the next page, which must be of the same list at the same origin; empty at the end."""
+    target = next_target(response.headers.get_all("Link"))
+    if not target:
+        return ""
+    here = session.endpoint.url(call.repository, call.path)
+    there = urljoin(here, target)
+    parts = urls.split(there)
+    if urls.origin_of(there) != session.endpoint.origin or parts.path != urlsplit(here).path:
+        raise ProtocolError(
+            f"{call.what}: the next page is expected at {urls.shown(here)}, the registry names {urls.shown(there)}",
+            host=session.endpoint.host,
+        )
+    # The endpoint adds its own ns.
+    return urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "ns"])
+
+
+def _is_index(page: _Page) -> bool:
+    named = media_types.bare(page.headers.get("Content-Type"))
+    if media_types.kind(named) is media_types.Kind.INDEX:
+        return True
+    if named not in {"application/json", "application/octet-stream", "text/plain", ""}:
+        return False
+    try:
+        return isinstance(decode(page.body, "answer").get("manifests"), list)
+    except DocumentError:
+        return False
+
+
+def _names(body: bytes, what: str) -> list[str]:
+    tags: Any = decode(body, what).get("tags")
+    # null is how some registries say that there are none.
+    if tags is None:
+        return []
+    if not isinstance(tags, list) or not all(isinstance(name, str) for name in tags):
+        raise DocumentError(what, ["$.tags: expected a list of names"])
+    return tags
+
+
+def _bound(count: int, what: str) -> None:
+    if count > _MAX_ITEMS:
+        raise ProtocolError(f"{what}: more than {_MAX_ITEMS}")

@@ -1,0 +1,114 @@
+"""The circuit breaker: closed, open, half open; in one process and across processes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagestore.config.hosts import HostConfig, RegistryHosts
+from imagestore.errors import ProtocolError, RegistryUnavailableError
+from imagestore.registry.breaker import Breaker, FolderMemory, Memory, ProcessMemory
+from imagestore.registry.endpoints import endpoints_from
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIRROR, OTHER, UPSTREAM = endpoints_from(
+    "docker.io", RegistryHosts((HostConfig("https://m.example/v2"), HostConfig("https://o.example/v2")))
+)
+DEAD = RegistryUnavailableError("no connection")
+
+
+@dataclass
+class Clock:
+    seconds: float = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["process", "folder"])
+def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Memory:
+    return ProcessMemory() if request.param == "process" else FolderMemory(str(tmp_path / "state"))
+
+
+@pytest.fixture
+def breaker(memory: Memory, clock: Clock) -> Breaker:
+    return Breaker(memory, clock=clock)
+
+
+def test_a_mirror_is_permitted_until_it_fails(breaker: Breaker) -> None:
+    assert breaker.permits(MIRROR)
+    breaker.failed(MIRROR, DEAD)
+    assert not breaker.permits(MIRROR)
+    assert breaker.is_resting(MIRROR)
+    assert breaker.permits(OTHER)
+
+
+@pytest.mark.parametrize("error", [RegistryUnavailableError("busy", status=503), ProtocolError("nonsense", status=404)])
+def test_a_mirror_that_answers_is_not_dead(breaker: Breaker, error: RegistryUnavailableError) -> None:
+    breaker.failed(MIRROR, error)
+    assert breaker.permits(MIRROR)
+
+
+def test_the_registry_itself_is_never_left_out(breaker: Breaker) -> None:
+    breaker.failed(UPSTREAM, DEAD)
+    assert breaker.permits(UPSTREAM)
+
+
+def test_after_its_rest_one_caller_probes(breaker: Breaker, clock: Clock) -> None:
+    breaker.failed(MIRROR, DEAD)
+    clock.seconds += 60
+    assert not breaker.is_resting(MIRROR)
+    assert [breaker.permits(MIRROR) for _ in range(3)] == [True, False, False]
+
+
+def test_a_good_probe_closes_and_a_bad_one_opens_again(breaker: Breaker, clock: Clock) -> None:
+    breaker.failed(MIRROR, DEAD)
+    clock.seconds += 60
+    assert breaker.permits(MIRROR)
+    breaker.failed(MIRROR, DEAD)
+    clock.seconds += 59
+    assert not breaker.permits(MIRROR)
+    clock.seconds += 1
+    assert breaker.permits(MIRROR)
+    breaker.succeeded(MIRROR)
+    assert [breaker.permits(MIRROR) for _ in range(3)] == [True, True, True]
+
+
+def test_another_process_knows_too(tmp_path: Path, clock: Clock) -> None:
+    Breaker(FolderMemory(str(tmp_path / "state")), clock=clock).failed(MIRROR, DEAD)
+    other = Breaker(FolderMemory(str(tmp_path / "state")), clock=clock)
+    assert not other.permits(MIRROR)
+    assert len(os.listdir(tmp_path / "state")) == 1
+
+
+def test_a_clock_set_back_does_not_leave_a_mirror_out_for_long(breaker: Breaker, clock: Clock) -> None:
+    breaker.failed(MIRROR, DEAD)
+    clock.seconds -= 3600
+    assert breaker.permits(MIRROR)
+
+
+@pytest.mark.parametrize("content", [b"", b"nan", b"inf", b"-1.000", b"\xff\xfe", b"1" * 100])
+def test_a_damaged_memory_is_no_memory(tmp_path: Path, clock: Clock, content: bytes) -> None:
+    breaker = Breaker(FolderMemory(str(tmp_path)), clock=clock)
+    breaker.failed(MIRROR, DEAD)
+    (only,) = tmp_path.iterdir()
+    only.write_bytes(content)
+    assert breaker.permits(MIRROR)
+
+
+def test_a_folder_that_cannot_be_written_only_forgets(tmp_path: Path, clock: Clock) -> None:
+    (tmp_path / "file").touch()
+    breaker = Breaker(FolderMemory(str(tmp_path / "file" / "below")), clock=clock)
+    breaker.failed(MIRROR, DEAD)
+    assert breaker.permits(MIRROR)
+    breaker.succeeded(MIRROR)

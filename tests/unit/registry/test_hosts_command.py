@@ -1,0 +1,92 @@
+"""``imagestore hosts``: the order, and why."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from imagestore.cli.context import App
+from imagestore.cli.hosts import hosts
+from imagestore.errors import ConfigError, InvalidReferenceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXT = """
+[host."https://cache.example"]
+capabilities = ["pull"]
+skip_verify = true
+[host."https://cache.example".header]
+X-Token = "secret"
+[host."http://near.example:5000"]
+colour = "blue"
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:password@proxy.example:3128")
+    (tmp_path / "certs" / "docker.io").mkdir(parents=True)
+    (tmp_path / "certs" / "docker.io" / "hosts.toml").write_text(TEXT)
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'version = 3\n[plugins."io.containerd.cri.v1.images".registry]\nconfig_path = "{tmp_path}/certs"\n'
+    )
+    return App(given_root=tmp_path / "store", given_config=config)
+
+
+def run(app: App, *arguments: str) -> str:
+    return CliRunner().invoke(hosts, list(arguments), obj=app, catch_exceptions=False).output
+
+
+def test_the_table_shows_order_and_reasons(app: App) -> None:
+    out = run(app, "python:3").splitlines()
+    assert [line.split()[:4] for line in out[1:4]] == [
+        ["1", "https://cache.example/v2", "mirror", "no"],
+        ["2", "http://near.example:5000/v2", "mirror", "yes"],
+        ["3", "https://registry-1.docker.io/v2", "registry", "yes"],
+    ]
+    assert out[1].endswith("certs/docker.io/hosts.toml:2")
+    notes = "\n".join(out[4:])
+    assert "cache.example: certificates are not checked: skip_verify" in notes
+    assert "cache.example: sends header fields X-Token" in notes
+    assert "near.example:5000: not encrypted: plain http" in notes
+    assert "registry-1.docker.io: through proxy http://proxy.example:3128" in notes
+    assert "ignored: " in notes
+    assert "colour" in notes
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_secrets_are_not_shown(app: App, form: str) -> None:
+    out = run(app, "python:3", "-o", form)
+    assert "secret" not in out
+    assert "password" not in out
+
+
+def test_json_has_the_same_facts(app: App) -> None:
+    found = json.loads(run(app, "python@sha256:" + "a" * 64, "-o", "json"))
+    assert [(one["url"], one["isUpstream"], one["isAsked"]) for one in found["endpoints"]] == [
+        ("https://cache.example/v2", False, True),
+        ("http://near.example:5000/v2", False, True),
+        ("https://registry-1.docker.io/v2", True, True),
+    ]
+    assert found["folder"].endswith("certs/docker.io")
+    assert len(found["remarks"]) == 1
+
+
+def test_without_configuration_the_built_in_rule_is_named(app: App) -> None:
+    assert "https://ghcr.io/v2" in run(app, "ghcr.io/a/b")
+    assert "built-in rule" in run(app, "ghcr.io/a/b")
+
+
+def test_errors_are_the_usual_ones(app: App, tmp_path: Path) -> None:
+    with pytest.raises(InvalidReferenceError):
+        run(app, "Upper/Case")
+    (tmp_path / "certs" / "docker.io" / "hosts.toml").write_text("[")
+    with pytest.raises(ConfigError, match=r"hosts\.toml:1"):
+        run(app, "python")

@@ -1,0 +1,280 @@
+"""Link headers, tag lists and referrers: paging that can't be led astray (pitfall rows 7, 25)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagestore.digest import Digest
+from imagestore.errors import (
+    AccessDeniedError,
+    DocumentError,
+    ImageStoreError,
+    ProtocolError,
+    ReferenceNotFoundError,
+    RegistryUnavailableError,
+)
+from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
+from imagestore.reference import Reference
+from imagestore.registry.links import Link, next_target, parse_links
+from imagestore.registry.listing import fallback_tag
+
+MakeBench = Callable[..., Any]
+REFERENCE = Reference.parse("registry.example/team/app:1")
+BASE = "https://registry.example/v2/team/app"
+TAGS = f"{BASE}/tags/list?n=1000"
+
+
+@pytest.mark.parametrize(
+    ("value", "links"),
+    [
+        ("", []),
+        (" , ,", []),
+        ("<a>", [("a", "")]),
+        ('<a>; rel="next"', [("a", "next")]),
+        ("<a>;rel=next", [("a", "next")]),
+        ('<a> ; REL = "Prev NEXT" ', [("a", "next prev")]),
+        ('<a,b;c>; rel="x", <d>; rel=next', [("a,b;c", "x"), ("d", "next")]),
+        ('<a>; title="x, <b>; rel=next"; rel=last', [("a", "last")]),
+        (r'<a>; title="q\"uote"; rel="ne\xt"', [("a", "next")]),
+        ("<a>; rel=first; rel=next", [("a", "first")]),
+        ("<a>;;rel=next;", [("a", "next")]),
+        ("<a>; flag; rel=next", [("a", "next")]),
+        ("<>; rel=next", [("", "next")]),
+    ],
+)
+def test_links_are_read_by_their_grammar(value: str, links: list[tuple[str, str]]) -> None:
+    assert parse_links([value]) == tuple(Link(target, frozenset(words.split())) for target, words in links)
+
+
+def test_the_first_next_of_several_fields_counts() -> None:
+    assert next_target(["<a>; rel=prev", "<b>; rel=next, <c>; rel=next"]) == "b"
+
+
+@pytest.mark.parametrize(
+    "value", ["a", "<a", "<a b>", "<a> rel=next", '<a>; rel="next', "<a>; rel=(next)", "x" * 20_000]
+)
+def test_what_is_no_link_is_refused(value: str) -> None:
+    with pytest.raises(ProtocolError):
+        parse_links([value])
+
+
+@given(st.text(alphabet='<>;,="\\ relnxt\t/', max_size=60))
+def test_any_field_is_read_or_refused(value: str) -> None:
+    try:
+        found = parse_links([value])
+    except ProtocolError:
+        return
+    assert all("<" not in link.target and ">" not in link.target for link in found)
+
+
+class Pages:
+    """Answers by full URL."""
+
+    def __init__(self, **ignored: Any) -> None:
+        self.answers: dict[str, httpx.Response] = {}
+        self.asked: list[str] = []
+
+    def on(
+        self,
+        url: str,
+        body: Any = None,
+        *,
+        status: int = 200,
+        link: str = "",
+        media_type: str = "application/json",
+        **headers: str,
+    ) -> Pages:
+        fields = {"Content-Type": media_type, **headers, **({"Link": f"<{link}>; rel=next"} if link else {})}
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.answers[url] = httpx.Response(status, headers=fields, content=content)
+        return self
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(str(request.url))
+        return self.answers[str(request.url)]
+
+
+def tags(make_bench: MakeBench, pages: Pages) -> tuple[str, ...]:
+    bench = make_bench(pages)
+    found: tuple[str, ...] = bench.client.tags(REFERENCE, cancel=bench.cancel)
+    return found
+
+
+def test_tags_of_one_page(make_bench: MakeBench) -> None:
+    assert tags(make_bench, Pages().on(TAGS, {"name": "team/app", "tags": ["b", "a", "b"]})) == ("b", "a")
+
+
+def test_names_that_are_no_tags_are_left_out(make_bench: MakeBench) -> None:
+    assert tags(make_bench, Pages().on(TAGS, {"tags": ["ok", "-no", "a/b", "", "a\n", "x" * 129, "é"]})) == ("ok",)
+
+
+@pytest.mark.parametrize("body", [{"tags": None}, {"tags": []}, {}])
+def test_no_tags(make_bench: MakeBench, body: object) -> None:
+    assert tags(make_bench, Pages().on(TAGS, body)) == ()
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        "/v2/team/app/tags/list?last=a&n=1",
+        "?last=a&n=1",
+        "https://registry.example:443/v2/team/app/tags/list?last=a&n=1",
+    ],
+)
+def test_pages_are_followed(make_bench: MakeBench, link: str) -> None:
+    pages = Pages().on(TAGS, {"tags": ["a"]}, link=link).on(f"{BASE}/tags/list?last=a&n=1", {"tags": ["b"]})
+    assert tags(make_bench, pages) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        "https://evil.example/v2/team/app/tags/list?last=a",
+        "http://registry.example/v2/team/app/tags/list?last=a",
+        "https://registry.example:8443/v2/team/app/tags/list?last=a",
+        "/v2/other/app/tags/list?last=a",
+        "/v2/team/app/tags/../../../x?last=a",
+        "//169.254.169.254/latest",
+        "file:///etc/hosts",
+    ],
+)
+def test_a_page_elsewhere_is_refused_and_not_asked(make_bench: MakeBench, link: str) -> None:
+    pages = Pages().on(TAGS, {"tags": ["a"]}, link=link)
+    with pytest.raises(ProtocolError):
+        tags(make_bench, pages)
+    assert pages.asked == [TAGS]
+
+
+def test_a_circle_of_pages_ends(make_bench: MakeBench) -> None:
+    pages = (
+        Pages()
+        .on(TAGS, {"tags": ["a"]}, link="?last=a")
+        .on(f"{BASE}/tags/list?last=a", {"tags": ["b"]}, link="?last=a")
+    )
+    assert tags(make_bench, pages) == ("a", "b")
+
+
+def test_a_full_page_without_a_link_asks_behind_its_last_name(make_bench: MakeBench) -> None:
+    first = [f"t{number:04}" for number in range(1000)]
+    pages = Pages().on(TAGS, {"tags": first}).on(f"{TAGS}&last=t0999", {"tags": ["z"]})
+    assert tags(make_bench, pages) == (*first, "z")
+
+
+def test_a_full_page_again_and_again_ends(make_bench: MakeBench) -> None:
+    first = [f"t{number:04}" for number in range(1000)]
+    pages = Pages().on(TAGS, {"tags": first}).on(f"{TAGS}&last=t0999", {"tags": first})
+    assert tags(make_bench, pages) == tuple(first)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "error"),
+    [
+        ({"tags": "a"}, 200, DocumentError),
+        ({"tags": [1]}, 200, DocumentError),
+        (b"<html>", 200, DocumentError),
+        (b"x" * (4 * 1024 * 1024 + 1), 200, ProtocolError),
+        ({"errors": [{"code": "NAME_UNKNOWN"}]}, 404, ReferenceNotFoundError),
+    ],
+)
+def test_no_tag_list(make_bench: MakeBench, body: Any, status: int, error: type[ImageStoreError]) -> None:
+    with pytest.raises(error):
+        tags(make_bench, Pages().on(TAGS, body, status=status))
+
+
+SUBJECT = Digest.of(b"subject")
+REFERRERS = f"{BASE}/referrers/{SUBJECT}"
+TAG = f"{BASE}/manifests/{fallback_tag(SUBJECT)}"
+
+
+def entry(name: str, artifact_type: str = "application/spdx") -> dict[str, object]:
+    return {
+        "mediaType": OCI_MANIFEST,
+        "digest": str(Digest.of(name.encode())),
+        "size": 7,
+        "artifactType": artifact_type,
+    }
+
+
+def index(*entries: dict[str, object]) -> dict[str, object]:
+    return {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list(entries)}
+
+
+def referrers(make_bench: MakeBench, pages: Pages, artifact_type: str = "") -> Any:
+    bench = make_bench(pages)
+    return bench.client.referrers(REFERENCE, SUBJECT, artifact_type=artifact_type, cancel=bench.cancel)
+
+
+def digests(*names: str) -> list[Digest]:
+    return [Digest.of(name.encode()) for name in names]
+
+
+def test_referrers_of_the_api_with_pages(make_bench: MakeBench) -> None:
+    pages = (
+        Pages()
+        .on(REFERRERS, index(entry("a"), entry("b")), media_type=OCI_INDEX, link="?page=2")
+        .on(f"{REFERRERS}?page=2", index(entry("b"), entry("c")), media_type=OCI_INDEX)
+    )
+    found = referrers(make_bench, pages)
+    assert [one.digest for one in found.entries] == digests("a", "b", "c")
+    assert found.entries[0].artifact_type == "application/spdx"
+    assert not found.is_from_tag
+
+
+@pytest.mark.parametrize("is_filtered", [True, False])
+def test_the_client_filters_what_the_registry_did_not(make_bench: MakeBench, is_filtered: bool) -> None:
+    applied = {"OCI-Filters-Applied": "artifactType"} if is_filtered else {}
+    body = index(entry("a", "x/y")) if is_filtered else index(entry("a", "x/y"), entry("b", "other/z"))
+    pages = Pages().on(f"{REFERRERS}?artifactType=x%2Fy", body, media_type=OCI_INDEX, **applied)
+    assert [one.digest for one in referrers(make_bench, pages, "x/y").entries] == digests("a")
+
+
+@pytest.mark.parametrize(
+    ("status", "media_type", "body"),
+    [(404, "application/json", {}), (200, "text/html", b"<html>"), (200, "application/json", {"hello": "world"})],
+)
+def test_without_the_api_a_tag_stands_for_it(make_bench: MakeBench, status: int, media_type: str, body: Any) -> None:
+    pages = Pages().on(REFERRERS, body, status=status, media_type=media_type)
+    pages.on(TAG, index(entry("a"), entry("b", "other/z")), media_type=OCI_INDEX)
+    found = referrers(make_bench, pages)
+    assert [one.digest for one in found.entries] == digests("a", "b")
+    assert found.is_from_tag
+
+
+def test_without_api_and_tag_there_are_none(make_bench: MakeBench) -> None:
+    found = referrers(make_bench, Pages().on(REFERRERS, status=404).on(TAG, status=404))
+    assert found.entries == ()
+    assert found.remarks == ()
+
+
+def test_a_tag_that_is_no_index_is_ignored_and_reported(make_bench: MakeBench) -> None:
+    manifest = {"schemaVersion": 2, "config": {}, "layers": []}
+    found = referrers(make_bench, Pages().on(REFERRERS, status=404).on(TAG, manifest, media_type=OCI_MANIFEST))
+    assert found.entries == ()
+    assert "no index" in found.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(400, ProtocolError), (403, AccessDeniedError), (501, RegistryUnavailableError), (405, ProtocolError)],
+)
+def test_unknown_is_never_none(make_bench: MakeBench, status: int, error: type[ImageStoreError]) -> None:
+    with pytest.raises(error):
+        referrers(make_bench, Pages().on(REFERRERS, status=status).on(TAG, status=404))
+
+
+def test_a_broken_list_is_an_error(make_bench: MakeBench) -> None:
+    pages = Pages().on(REFERRERS, {"schemaVersion": 2, "manifests": [{"digest": "x"}]}, media_type=OCI_INDEX)
+    with pytest.raises(DocumentError):
+        referrers(make_bench, pages)
+
+
+def test_the_standing_tag_is_cut_as_specified() -> None:
+    assert fallback_tag(Digest("sha512", "a" * 128)) == "sha512-" + "a" * 64
+    assert fallback_tag(Digest("x+y" * 20, "a=b")) == ("x-y" * 20)[:32] + "-a-b"

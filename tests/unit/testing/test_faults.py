@@ -1,0 +1,393 @@
+"""Faults: each effect does what it says, and rules say where and how often."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from imagestore.errors import InvalidInputError
+from imagestore.testing import Registry, TokenAuth, build_index
+from imagestore.testing.faults import (
+    DeepJson,
+    Drip,
+    DuplicateKeys,
+    Effect,
+    ExpireToken,
+    ExtraBytes,
+    FaultRule,
+    Flip,
+    ForeignRealm,
+    GzipCoding,
+    HugeManifest,
+    IgnoreRange,
+    LinkLoop,
+    Redirect,
+    Refuse,
+    RefuseRange,
+    Reset,
+    SetHeader,
+    ShortRange,
+    SlowFirstByte,
+    SlowHead,
+    Stall,
+    Truncate,
+    Unframed,
+    Where,
+    WrongDigest,
+    WrongLength,
+    WrongRange,
+    chaos,
+)
+from imagestore.testing.faults.answering import retry_after_text
+from imagestore.testing.faults.catalogue import EFFECTS
+from imagestore.testing.transport import ReplayTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+IMAGE = build_index(["linux/amd64", "linux/arm64"])
+LAYER = IMAGE.layers[0]
+BASE = "https://registry.example/v2/app"
+BLOB = f"{BASE}/blobs/{LAYER.digest}"
+MANIFEST = f"{BASE}/manifests/1"
+CONTENT = b"".join(IMAGE.blobs[LAYER.digest].chunks())
+
+
+def registry_with(*faults: Effect | FaultRule, auth: TokenAuth | None = None) -> Registry:
+    rules = [one if isinstance(one, FaultRule) else FaultRule(one) for one in faults]
+    return Registry({"registry.example/app:1": IMAGE}, faults=rules, auth=auth)
+
+
+def client_with(*faults: Effect | FaultRule, auth: TokenAuth | None = None) -> httpx.Client:
+    return httpx.Client(transport=registry_with(*faults, auth=auth).transport)
+
+
+def statuses(client: httpx.Client, address: str, count: int, **options: dict[str, str]) -> list[int]:
+    return [client.get(address, headers=options.get("headers")).status_code for _ in range(count)]
+
+
+# -- how often, and where ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (FaultRule(Refuse(503)), [503, 200, 200, 200]),
+        (FaultRule(Refuse(503), times=2), [503, 503, 200, 200]),
+        (FaultRule(Refuse(503), times=0), [503, 503, 503, 503]),
+        (FaultRule(Refuse(503), skip=1), [200, 503, 200, 200]),
+        (FaultRule(Refuse(503), times=0, every=2), [503, 200, 503, 200]),
+        (FaultRule(Refuse(503), skip=1, times=0, every=2), [200, 503, 200, 503]),
+    ],
+)
+def test_how_often(rule: FaultRule, expected: list[int]) -> None:
+    assert statuses(client_with(rule), BLOB, 4) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "is_meant"),
+    [
+        (Where(), True),
+        (Where(kind="blob"), True),
+        (Where(kind="manifest"), False),
+        (Where(host="registry.example"), True),
+        (Where(host="other.example"), False),
+        (Where(method="HEAD"), False),
+        (Where(repository="a*"), True),
+        (Where(repository="b*"), False),
+        (Where(reference=str(LAYER.digest)), True),
+        (Where(reference="sha256:*"), True),
+        (Where(reference="1"), False),
+    ],
+)
+def test_where(where: Where, is_meant: bool) -> None:
+    client = client_with(FaultRule(Refuse(503), where, times=0))
+    assert client.get(BLOB).status_code == (503 if is_meant else 200)
+
+
+def test_a_tag_is_also_meant_by_its_digest() -> None:
+    client = client_with(FaultRule(Refuse(503), Where(reference=str(IMAGE.target.digest)), times=0))
+    assert client.get(MANIFEST).status_code == 503
+
+
+def test_only_answers_that_can_go_wrong_are_counted() -> None:
+    client = client_with(FaultRule(Truncate(3), Where(kind="blob")), auth=TokenAuth())
+    assert client.get(BLOB).status_code == 401
+    token = client.get("https://registry.example/token?scope=repository:app:pull").json()["token"]
+    with pytest.raises(httpx.RemoteProtocolError):
+        client.get(BLOB, headers={"Authorization": f"Bearer {token}"})
+
+
+def test_rules_compose_on_one_answer() -> None:
+    registry = registry_with(Flip(0), WrongDigest(), SetHeader("Content-Type", "text/plain"))
+    answer = httpx.Client(transport=registry.transport).get(BLOB)
+    assert answer.content == bytes([CONTENT[0] ^ 0xFF]) + CONTENT[1:]
+    assert answer.headers["content-type"] == "text/plain"
+    assert answer.headers["docker-content-digest"] != str(LAYER.digest)
+    assert registry.ledger.entries[0].faults == ("flip", "wrong-digest", "set-header")
+
+
+@pytest.mark.parametrize(("skip", "times", "every"), [(-1, 1, 1), (0, -1, 1), (0, 1, 0)])
+def test_nonsense_counts_are_refused(skip: int, times: int, every: int) -> None:
+    with pytest.raises(InvalidInputError, match="fault refuse"):
+        FaultRule(Refuse(), skip=skip, times=times, every=every)
+
+
+def test_every_effect_has_a_name_and_members_that_a_tape_can_hold() -> None:
+    reserved = {member.name for member in dataclasses.fields(Where)} | {"what", "skip", "times", "every"}
+    for name, effect in EFFECTS.items():
+        assert name == effect.name
+        for member in dataclasses.fields(effect):
+            assert member.name not in reserved
+            assert isinstance(member.default, (str, int, float, bool))
+
+
+# -- refusals and lying heads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "header"),
+    [
+        ("2", "2"),
+        ("soon", "soon"),
+        ("+10", "Thu, 01 Jan 1970 00:00:10 GMT"),
+        ("-10", "Wed, 31 Dec 1969 23:59:50 GMT"),
+        ("+x", "+x"),
+    ],
+)
+def test_retry_after_is_seconds_a_date_or_garbage(text: str, header: str) -> None:
+    assert retry_after_text(text, now=0.0) == header
+
+
+def test_a_refusal_has_status_code_header_and_page() -> None:
+    client = client_with(Refuse(429, retry_after="2"), Refuse(502, page="<html>"))
+    first = client.get(BLOB)
+    assert (first.status_code, first.headers["content-type"], first.text) == (502, "text/html", "<html>")
+    plain = client_with(Refuse(429, retry_after="2")).get(BLOB)
+    assert (plain.headers["retry-after"], plain.json()["errors"][0]["code"]) == ("2", "TOOMANYREQUESTS")
+
+
+def test_a_token_expires_in_mid_pull() -> None:
+    client = client_with(FaultRule(ExpireToken(), skip=1), auth=TokenAuth())
+    token = client.get("https://registry.example/token?scope=repository:app:pull").json()["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    assert [client.get(MANIFEST, headers=headers).status_code for _ in range(3)] == [200, 401, 200]
+
+
+def test_a_foreign_realm_is_named_and_refuses() -> None:
+    registry = registry_with(ForeignRealm("collector.example"), auth=TokenAuth())
+    client = httpx.Client(transport=registry.transport)
+    assert 'realm="https://collector.example/token"' in client.get(MANIFEST).headers["www-authenticate"]
+    assert client.get("https://collector.example/token", auth=("alice", "pw")).status_code == 403
+    with pytest.raises(AssertionError, match=r"collector\.example"):
+        registry.ledger.assert_no_credential_at("collector.example")
+
+
+def test_wrong_length_too_long_is_a_broken_answer_and_too_short_a_cut_one() -> None:
+    with pytest.raises(httpx.RemoteProtocolError):
+        client_with(WrongLength(1)).get(BLOB)
+    assert client_with(WrongLength(-4)).get(BLOB).content == CONTENT[:-4]
+
+
+def test_a_header_can_be_set_and_dropped() -> None:
+    assert "docker-content-digest" not in client_with(SetHeader("Docker-Content-Digest")).get(BLOB).headers
+    with pytest.raises(httpx.RemoteProtocolError, match="illegal header"):
+        client_with(SetHeader("Warning", "299 - \x1b[2J")).get(BLOB)
+
+
+RANGE = {"Range": "bytes=100-199"}
+
+
+def test_a_range_is_ignored() -> None:
+    answer = client_with(IgnoreRange()).get(BLOB, headers=RANGE)
+    assert (answer.status_code, answer.content, "content-range" in answer.headers) == (200, CONTENT, False)
+
+
+@pytest.mark.parametrize(
+    ("effect", "place", "start"),
+    [
+        (WrongRange(by=5), f"bytes 105-204/{LAYER.size}", 105),
+        (WrongRange(by=-5), f"bytes 95-194/{LAYER.size}", 95),
+        (WrongRange(total_by=1), f"bytes 100-199/{LAYER.size + 1}", 100),
+        (WrongRange(by=5, is_honest=False), f"bytes 100-199/{LAYER.size}", 105),
+        (ShortRange(10), f"bytes 100-109/{LAYER.size}", 100),
+    ],
+)
+def test_a_range_is_wrong_or_short(effect: Effect, place: str, start: int) -> None:
+    answer = client_with(effect).get(BLOB, headers=RANGE)
+    assert (answer.status_code, answer.headers["content-range"]) == (206, place)
+    assert answer.content == CONTENT[start : start + len(answer.content)]
+    assert len(answer.content) == (10 if isinstance(effect, ShortRange) else 100)
+
+
+def test_a_range_is_refused() -> None:
+    answer = client_with(RefuseRange()).get(BLOB, headers=RANGE)
+    assert (answer.status_code, answer.headers["content-range"]) == (416, f"bytes */{LAYER.size}")
+
+
+def test_faults_of_ranges_leave_whole_answers_alone() -> None:
+    for effect in (IgnoreRange(), WrongRange(by=1), ShortRange(), RefuseRange()):
+        assert client_with(effect).get(BLOB).content == CONTENT
+
+
+# -- content -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("at", "index"), [(0, 0), (7, 7), (-1, LAYER.size - 1)])
+def test_one_byte_is_flipped_also_inside_a_range(at: int, index: int) -> None:
+    expected = CONTENT[:index] + bytes([CONTENT[index] ^ 0xFF]) + CONTENT[index + 1 :]
+    client = client_with(FaultRule(Flip(at), times=0))
+    assert client.get(BLOB).content == expected
+    assert client.get(BLOB, headers={"Range": "bytes=5-9"}).content == expected[5:10]
+
+
+def test_extra_bytes_follow_and_the_length_says_so() -> None:
+    answer = client_with(ExtraBytes(3)).get(BLOB)
+    assert (answer.content, answer.headers["content-length"]) == (CONTENT + b"   ", str(LAYER.size + 3))
+
+
+def test_gzip_coding_wraps_and_a_bomb_grows() -> None:
+    with client_with(GzipCoding()).stream("GET", BLOB) as answer:
+        assert answer.headers["content-encoding"] == "gzip"
+        assert gzip.decompress(b"".join(answer.iter_raw())) == CONTENT
+    with client_with(GzipCoding(is_bomb=True)).stream("GET", BLOB) as answer:
+        sent = b"".join(answer.iter_raw())
+    assert len(gzip.decompress(sent)) > 100 * len(sent)
+
+
+def test_documents_are_made_to_hurt() -> None:
+    plain = client_with().get(MANIFEST).content
+    huge = client_with(HugeManifest(1 << 20)).get(MANIFEST).content
+    assert (len(huge), json.loads(huge)) == (1 << 20, json.loads(plain))
+    assert client_with(DeepJson(1000)).get(MANIFEST).content.count(b"[") == 1000
+    doubled = client_with(DuplicateKeys()).get(MANIFEST).content
+    assert doubled.count(b'"schemaVersion"') == 2
+    assert json.loads(doubled) == json.loads(plain)
+
+
+def test_pages_link_to_themselves_or_elsewhere() -> None:
+    page = f"{BASE}/tags/list?n=1"
+    assert client_with(LinkLoop()).get(page).headers["link"] == '</v2/app/tags/list?n=1>; rel="next"'
+    assert "https://evil.example/v2" in client_with(LinkLoop("evil.example")).get(page).headers["link"]
+
+
+# -- redirects -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("effect", "hosts"),
+    [
+        (Redirect("same"), ["registry.example", "registry.example"]),
+        (Redirect("same", is_relative=True), ["registry.example", "registry.example"]),
+        (Redirect("cross"), ["registry.example", "storage.example"]),
+        (Redirect("cross", "cdn.example", hops=3), ["registry.example", "cdn.example", "cdn.example", "cdn.example"]),
+        (Redirect("downgrade"), ["registry.example", "registry.example"]),
+    ],
+)
+def test_redirects_lead_to_the_content(effect: Effect, hosts: list[str]) -> None:
+    registry = registry_with(FaultRule(effect, times=0))
+    client = httpx.Client(transport=registry.transport, follow_redirects=True)
+    assert client.get(BLOB, headers={"Range": "bytes=3-5"}).content == CONTENT[3:6]
+    assert [entry.host for entry in registry.ledger.entries] == hosts
+
+
+def test_a_downgrade_leads_to_plain_http_and_a_loop_never_ends() -> None:
+    assert client_with(Redirect("downgrade", status=302)).get(BLOB).headers["location"].startswith("http://registry.")
+    with pytest.raises(httpx.TooManyRedirects):
+        client_with(Redirect("loop")).get(BLOB, follow_redirects=True)
+
+
+def test_redirected_content_needs_no_credential_and_the_ledger_shows_one_that_came() -> None:
+    registry = registry_with(FaultRule(Redirect(), times=0), auth=TokenAuth())
+    client = httpx.Client(transport=registry.transport)
+    token = client.get("https://registry.example/token?scope=repository:app:pull").json()["token"]
+    place = client.get(BLOB, headers={"Authorization": f"Bearer {token}"}).headers["location"]
+    assert client.get(place).content == CONTENT
+    registry.ledger.assert_no_credential_at("storage.example")
+    client.get(place, headers={"Authorization": f"Bearer {token}"})
+    with pytest.raises(AssertionError, match=r"storage\.example"):
+        registry.ledger.assert_credentials_only_at("registry.example")
+
+
+# -- the wire, as httpx sees it (the loopback server is compared with this in test_front_ends) ---------------------
+
+
+def slept(*faults: Effect) -> list[float]:
+    pauses: list[float] = []
+    transport = ReplayTransport(registry_with(*faults).engine, sleep=pauses.append)
+    httpx.Client(transport=transport).get(BLOB)
+    return [one for one in pauses if one]
+
+
+def test_pauses_come_where_they_should() -> None:
+    assert slept(SlowHead(0.5)) == [0.5]
+    assert slept(SlowFirstByte(0.25)) == [0.25]
+    assert sum(slept(Drip(len(CONTENT) * 2.0))) == pytest.approx(0.5)
+    assert slept() == []
+
+
+@pytest.mark.parametrize("effect", [SlowHead(60.0), SlowFirstByte(60.0), Stall(10)])
+def test_a_client_that_waits_less_gets_its_timeout(effect: Effect) -> None:
+    client = client_with(effect)
+    with pytest.raises(httpx.ReadTimeout):
+        client.get(BLOB, timeout=0.01)
+
+
+@pytest.mark.parametrize(
+    ("effect", "error"),
+    [
+        (Reset(10), httpx.ReadError),
+        (Reset(before_head=True), httpx.ReadError),
+        (Truncate(10), httpx.RemoteProtocolError),
+        (Truncate(10, "chunked"), httpx.RemoteProtocolError),
+        (Truncate(-1), httpx.RemoteProtocolError),
+    ],
+)
+def test_a_broken_body_is_the_error_that_httpx_has_for_it(effect: Effect, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        client_with(effect).get(BLOB)
+
+
+def test_truncation_without_a_length_is_silent() -> None:
+    answer = client_with(Truncate(10, "close")).get(BLOB)
+    assert (answer.content, "content-length" in answer.headers) == (CONTENT[:10], False)
+
+
+def test_an_unframed_body_is_whole() -> None:
+    answer = client_with(Unframed("chunked")).get(BLOB)
+    assert (answer.content, answer.headers["transfer-encoding"]) == (CONTENT, "chunked")
+
+
+# -- chaos ---------------------------------------------------------------------------------------------------------
+
+
+def mishaps(seed: int, addresses: Sequence[str]) -> dict[str, list[str]]:
+    registry = Registry({"registry.example/app:1": IMAGE}, faults=[chaos(seed, rate=0.6)])
+    client = httpx.Client(transport=ReplayTransport(registry.engine, sleep=lambda _: None))
+    for address in addresses:
+        for _ in range(6):
+            try:
+                client.get(address)
+            except httpx.HTTPError:
+                continue
+    out: dict[str, list[str]] = {}
+    for entry in registry.ledger.entries:
+        out.setdefault(entry.path, []).append(",".join(entry.faults))
+    return out
+
+
+def test_chaos_depends_on_the_seed_and_not_on_the_order_of_requests() -> None:
+    addresses = [MANIFEST, *(f"{BASE}/blobs/{one.digest}" for one in IMAGE.layers)]
+    assert mishaps(1, addresses) == mishaps(1, addresses[::-1])
+    assert mishaps(1, addresses) != mishaps(2, addresses)
+
+
+def test_chaos_lets_a_patient_client_through() -> None:
+    for seed in range(5):
+        for names in mishaps(seed, [MANIFEST, BLOB]).values():
+            assert sum(bool(name) for name in names) <= 2

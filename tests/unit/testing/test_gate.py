@@ -1,0 +1,133 @@
+"""Authentication in front of a registry: challenges, tokens, scopes, expiry."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import httpx
+import pytest
+
+from imagestore.testing import BasicAuth, Registry, TokenAuth, build_image
+from imagestore.testing.exchange import Fields, Request
+from imagestore.testing.gate import TokenGate
+from imagestore.testing.library import Library
+from imagestore.testing.rules import RegistryRules
+
+IMAGE = build_image()
+NAME = "registry.example/app:1"
+MANIFEST = "https://registry.example/v2/app/manifests/1"
+SCOPE = "repository:app:pull"
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def client_of(auth: BasicAuth | TokenAuth) -> httpx.Client:
+    return httpx.Client(transport=Registry({NAME: IMAGE}, auth=auth).transport)
+
+
+def test_without_a_token_the_challenge_names_realm_service_and_scope() -> None:
+    auth = TokenAuth(realm_host="auth.example", service="the service")
+    answer = client_of(auth).get(MANIFEST)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == (
+        'Bearer realm="https://auth.example/token",service="the service",scope="repository:app:pull"'
+    )
+
+
+def test_a_token_for_the_scope_opens_the_repository_and_no_other() -> None:
+    client = client_of(TokenAuth())
+    token = client.get("https://registry.example/token", params={"scope": SCOPE}).json()["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    assert client.get(MANIFEST, headers=headers).status_code == 200
+    other = client.get("https://registry.example/v2/other/manifests/1", headers=headers)
+    assert (other.status_code, 'error="insufficient_scope"' in other.headers["www-authenticate"]) == (401, True)
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [({}, 200), (basic("alice", "right"), 200), (basic("alice", "wrong"), 401), ({"Authorization": "Basic !!"}, 401)],
+)
+def test_the_token_service_checks_the_password(header: dict[str, str], status: int) -> None:
+    client = client_of(TokenAuth(users={"alice": "right"}))
+    assert client.get("https://registry.example/token", headers=header).status_code == status
+
+
+def test_without_anonymous_pulls_the_token_is_given_and_useless() -> None:
+    client = client_of(TokenAuth(users={"alice": "right"}, is_anonymous_allowed=False))
+    for headers, status in (({}, 401), (basic("alice", "right"), 200)):
+        token = client.get("https://registry.example/token", params={"scope": SCOPE}, headers=headers).json()["token"]
+        assert client.get(MANIFEST, headers={"Authorization": f"Bearer {token}"}).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("form", "status"),
+    [
+        ({"grant_type": "password", "username": "alice", "password": "right"}, 200),
+        ({"grant_type": "password", "username": "alice", "password": "wrong"}, 401),
+        ({"grant_type": "refresh_token", "refresh_token": "identity"}, 200),
+        ({"grant_type": "refresh_token", "refresh_token": "other"}, 401),
+        ({"grant_type": "else"}, 401),
+    ],
+)
+def test_the_form_of_oauth2_is_understood(form: dict[str, str], status: int) -> None:
+    client = client_of(TokenAuth(users={"alice": "right"}, identity_tokens={"identity": "alice"}))
+    answer = client.post("https://registry.example/token", data={**form, "scope": SCOPE})
+    assert answer.status_code == status
+    if status == 200:
+        opened = client.get(MANIFEST, headers={"Authorization": f"Bearer {answer.json()['access_token']}"})
+        assert opened.status_code == 200
+
+
+def test_a_service_without_the_form_answers_404() -> None:
+    assert client_of(TokenAuth(is_post_supported=False)).post("https://registry.example/token").status_code == 404
+
+
+def test_a_refresh_token_is_given_when_asked_for() -> None:
+    client = client_of(TokenAuth(users={"alice": "right"}, identity_tokens={"identity": "alice"}))
+    place = "https://registry.example/token?offline_token=true"
+    assert client.get(place, headers=basic("alice", "right")).json()["refresh_token"] == "identity"
+    assert "refresh_token" not in client.get(place).json()
+
+
+def test_tokens_expire_by_the_clock_and_can_be_revoked() -> None:
+    now = [0.0]
+    gate = TokenGate(
+        "registry.example",
+        TokenAuth(lifetime_seconds=60),
+        RegistryRules(Library({NAME: IMAGE})),
+        clock=lambda: now[0],
+    )
+
+    def ask(path: str, query: str = "", token: str = "") -> Any:
+        fields = Fields((("Authorization", f"Bearer {token}"),)) if token else Fields()
+        return gate.respond(Request("GET", "https", "registry.example", path, query, fields))
+
+    assert ask("/token", f"scope={SCOPE}").status == 200
+    path = "/v2/app/manifests/1"
+    assert ask(path, token="tape-token-1").status == 200
+    now[0] = 61.0
+    expired = ask(path, token="tape-token-1")
+    assert (expired.status, 'error="invalid_token"' in expired.fields.get("WWW-Authenticate")) == (401, True)
+    ask("/token", f"scope={SCOPE}")
+    assert ask(path, token="tape-token-2").status == 200
+    gate.revoke_all()
+    assert ask(path, token="tape-token-2").status == 401
+
+
+def test_basic_needs_the_right_password_for_everything() -> None:
+    client = client_of(BasicAuth({"alice": "right"}))
+    refused = client.get("https://registry.example/v2/")
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, 'Basic realm="registry.example"')
+    assert client.get(MANIFEST, headers=basic("alice", "wrong")).status_code == 401
+    assert client.get(MANIFEST, headers={"Authorization": "Bearer x"}).status_code == 401
+    assert client.get(MANIFEST, headers=basic("alice", "right")).status_code == 200
+
+
+def test_passwords_are_not_in_the_repr() -> None:
+    shown = repr(TokenAuth(users={"u": "hunter2"}, identity_tokens={"hunter2": "u"})) + repr(
+        BasicAuth({"u": "hunter2"})
+    )
+    assert "hunter2" not in shown
