@@ -9,6 +9,7 @@
     │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   ReferenceNotFoundError
     ├─ AlreadyExistsError
     ├─ NoMatchingManifestError
+    ├─ ImageDeniedError
     ├─ DocumentError
     ├─ IntegrityError
     │  ├─ DigestMismatchError   SizeMismatchError
@@ -170,6 +171,25 @@ class NoMatchingManifestError(ImageStoreError):
         self.wanted = wanted
         self.offered = tuple(offered)
         self.explanation = explanation
+
+
+class ImageDeniedError(ImageStoreError):
+    """An image verifier refuses the image.
+
+    Attributes:
+        reference: canonical reference.
+        verifier: name of the program (or object) that refused.
+        reason: what it said, escaped and shortened; may be empty.
+    """
+
+    category = Category.PERMISSION_DENIED
+
+    def __init__(self, reference: str, verifier: str, reason: str) -> None:
+        said = f": {reason}" if reason else ""
+        super().__init__(f"{reference}: denied by image verifier {verifier}{said}")
+        self.reference = reference
+        self.verifier = verifier
+        self.reason = reason
 
 
 class DocumentError(ImageStoreError):

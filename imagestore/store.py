@@ -5,6 +5,8 @@ Any number of processes and threads may use one root at the same time. Calls blo
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 import time
 from pathlib import Path
@@ -22,16 +24,19 @@ from imagestore.observe import ignore
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
     from typing import Self
 
     from imagestore.collect import GarbageReport
     from imagestore.config import Config
+    from imagestore.digest import Digest
     from imagestore.documents.select import Selection
     from imagestore.observe import Observer
     from imagestore.platforms import Platform
+    from imagestore.pull.plan import PullPlan
+    from imagestore.pull.verify import ImageVerifier
+    from imagestore.pull.work import PullWork
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.credentials.model import CredentialLookup
 
@@ -45,6 +50,7 @@ class ImageStore:
         host: the node's platform; detected by default.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         registry: asked for images; by default a client made at the first pull.
+        verifier: asked before an image is fetched; by default the programs the configuration names.
         clock: seconds since 1970.
 
     Raises:
@@ -59,6 +65,7 @@ class ImageStore:
         host: Platform | None = None,
         credentials: CredentialLookup | None = None,
         registry: RegistryClient | None = None,
+        verifier: ImageVerifier | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.root = Path(root)
@@ -67,6 +74,7 @@ class ImageStore:
         self._clock = clock
         self._credentials = credentials
         self._registry = registry
+        self._given_verifier = verifier
         self._own_registry: RegistryClient | None = None
         self._lock = threading.Lock()
         with translated("make the store's folder", self.root):
@@ -97,24 +105,33 @@ class ImageStore:
             NoMatchingManifestError: the image has nothing for that platform; says what it has and why not.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
-        from imagestore.pull.fetch import PARALLEL_BLOBS
-        from imagestore.pull.work import PullWork
-
-        parsed = Reference.parse(reference)
-        handler = self.config.handler(runtime_handler).name
-        wanted = self.config.handler_platform(handler, host=self.host, explicit=self._explicit(platform))
-        work = PullWork(
-            reference=parsed,
-            handler=handler,
-            wanted=wanted,
-            content=self.content,
-            metadata=self.metadata,
-            client=self.registry,
-            observer=observer,
-            cancel=cancel or CancelToken(),
-            parallel=self.config.settings.max_concurrent_downloads or PARALLEL_BLOBS,
-        )
+        work = self._work(Reference.parse(reference), runtime_handler, platform, observer, cancel)
         return Image(work.run(), self.content)
+
+    def plan(
+        self,
+        pulls: Iterable[tuple[str, str]],
+        *,
+        platform: str | Platform | None = None,
+        cancel: CancelToken | None = None,
+    ) -> list[PullPlan]:
+        """What pulling would fetch, without storing anything; a blob that several pulls need is counted once.
+
+        Args:
+            pulls: reference and runtime handler of each; an empty handler means the default.
+            platform: instead of the handlers' platforms.
+            cancel: ends the work.
+
+        Raises:
+            As pull(), but for what only fetching can show.
+        """
+        plans: list[PullPlan] = []
+        planned: set[Digest] = set()
+        for reference, handler in pulls:
+            work = self._work(Reference.parse(reference), handler, platform, ignore, cancel)
+            plans.append(work.plan(planned))
+            planned |= {blob.descriptor.digest for blob in plans[-1].blobs}
+        return plans
 
     def pull_sandbox_image(
         self, *, runtime_handler: str = "", observer: Observer = ignore, cancel: CancelToken | None = None
@@ -279,6 +296,41 @@ class ImageStore:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
         self.close()
+
+    def _work(
+        self,
+        reference: Reference,
+        runtime_handler: str,
+        platform: str | Platform | None,
+        observer: Observer,
+        cancel: CancelToken | None,
+    ) -> PullWork:
+        from imagestore.pull.fetch import PARALLEL_BLOBS
+        from imagestore.pull.work import PullWork
+
+        # Everything that can be refused without asking anybody is refused here.
+        handler = self.config.handler(runtime_handler).name
+        wanted = self.config.handler_platform(handler, host=self.host, explicit=self._explicit(platform))
+        return PullWork(
+            reference=reference,
+            handler=handler,
+            wanted=wanted,
+            content=self.content,
+            metadata=self.metadata,
+            client=self.registry,
+            observer=observer,
+            cancel=cancel or CancelToken(),
+            parallel=self.config.settings.max_concurrent_downloads or PARALLEL_BLOBS,
+            verifier=self._verifier,
+        )
+
+    @functools.cached_property
+    def _verifier(self) -> ImageVerifier:
+        from imagestore.pull.verify import NO_VERIFIER, ProgramVerifiers
+
+        settings = self.config.settings.image_verifier
+        given = self._given_verifier
+        return given or (ProgramVerifiers(settings, dict(os.environ)) if settings is not None else NO_VERIFIER)
 
     def _explicit(self, platform: str | Platform | None) -> Platform | None:
         return platforms.parse(platform, host=self.host) if isinstance(platform, str) else platform

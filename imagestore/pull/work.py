@@ -1,7 +1,7 @@
 """A pull: resolve, select, fetch, record.
 
 1. The handler's platform was decided before anything is sent (``config``).
-2. *Resolve*: the registry says which target the reference names now.
+2. *Resolve*: the registry says which target the reference names now; the image verifier is asked about it.
 3. If the record is up to date and its content whole, that is all.
 4. *Select*: the handler's matcher chooses a manifest from the target.
 5. *Fetch*: config and layers that are missing come in parallel, under a lease.
@@ -32,20 +32,25 @@ from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved, Selected
 from imagestore.pull.choice import Choice, indexes_on_the_way, select_target
 from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, ingest_ref
+from imagestore.pull.plan import PullPlan, plan
 from imagestore.pull.sources import Documents
+from imagestore.pull.verify import NO_VERIFIER
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from imagestore.cancel import CancelToken
     from imagestore.config import HandlerPlatform
     from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
     from imagestore.documents.image_config import ImageConfig
     from imagestore.documents.select import Selection
     from imagestore.metadata.api import ImageRecord, MetadataStore
     from imagestore.observe import Observer
+    from imagestore.pull.verify import ImageVerifier
     from imagestore.registry.client import RegistryClient
 
 # After these, the same pull may go on where it stopped.
@@ -66,6 +71,7 @@ class PullWork:
         observer: hears of progress.
         cancel: ends the work.
         parallel: blobs in flight at once.
+        verifier: asked before anything but the target's descriptor is fetched.
     """
 
     reference: Reference
@@ -77,11 +83,13 @@ class PullWork:
     observer: Observer
     cancel: CancelToken
     parallel: int = PARALLEL_BLOBS
+    verifier: ImageVerifier = NO_VERIFIER
 
     def run(self) -> ImageRecord:
         """Pull and return the record.
 
         Raises:
+            ImageDeniedError: the verifier refuses the image.
             NoMatchingManifestError: the image has nothing for the wanted platform; carries the explanation.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
@@ -102,6 +110,29 @@ class PullWork:
                 {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
             )
 
+    def plan(self, planned: AbstractSet[Digest] = frozenset()) -> PullPlan:
+        """Say what run() would fetch, without storing anything.
+
+        Args:
+            planned: what other planned pulls bring already.
+
+        Raises:
+            The same as run(), but for what only fetching can show.
+        """
+        target = self._resolve()
+        documents = Documents(self.content, self.client, self.reference, self.cancel)
+        choice = self._choose(target, documents)
+        is_current = self._current(target) is not None
+        return plan(
+            choice,
+            self.content,
+            planned,
+            reference=str(self.reference),
+            handler=self.handler,
+            wanted=self._wanted_text,
+            is_current=is_current,
+        )
+
     def _resolve(self) -> Descriptor:
         target = self.client.resolve(self.reference, cancel=self.cancel)
         self.observer(Resolved(str(self.reference), target))
@@ -114,6 +145,7 @@ class PullWork:
             )
         if self.reference.tag and self.reference.digest is not None:
             self._report_drift(target)
+        self.verifier.verify(str(self.reference), target, cancel=self.cancel)
         return target
 
     def _report_drift(self, target: Descriptor) -> None:

@@ -9,10 +9,13 @@ the whole content is seen, across runs too.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from imagestore import digest as digests
 from imagestore.errors import RegistryUnavailableError, SizeMismatchError
+from imagestore.registry.answer import Answer
 from imagestore.registry.retry import backoff_seconds, is_transient
 from imagestore.registry.session import wait
 
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
     from imagestore.errors import RegistryError
     from imagestore.registry.exchange import Response
+    from imagestore.registry.operation import Operation
     from imagestore.registry.policy import TransferPolicy
-    from imagestore.registry.retry import RetryBudget
     from imagestore.registry.session import Surroundings
 
 _log = logging.getLogger(__name__)
@@ -50,6 +53,18 @@ class Body:
     start: int
     end: int
     host: str
+
+
+def inline_body(descriptor: Descriptor, data: bytes, offset: int, what: str) -> Body:
+    """A transfer of content that the descriptor itself carries.
+
+    Raises:
+        SizeMismatchError, DigestMismatchError: the descriptor contradicts itself.
+    """
+    digests.verify(data, descriptor.digest, descriptor.size, what=f"inline data of {what}")
+    pieces = iter((data[offset:],))
+    answer = Answer(200, (), url="", peer=None, pieces=pieces, guard=nullcontext, on_close=ExitStack())
+    return Body(answer, offset, descriptor.size, "the descriptor")
 
 
 class Opener(Protocol):
@@ -101,7 +116,7 @@ class BlobStream:
         offset: where to start; the caller has the bytes before.
         opener: opens transfers.
         shared: policy, clocks and observer.
-        budget: retries left to the operation.
+        operation: what its requests share.
         cancel: ends it.
 
     Raises:
@@ -115,7 +130,7 @@ class BlobStream:
         *,
         opener: Opener,
         shared: Surroundings,
-        budget: RetryBudget,
+        operation: Operation,
         cancel: CancelToken,
     ) -> None:
         if not 0 <= offset <= descriptor.size:
@@ -123,7 +138,7 @@ class BlobStream:
         self.descriptor = descriptor
         self._opener = opener
         self._shared = shared
-        self._budget = budget
+        self._operation = operation
         self._cancel = cancel
         self._progress = _Progress()
         self._body: Body | None = None
@@ -201,6 +216,7 @@ class BlobStream:
                     f"{self._shared.policy.rate_window_seconds:g} seconds",
                     host=body.host,
                 )
+            self._operation.throttle(len(piece), cancel=self._cancel)
             arrived += len(piece)
             if arrived > self.descriptor.size:
                 raise SizeMismatchError(
@@ -229,7 +245,7 @@ class BlobStream:
             progress.failures = 0
         progress.failures += 1
         progress.mark = self._position
-        if progress.failures >= policy.attempts or not is_transient(failure) or not self._budget.take():
+        if progress.failures >= policy.attempts or not is_transient(failure) or not self._operation.take_retry():
             raise failure
         _log.debug("blob %s: broken at %d, resuming: %s", self.descriptor.digest, self._position, failure)
         seconds = backoff_seconds(policy, progress.failures, self._shared.timing.random())

@@ -72,6 +72,7 @@ def connect(
         endpoints=endpoints,
         policy=policy,
         observer=observer,
+        stranger=sender.stranger(),
         breaker=Breaker.shared(state_folder) if state_folder else None,
         on_close=sender.close,
     )

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# No request goes there, so every host counts as named by a server.
+_NOWHERE: Final = Origin("https", "nowhere.invalid", 443)
 USER_AGENT: Final = f"imagestore/{__version__}"
 
 _TIMEOUTS: Final = (httpx.TimeoutException, httpcore.TimeoutException)
@@ -125,6 +127,10 @@ class HttpxSender:
         refuses addresses that a public endpoint has no business to name.
         """
         return _BoundSender(self, home, settings)
+
+    def stranger(self) -> Sender:
+        """A sender for hosts that only a document names: no settings, public addresses only."""
+        return _BoundSender(self, _NOWHERE, ConnectionSettings())
 
     def exchange(
         self, request: Request, *, cancel: CancelToken, home: Origin | None, settings: ConnectionSettings

@@ -72,6 +72,19 @@ class Exchange:
         self._stream = stream
         self._cancel.check()
 
+    def wait_for(self, event: threading.Event) -> None:
+        """Wait for something that isn't a socket.
+
+        Raises:
+            OperationCancelledError: cancelled meanwhile, or past the deadline.
+            httpcore.ConnectTimeout: it lasts longer than a response's head may.
+        """
+        with self._cancel.on_cancel(event.set):
+            is_set = event.wait(self.allowed_seconds(None))
+        self._cancel.check()
+        if not is_set:
+            raise httpcore.ConnectTimeout("name resolution takes too long")
+
     def allowed_seconds(self, timeout: float | None) -> float | None:
         """How long the next wait may last."""
         limits = [timeout, self._cancel.remaining_seconds()]
@@ -167,11 +180,7 @@ class Network(httpcore.NetworkBackend):
         raise AssertionError("unreachable: the last candidate raises")
 
     def _resolve(self, host: str, port: int) -> list[str]:
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(f"name resolution failed: {error}") from error
-        resolved = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        resolved = _Lookup(host, port).result(self.current)
         if not self._public_only:
             return resolved
         public = [text for text in resolved if _is_public_text(text)]
@@ -182,6 +191,42 @@ class Network(httpcore.NetworkBackend):
                 hint=addresses.PRIVATE_HINT,
             )
         return public
+
+
+class _Lookup:
+    """A name resolution that can be left behind: the system's own can't be ended, and may take a minute."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._is_done = threading.Event()
+        self._addresses: list[str] = []
+        self._error: Exception | None = None
+
+    def result(self, exchange: Exchange | None) -> list[str]:
+        """Addresses in the system's order.
+
+        Raises:
+            httpcore.ConnectError: there are none.
+            OperationCancelledError: cancelled meanwhile, or past the deadline.
+        """
+        if exchange is None or addresses.parse(self._host) is not None:
+            self._run()
+        else:
+            threading.Thread(target=self._run, name=f"resolve {self._host}", daemon=True).start()
+            exchange.wait_for(self._is_done)
+        if self._error is not None:
+            raise httpcore.ConnectError(f"name resolution failed: {self._error}") from self._error
+        return self._addresses
+
+    def _run(self) -> None:
+        try:
+            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            self._addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        except (OSError, UnicodeError) as error:
+            self._error = error
+        finally:
+            self._is_done.set()
 
 
 def _is_public_text(text: str) -> bool:

@@ -22,6 +22,8 @@ class TransferPolicy:
         rate_window_seconds: time of waiting for bytes over which that rate is judged.
         wasted_share: how much of a blob's size may be received twice, because a host ignores Range.
         redirects: hops followed for one request.
+        bytes_per_second: of blobs, for one operation altogether; None for no limit.
+        foreign_hosts: hosts (with the port when it isn't 443) that a layer's own addresses may lead to.
     """
 
     attempts: int = 5
@@ -35,3 +37,5 @@ class TransferPolicy:
     rate_window_seconds: float = 60.0
     wasted_share: float = 1.0
     redirects: int = 5
+    bytes_per_second: int | None = None
+    foreign_hosts: frozenset[str] = frozenset()

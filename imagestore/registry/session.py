@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import ProtocolError, RegistryError
-from imagestore.observe import Waiting
+from imagestore.observe import Noticed, Waiting
 from imagestore.registry import redirect, urls
 from imagestore.registry.errors_body import failure
 from imagestore.registry.exchange import Request
 from imagestore.registry.retry import TRANSIENT_STATUSES, backoff_seconds, is_transient, parse_retry_after
+from imagestore.registry.warning_texts import warning_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from imagestore.observe import Observer
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.exchange import Authenticator, Response, Sender
+    from imagestore.registry.operation import Operation
     from imagestore.registry.policy import TransferPolicy
-    from imagestore.registry.retry import HostPauses, RetryBudget, Timing
+    from imagestore.registry.retry import HostPauses, Timing
 
 T = TypeVar("T")
 
@@ -58,6 +60,7 @@ class Call:
         query: encoded, without ``?``.
         accept: media types for the Accept field; none for blobs.
         byte_range: value of the Range field, or empty.
+        url: absolute, instead of the endpoint's own; its origin must be the endpoint's.
     """
 
     method: str
@@ -67,6 +70,7 @@ class Call:
     query: str = ""
     accept: tuple[str, ...] = ()
     byte_range: str = ""
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class Session:
         endpoint: where.
         line: by which sender and authenticator.
         shared: policy, clocks, pauses, observer.
-        budget: retries left to the operation.
+        operation: what its requests share.
         cancel: ends it.
         attempts: tries of one request, the first included.
     """
@@ -95,7 +99,7 @@ class Session:
     endpoint: Endpoint
     line: Line
     shared: Surroundings
-    budget: RetryBudget
+    operation: Operation
     cancel: CancelToken
     attempts: int
 
@@ -143,7 +147,7 @@ class Session:
             seconds = retry_after + min(seconds, 1.0)
         remaining = self.cancel.remaining_seconds()
         is_too_long = seconds > policy.longest_wait_seconds or (remaining is not None and seconds >= remaining)
-        if is_too_long or not self.budget.take():
+        if is_too_long or not self.operation.take_retry():
             return False
         _log.debug("%s: try %d failed, next in %.1f s: %s", self.endpoint.host, attempt, seconds, error)
         if retry_after is not None:
@@ -179,12 +183,14 @@ class Session:
         if authorization:
             headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
             headers.append(("Authorization", authorization))
-        return Request(call.method, self.endpoint.url(call.repository, call.path, call.query), tuple(headers))
+        url = call.url or self.endpoint.url(call.repository, call.path, call.query)
+        return Request(call.method, url, tuple(headers))
 
     def _follow(self, request: Request) -> Response:
         seen = {request.url}
         while True:
             response = self.line.sender.send(request, cancel=self.cancel)
+            self._pass_on_warnings(response)
             if response.status not in redirect.STATUSES:
                 return response
             with response:
@@ -197,6 +203,12 @@ class Session:
                     status=response.status,
                 )
             seen.add(request.url)
+
+    def _pass_on_warnings(self, response: Response) -> None:
+        for text in warning_texts(response.headers):
+            message = f"{self.endpoint.host} says: {text}"
+            if self.operation.is_news(message):
+                self.shared.observer(Noticed(message))
 
 
 def wait(shared: Surroundings, host: str, seconds: float, reason: str, cancel: CancelToken) -> None:

@@ -7,12 +7,13 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from imagestore.errors import ProtocolError
+from imagestore.registry import addresses
 from imagestore.registry.exchange import Origin
 
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 # What RFC 3986 allows in a URL at all; everything else must come percent-encoded.
 _LEGAL: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
-_HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?\.?|[0-9a-f:.]+")
+_NAME: Final = re.compile(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?\.?")
 _MAX_LENGTH: Final = 8192
 
 
@@ -31,7 +32,9 @@ def split(url: str) -> SplitResult:
         raise ProtocolError(f"URL {shown(url)}: can't be read: {error}") from error
     if parts.scheme not in _DEFAULT_PORTS:
         raise ProtocolError(f"URL {shown(url)}: expected http or https, found {parts.scheme or 'no scheme'!r}")
-    if not _LEGAL.fullmatch(url) or not parts.hostname or not _HOST.fullmatch(parts.hostname) or port == 0:
+    host = parts.hostname or ""
+    is_host = _NAME.fullmatch(host) is not None or (":" in host and addresses.parse(host) is not None)
+    if not _LEGAL.fullmatch(url) or not is_host or port == 0:
         raise ProtocolError(f"URL {shown(url)}: no valid host and path")
     if "@" in parts.netloc:
         raise ProtocolError(f"URL {shown(url)}: holds user information, which is not allowed here")
@@ -48,7 +51,7 @@ def origin_of(url: str) -> Origin:
     'https://registry.example'
     """
     parts = split(url)
-    host = (parts.hostname or "").rstrip(".")
+    host = (parts.hostname or "").removesuffix(".")
     return Origin(parts.scheme, host, parts.port or _DEFAULT_PORTS[parts.scheme])
 
 

@@ -155,8 +155,9 @@ class LoopbackServer:
     def _start(self, work: object, *arguments: object) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True, name="recorded-registry")  # type: ignore[arg-type]
         with self._lock:
+            # Started inside the lock: the next call drops threads that have ended, and must not take this one for such.
+            thread.start()
             self._threads = {one for one in self._threads if one.is_alive()} | {thread}
-        thread.start()
 
     def _accept(self, listener: Listener) -> None:
         while not self._stopping.is_set() and listener.socket is not None:

@@ -1,4 +1,4 @@
-"""What registry tests share: a clock that never sleeps, a client over scripted answers, and a raw server on loopback."""
+"""What registry tests share: time that passes only on demand, a client over scripted answers, a raw loopback server."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import respx
 
 from imagestore.cancel import CancelToken
+from imagestore.errors import AuthenticationError
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.endpoints import DirectEndpoints
 from imagestore.registry.http import HttpxSender, Timeouts
@@ -63,6 +64,8 @@ class FakeAuthenticator:
 
     def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
         self.asked.append((str(origin), repository, headers.get_all("WWW-Authenticate")))
+        if not self.answers:
+            raise AuthenticationError("no credentials")
         return self.answers.pop(0)
 
 
@@ -73,6 +76,7 @@ class Bench:
     client: RegistryClient
     time: FakeTime
     events: list[Event]
+    ledger: list[httpx.Request] = field(default_factory=list)
     cancel: CancelToken = field(default_factory=CancelToken)
 
 
@@ -112,7 +116,8 @@ def _bench(
     authenticators: Callable[[Endpoint], FakeAuthenticator] | None,
     policy: TransferPolicy | None,
 ) -> Bench:
-    time, events = FakeTime(), []
+    time = FakeTime()
+    events: list[Event] = []
     nobody = FakeAuthenticator()
     choose = authenticators or (lambda endpoint: nobody)
     client = RegistryClient(
@@ -120,6 +125,7 @@ def _bench(
         endpoints=endpoints or DirectEndpoints(),
         policy=policy,
         observer=events.append,
+        stranger=sender.stranger(),
         timing=time.timing(),
     )
     return Bench(client, time, events)

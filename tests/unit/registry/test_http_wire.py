@@ -316,9 +316,12 @@ class TestTls:
     @staticmethod
     def ask(server: _TlsServer, settings: ConnectionSettings) -> bytes:
         request = Request("GET", f"{server.origin}/")
-        with contextlib.closing(HttpxSender(proxies=ProxyRules(), timeouts=SHORT)) as sender, server:
-            with sender.bound(server.origin, settings).send(request, cancel=CancelToken()) as response:
-                return response.read(100)
+        with (
+            contextlib.closing(HttpxSender(proxies=ProxyRules(), timeouts=SHORT)) as sender,
+            server,
+            sender.bound(server.origin, settings).send(request, cancel=CancelToken()) as response,
+        ):
+            return response.read(100)
 
     def test_an_unknown_authority_is_refused_with_advice(self, server: Any) -> None:
         with pytest.raises(RegistryUnavailableError, match="certificate is not accepted") as raised:
