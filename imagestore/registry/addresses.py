@@ -30,14 +30,14 @@ _LOCAL_NETWORKS: Final = (
 
 
 def parse(host: str) -> Address | None:
-    """An address literal, with or without brackets; None for a name.
+    """An address literal, with or without brackets; None for a name, and for an address with a zone.
 
     >>> parse("[::1]"), parse("registry.example")
     (IPv6Address('::1'), None)
     """
     text = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
-        return ipaddress.ip_address(text)
+        return None if "%" in text else ipaddress.ip_address(text)
     except ValueError:
         return None
 

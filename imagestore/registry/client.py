@@ -168,7 +168,7 @@ class RegistryClient:
         what = f"blob {descriptor.digest} of {reference.name}"
         call = Call("GET", reference.path, f"blobs/{descriptor.digest}", what)
 
-        def open_at(offset: int) -> Body:
+        def open_at(offset: int, suspects: AbstractSet[str]) -> Body:
             if descriptor.data is not None:
                 return inline_body(descriptor, descriptor.data, offset, what)
 
@@ -176,7 +176,7 @@ class RegistryClient:
                 return _open_blob(session, call, descriptor, offset)
 
             try:
-                return self._first(reference, {PULL}, ask, what=what, cancel=cancel, avoid=avoid)
+                return self._first(reference, {PULL}, ask, what=what, cancel=cancel, avoid={*avoid, *suspects})
             except ReferenceNotFoundError:
                 found = self._foreign(call, descriptor, offset, cancel)
                 if found is None:
@@ -250,11 +250,13 @@ class RegistryClient:
         sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
         if self._stranger is None or not sources:
             return None
-        line, operation = foreign_line(self._stranger), self._operations.of(cancel)
+        line, operation, policy = foreign_line(self._stranger), self._operations.of(cancel), self._shared.policy
         by_endpoint = {source.endpoint: source.url for source in sources}
 
         def attempt(endpoint: Endpoint, _: int) -> Body:
-            session = Session(endpoint, line, self._shared, operation, cancel, self._shared.policy.attempts)
+            session = Session(
+                endpoint, line, self._shared, operation, cancel, policy.attempts, policy.longest_wait_seconds
+            )
             return _open_blob(session, replace(call, url=by_endpoint[endpoint]), descriptor, offset)
 
         return first_served(
@@ -278,7 +280,8 @@ class RegistryClient:
 
         def attempt(endpoint: Endpoint, behind: int) -> T:
             attempts = policy.mirror_attempts if behind else policy.attempts
-            return ask(Session(endpoint, self._lines(endpoint), self._shared, operation, cancel, attempts))
+            longest = policy.mirror_wait_seconds if behind else policy.longest_wait_seconds
+            return ask(Session(endpoint, self._lines(endpoint), self._shared, operation, cancel, attempts, longest))
 
         return first_served(able, attempt, what=what, breaker=self._breaker, observer=self._shared.observer)
 

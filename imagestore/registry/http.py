@@ -26,7 +26,7 @@ from imagestore.errors import ProtocolError, RegistryUnavailableError
 from imagestore.registry import addresses, tls, urls
 from imagestore.registry.answer import Answer, check_head
 from imagestore.registry.exchange import Origin, Request, Response, Sender
-from imagestore.registry.network import Exchange, Network
+from imagestore.registry.network import Exchange, Network, Pace
 from imagestore.registry.pool import Pool
 from imagestore.registry.proxies import ProxyRules
 
@@ -67,6 +67,9 @@ _LIBRARY_ERRORS: Final = (
 )
 
 
+_DEFAULT_PACE: Final = Pace()
+
+
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """Time limits of one exchange, in seconds.
@@ -74,14 +77,14 @@ class Timeouts:
     Attributes:
         connect: for a connection, TLS included.
         idle: without a single byte.
-        head: from sending a request to the end of the response's head.
         keep_alive: how long an idle connection is kept for the next request.
+        pace: how slow a response may be.
     """
 
     connect: float = 10.0
     idle: float = 30.0
-    head: float = 60.0
     keep_alive: float = 30.0
+    pace: Pace = _DEFAULT_PACE
 
 
 class HttpxSender:
@@ -143,7 +146,7 @@ class HttpxSender:
         public_only = home is not None and origin != home and not self._peers.is_private(home)
         pool = self._pool(origin, towards, public_only=public_only)
         started = time.monotonic()
-        answer = _send(pool, self._library_request(request, towards), cancel, self._timeouts.head)
+        answer = _send(pool, self._library_request(request, towards), cancel, self._timeouts.pace)
         if answer.peer is not None and not is_named_by_server and not self._proxies.proxy_for(origin):
             self._peers.note(origin, answer.peer)
         _log.debug(
@@ -177,7 +180,7 @@ class HttpxSender:
             "connect": connect,
             "read": self._timeouts.idle,
             "write": self._timeouts.idle,
-            "pool": self._timeouts.head,
+            "pool": self._timeouts.pace.head_seconds,
         }
         host = urls.host_port(urls.origin_of(request.url))
         try:
@@ -253,9 +256,9 @@ class _Body(httpx.SyncByteStream):
         self._answer.close()
 
 
-def _send(pool: httpx.BaseTransport, request: httpx.Request, cancel: CancelToken, head_seconds: float) -> Answer:
+def _send(pool: httpx.BaseTransport, request: httpx.Request, cancel: CancelToken, pace: Pace) -> Answer:
     network = pool.pool.network if isinstance(pool, _PoolTransport) else None
-    exchange = Exchange(cancel, head_seconds)
+    exchange = Exchange(cancel, pace)
     url = str(request.url)
     host = urls.host_port(urls.origin_of(url))
     with ExitStack() as stack:
@@ -324,7 +327,7 @@ def _translated(
     if isinstance(error, _CONNECT_TIMEOUTS):
         what = "no connection within the time allowed"
     elif isinstance(error, _TIMEOUTS):
-        what = f"no answer within the time allowed {when}"
+        what = f"no answer within the time allowed {when} ({_reason(error)})"
     elif isinstance(error, _PROXY_ERRORS):
         what = f"the proxy refused: {_reason(error)}"
     elif isinstance(error, _CONNECT_ERRORS):

@@ -4,6 +4,7 @@ The HTTP library's own time limits apply to each single read, so a peer that dri
 its reads can be ended from another thread. Here every read and write passes one place, which
 
 - ends at the operation's deadline, and for a response head at a limit for the whole head;
+- fails when a body comes slower than a least rate;
 - can be ended at once by the cancel token, which shuts the socket down;
 - and connects to exactly the address that was checked (no second look-up, so no DNS rebinding).
 """
@@ -15,6 +16,7 @@ import socket
 import ssl
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import httpcore
@@ -31,13 +33,31 @@ if TYPE_CHECKING:
 _LEAST_ATTEMPT_SECONDS: Final = 2.0
 
 
-class Exchange:
-    """One request and its response on the network: whose it is, until when, and over which connection."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How slow a peer may be.
 
-    def __init__(self, cancel: CancelToken, head_seconds: float) -> None:
+    Attributes:
+        head_seconds: for the whole head of a response.
+        least_bytes_per_second: of a body.
+        window_seconds: time of waiting for bytes over which that rate is judged.
+    """
+
+    head_seconds: float = 60.0
+    least_bytes_per_second: int = 1024
+    window_seconds: float = 60.0
+
+
+class Exchange:
+    """One request and its response on the network: whose it is, until when, how fast, and over which connection."""
+
+    def __init__(self, cancel: CancelToken, pace: Pace) -> None:
         self._cancel = cancel
+        self._pace = pace
+        self._waited_seconds = 0.0
+        self._received = 0
         self._lock = threading.Lock()
-        self._head_deadline: float | None = time.monotonic() + head_seconds
+        self._head_deadline: float | None = time.monotonic() + pace.head_seconds
         self._stream: httpcore.NetworkStream | None = None
         self._is_over = False
         #: Whether the peer closed its side while we were reading.
@@ -93,6 +113,22 @@ class Exchange:
         given = [limit for limit in limits if limit is not None]
         # A timeout of zero would switch the socket to non-blocking.
         return max(0.001, min(given)) if given else None
+
+    def note_read(self, byte_count: int, seconds: float) -> None:
+        """Judge the rate of a body by the time spent waiting for it; a slow reader on our side doesn't count.
+
+        Raises:
+            httpcore.ReadTimeout: too slow over a whole window.
+        """
+        if self._head_deadline is not None:
+            return
+        self._received += byte_count
+        self._waited_seconds += seconds
+        if self._waited_seconds < self._pace.window_seconds:
+            return
+        if self._received < self._pace.least_bytes_per_second * self._waited_seconds:
+            raise httpcore.ReadTimeout(f"slower than {self._pace.least_bytes_per_second} bytes per second")
+        self._waited_seconds, self._received = 0.0, 0
 
     def head_is_read(self) -> None:
         """From now on the body is read, which has its own limits."""
@@ -247,9 +283,11 @@ class _Stream(httpcore.NetworkStream):
         if exchange is None:
             return self._inner.read(max_bytes, timeout)
         exchange.use(self)
+        started = time.monotonic()
         data = self._inner.read(max_bytes, exchange.allowed_seconds(timeout))
         if not data:
             exchange.saw_end = True
+        exchange.note_read(len(data), time.monotonic() - started)
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from imagestore.errors import ProtocolError, RegistryError
+from imagestore.errors import ProtocolError, RateLimitedError, RegistryError
 from imagestore.observe import Noticed, Waiting
 from imagestore.registry import redirect, urls
 from imagestore.registry.errors_body import failure
@@ -94,6 +94,7 @@ class Session:
         operation: what its requests share.
         cancel: ends it.
         attempts: tries of one request, the first included.
+        longest_wait_seconds: a host that asks for a longer wait is given up.
     """
 
     endpoint: Endpoint
@@ -102,6 +103,7 @@ class Session:
     operation: Operation
     cancel: CancelToken
     attempts: int
+    longest_wait_seconds: float
 
     def call(self, call: Call, use: Callable[[Response], T]) -> T:
         """Send until there is an answer that another try wouldn't change, and use it.
@@ -121,7 +123,7 @@ class Session:
             retry_after: float | None = None
             try:
                 response = self._exchange(call)
-                if not self._is_passing(response):
+                if not self._is_passing(call, response, attempt):
                     return use(response)
                 retry_after = parse_retry_after(response.headers.get("Retry-After"), self.shared.timing.now())
                 error = failure(response, what=call.what, retry_after=retry_after)
@@ -129,14 +131,18 @@ class Session:
                 if not is_transient(raised):
                     raise
                 error = raised
+                # A token service has its own limits.
+                retry_after = raised.retry_after if isinstance(raised, RateLimitedError) else None
             if attempt >= self.attempts or not self._will_wait(error, attempt, retry_after):
                 raise error
 
-    def _is_passing(self, response: Response) -> bool:
+    def _is_passing(self, call: Call, response: Response, attempt: int) -> bool:
         """Whether a later try may get another answer."""
         if response.status in TRANSIENT_STATUSES:
             return True
-        return response.status in _STALE_STATUSES and urls.origin_of(response.url) != self.endpoint.origin
+        # Once, and for GET: a URL signed for GET is refused to HEAD every time.
+        is_stale = response.status in _STALE_STATUSES and call.method == "GET" and attempt == 1
+        return is_stale and urls.origin_of(response.url) != self.endpoint.origin
 
     def _will_wait(self, error: RegistryError, attempt: int, retry_after: float | None) -> bool:
         """Arrange the wait before the next try; False when there shall be none."""
@@ -146,7 +152,7 @@ class Session:
             # Above the wish, never below it; and not all clients at the same moment.
             seconds = retry_after + min(seconds, 1.0)
         remaining = self.cancel.remaining_seconds()
-        is_too_long = seconds > policy.longest_wait_seconds or (remaining is not None and seconds >= remaining)
+        is_too_long = seconds > self.longest_wait_seconds or (remaining is not None and seconds >= remaining)
         if is_too_long or not self.operation.take_retry():
             return False
         _log.debug("%s: try %d failed, next in %.1f s: %s", self.endpoint.host, attempt, seconds, error)
@@ -167,7 +173,8 @@ class Session:
                 return response
             challenge = response.headers.get_all("WWW-Authenticate")
             if challenge in answered or len(answered) >= _MAX_CHALLENGES:
-                raise failure(response, what=call.what)
+                # The caller judges it: an answer to HEAD has no words, and GET is asked for them.
+                return response
             answered.add(challenge)
             response.close()
             authorization = authenticator.respond(

@@ -79,6 +79,24 @@ def test_progress_json_is_one_event_a_line(line: Line) -> None:
     assert any(each.get("fetched_bytes", 0) > 0 for each in events)
 
 
+def test_bars_are_drawn_for_each_blob_that_comes(line: Line) -> None:
+    line("pull", line.python, "--progress", "bar")
+    assert "resolved to sha256:" in line.error
+    shared = python_image().manifests[2].layers[0]
+    assert f"layer {shared.digest.short}" in line.error
+
+
+def test_a_dry_run_shows_what_would_come_and_stores_nothing(line: Line) -> None:
+    plan = line.json("pull", "-n", line.python, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
+    assert [each["runtimeHandler"] for each in plan["pulls"]] == [PROCESS, HYPERV]
+    assert plan["pulls"][0]["hosts"] == [line.server.address]
+    assert plan["bytesToFetch"] == sum(each["bytesToFetch"] for each in plan["pulls"]) == plan["contentBytesAfter"]
+    assert "to fetch; the store has 0B" in line("pull", "-n", line.python)
+    assert line.json("images")["images"] == []
+    line("pull", line.python)
+    assert "up to date" in line("pull", "-n", line.python)
+
+
 def test_inspecti_shows_layers_as_files(line: Line) -> None:
     line("pull", line.python)
     shown = line.json("inspecti", line.python)

@@ -17,7 +17,7 @@ from imagestore.cancel import CancelToken
 from imagestore.errors import AuthenticationError
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.endpoints import DirectEndpoints
-from imagestore.registry.http import HttpxSender, Timeouts
+from imagestore.registry.http import HttpxSender
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.proxies import ProxyRules
 from imagestore.registry.retry import Timing
@@ -97,19 +97,6 @@ def make_bench() -> Callable[..., Bench]:
     return make
 
 
-@pytest.fixture
-def make_wire_bench() -> Iterator[Callable[..., Bench]]:
-    """Build a bench that talks to real sockets, with short time limits."""
-    with contextlib.ExitStack() as stack:
-
-        def make(*, policy: TransferPolicy | None = None, timeouts: Timeouts | None = None) -> Bench:
-            sender = HttpxSender(proxies=ProxyRules(), timeouts=timeouts or Timeouts(2.0, 0.3, 1.0))
-            stack.callback(sender.close)
-            return _bench(sender, None, None, policy)
-
-        yield make
-
-
 def _bench(
     sender: HttpxSender,
     endpoints: EndpointResolver | None,
@@ -164,23 +151,26 @@ def raw_server() -> Iterator[Callable[..., RawServer]]:
 
         def start(*scripts: Callable[[socket.socket], None]) -> RawServer:
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            listener.settimeout(0.05)
             server = RawServer(listener.getsockname()[1], list(scripts))
             thread = threading.Thread(target=_serve, args=(listener, server, stop))
             thread.start()
             stack.callback(thread.join)
+            stack.callback(_wake, listener)
             stack.callback(stop.set)
             return server
 
         yield start
 
 
+def _wake(listener: socket.socket) -> None:
+    # accept() can't be ended from outside on every system; one more connection ends it.
+    with contextlib.suppress(OSError), socket.create_connection(listener.getsockname(), timeout=1.0):
+        pass
+
+
 def _serve(listener: socket.socket, server: RawServer, stop: threading.Event) -> None:
     while not stop.is_set():
-        try:
-            connection, _ = listener.accept()
-        except TimeoutError:
-            continue
+        connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
             connection.settimeout(5.0)
             head = b""

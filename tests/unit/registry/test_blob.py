@@ -245,21 +245,6 @@ def test_bytes_are_never_decoded(make_bench: MakeBench) -> None:
     assert read(make_bench(Script(answer))) == (0, CONTENT)
 
 
-def test_a_drip_counts_as_broken_and_is_resumed(make_bench: MakeBench) -> None:
-    bench: Any = None
-
-    class Drip(httpx.SyncByteStream):
-        def __iter__(self) -> Iterator[bytes]:
-            for index in range(SIZE):
-                bench.time.seconds += 10
-                yield CONTENT[index : index + 1]
-
-    script = Script(httpx.Response(200, stream=Drip()), part(5))
-    bench = make_bench(script)
-    assert read(bench) == (0, CONTENT)
-    assert script.ranges == [None, "bytes=5-"]
-
-
 def test_a_slow_reader_is_no_slow_host(make_bench: MakeBench) -> None:
     bench = make_bench(Script(whole(*(CONTENT[index : index + 1] for index in range(SIZE)))))
     received = b""

@@ -72,7 +72,7 @@ def answer(step: Any, request: httpx.Request) -> httpx.Response:
     return httpx.Response(206, headers=fields, stream=stream)
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(st.one_of(honest, lying, raising), max_size=6),
     rest=st.one_of(honest, lying, raising),

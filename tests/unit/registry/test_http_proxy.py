@@ -24,10 +24,11 @@ from imagestore.errors import (
 )
 from imagestore.registry.exchange import Origin, Request
 from imagestore.registry.http import HttpxSender, Timeouts
+from imagestore.registry.network import Pace
 from imagestore.registry.proxies import ProxyRules
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
-SHORT = Timeouts(connect=2.0, idle=2.0, head=2.0)
+SHORT = Timeouts(connect=2.0, idle=2.0, pace=Pace(head_seconds=2.0))
 RawServers = Callable[..., Any]
 
 
@@ -126,4 +127,4 @@ class TestSlowNames:
 
     def test_the_heads_limit_leaves_it(self, stuck: Any) -> None:
         with pytest.raises(RegistryUnavailableError):
-            self.ask(CancelToken(), Timeouts(head=0.05))
+            self.ask(CancelToken(), Timeouts(pace=Pace(head_seconds=0.05)))
