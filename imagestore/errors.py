@@ -20,15 +20,18 @@
     └─ OperationCancelledError
        └─ DeadlineExceededError
 
-A message is one sentence: the object first, then what was expected and what came. The mend, where there is one, is in
-``hint``. Data is in attributes, so that nobody has to parse text. The cause is kept in ``__cause__``. A bug is not an
-ImageStoreError: TypeError, AssertionError and friends pass through.
+A message is printable, since what came from outside is escaped, and one sentence: the object first, then what was
+expected and what came. The mend, where there is one, is in ``hint``. Data is in attributes, so that nobody has to
+parse text. The cause is kept in ``__cause__``. A bug is not an ImageStoreError: TypeError, AssertionError and friends
+pass through.
 """
 
 from __future__ import annotations
 
 import enum
 from typing import TYPE_CHECKING, ClassVar
+
+from imagestore.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,8 +66,8 @@ class ImageStoreError(Exception):
     category: ClassVar[Category] = Category.INTERNAL
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+        super().__init__(printable(message))
+        self.hint = printable(hint)
 
 
 class InvalidInputError(ImageStoreError, ValueError):

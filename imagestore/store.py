@@ -160,9 +160,10 @@ class ImageStore:
 
         Raises:
             ImageNotFoundError: there is none.
+            UnknownRuntimeHandlerError: neither configured nor in any record.
             InvalidInputError: the beginning of an id fits several images.
         """
-        handler = self._default_if_empty(runtime_handler)
+        handler = self._known(runtime_handler)
         record = lookup.find(self.metadata, name, handler, self.config.default_handler)
         if record is not None:
             return Image(record, self.content)
@@ -177,8 +178,11 @@ class ImageStore:
         Args:
             name: only this reference or image id (or its beginning).
             runtime_handler: only this handler's; empty means the default handler.
+
+        Raises:
+            UnknownRuntimeHandlerError: neither configured nor in any record.
         """
-        handler = self._default_if_empty(runtime_handler)
+        handler = self._known(runtime_handler)
         if name is None:
             records = self.metadata.find_images(handler=handler)
         else:
@@ -206,9 +210,9 @@ class ImageStore:
         """
         if all_handlers and runtime_handler is not None:
             raise InvalidInputError("give a runtime handler or all handlers, not both")
-        handler = self._default_if_empty(runtime_handler)
-        if handler is not None:
-            self._check_known(handler)
+        if not name:
+            raise InvalidInputError("an empty name means no image")
+        handler = self._known(runtime_handler)
         if all_handlers:
             records = [
                 record
@@ -275,12 +279,11 @@ class ImageStore:
             return self._registry
         with self._lock:
             if self._own_registry is None:
-                from imagestore.config.registry_hosts import reader_for
                 from imagestore.registry.connect import connect
-                from imagestore.registry.endpoints import ConfiguredEndpoints
 
-                endpoints = ConfiguredEndpoints(reader_for(self.config))
-                self._own_registry = connect(credentials=self._credentials, endpoints=endpoints)
+                self._own_registry = connect(
+                    config=self.config, credentials=self._credentials, state_folder=str(self.root / "hosts")
+                )
             return self._own_registry
 
     def close(self) -> None:
@@ -305,7 +308,6 @@ class ImageStore:
         observer: Observer,
         cancel: CancelToken | None,
     ) -> PullWork:
-        from imagestore.pull.fetch import PARALLEL_BLOBS
         from imagestore.pull.work import PullWork
 
         # Everything that can be refused without asking anybody is refused here.
@@ -317,12 +319,22 @@ class ImageStore:
             wanted=wanted,
             content=self.content,
             metadata=self.metadata,
-            client=self.registry,
+            client=self.registry.observed_by(observer),
             observer=observer,
             cancel=cancel or CancelToken(),
-            parallel=self.config.settings.max_concurrent_downloads or PARALLEL_BLOBS,
+            parallel=self._parallel,
             verifier=self._verifier,
         )
+
+    @functools.cached_property
+    def _parallel(self) -> int:
+        from imagestore.pull.fetch import MOST_PARALLEL_BLOBS, PARALLEL_BLOBS
+
+        configured = self.config.settings.max_concurrent_downloads
+        if configured is None:
+            return PARALLEL_BLOBS
+        # As in containerd, zero and less is no limit; threads are not free, so there is one.
+        return min(configured, MOST_PARALLEL_BLOBS) if configured > 0 else MOST_PARALLEL_BLOBS
 
     @functools.cached_property
     def _verifier(self) -> ImageVerifier:
@@ -335,10 +347,11 @@ class ImageStore:
     def _explicit(self, platform: str | Platform | None) -> Platform | None:
         return platforms.parse(platform, host=self.host) if isinstance(platform, str) else platform
 
-    def _default_if_empty(self, handler: str | None) -> str | None:
-        return self.config.default_handler if handler == "" else handler
-
-    def _check_known(self, handler: str) -> None:
-        """A handler that left the configuration keeps its records removable."""
-        if handler not in self.config.handlers and not self.metadata.find_images(handler=handler):
-            raise UnknownRuntimeHandlerError(handler, list(self.config.handlers))
+    def _known(self, handler: str | None) -> str | None:
+        """The handler a request means; one that left the configuration is known while it has records."""
+        if handler is None:
+            return None
+        name = handler or self.config.default_handler
+        if name not in self.config.handlers and not self.metadata.find_images(handler=name):
+            raise UnknownRuntimeHandlerError(name, list(self.config.handlers))
+        return name

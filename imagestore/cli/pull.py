@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     "Default: the configured default handler.",
 )
 @click.option("--platform", metavar="P", help="Pull for this platform, for example 'windows(10.0.17763)/amd64'.")
-@click.option("--deadline", type=float, metavar="SECONDS", help="Give up after this time; what came can be resumed.")
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Give up after this time; what came can be resumed.",
+)
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be fetched, and what is here already.")
 @click.option(
     "--progress",
@@ -165,7 +170,7 @@ def _cancelled_by_signals(token: CancelToken) -> Iterator[None]:
     def cancel(_signum: int, _frame: object) -> None:
         token.cancel("interrupted")
 
-    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

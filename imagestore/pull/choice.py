@@ -35,7 +35,7 @@ class Choice:
         chain: the indexes from the target down to the one that lists ``chosen``; empty for a single manifest.
         chosen: the manifest's descriptor.
         manifest: the manifest.
-        config: its image config; None for an artifact.
+        config: its image config; None for an artifact, and while it hasn't been read.
         warnings: what was accepted although it is doubtful.
     """
 

@@ -14,18 +14,20 @@ could use them.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import lease, platforms
 from imagestore.collect import sweep
 from imagestore.errors import (
+    ContentNotFoundError,
     DocumentError,
     ImageStoreError,
     NoMatchingManifestError,
     OperationCancelledError,
     RateLimitedError,
     ReferenceNotFoundError,
+    RegistryError,
     RegistryUnavailableError,
 )
 from imagestore.media_types import Kind
@@ -100,11 +102,16 @@ class PullWork:
         documents = Documents(self.content, self.client, self.reference, self.cancel)
         choice = self._choose(target, documents)
         with lease.held(self.metadata, purpose="pull") as held, self._undone_on_failure(choice.descriptors, held):
-            held.hold([descriptor.digest for descriptor in choice.documents])
-            fetcher = Fetcher(self.content, self.client, self.reference, held, self.observer, self.parallel)
-            fetcher.fetch_all(choice.manifest.children, cancel=self.cancel)
-            for descriptor in choice.documents:
-                fetcher.keep(descriptor, documents.raw(descriptor), cancel=self.cancel)
+            held.hold([descriptor.digest for descriptor in choice.descriptors])
+            fetcher = Fetcher(self.content, self.client, self.reference, self.observer, held.renew, self.parallel)
+            fetcher.check(choice.manifest.children)
+            for descriptor in (*choice.documents, choice.manifest.config):
+                known = documents.remembered(descriptor)
+                if known is not None:
+                    fetcher.keep(descriptor, known, cancel=self.cancel)
+            fetcher.fetch(choice.manifest.config, cancel=self.cancel)
+            choice = self._completed(choice, documents)
+            fetcher.fetch_all(choice.manifest.layers, cancel=self.cancel)
             return self.metadata.put_image(
                 choice.record(str(self.reference), self.handler, self._wanted_text),
                 {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
@@ -121,7 +128,7 @@ class PullWork:
         """
         target = self._resolve()
         documents = Documents(self.content, self.client, self.reference, self.cancel)
-        choice = self._choose(target, documents)
+        choice = self._completed(self._choose(target, documents), documents)
         is_current = self._current(target) is not None
         return plan(
             choice,
@@ -156,6 +163,9 @@ class PullWork:
         except ReferenceNotFoundError:
             self.observer(Noticed(f"{by_tag} does not exist (any more); fetched by digest"))
             return
+        except RegistryError as error:
+            self.observer(Noticed(f"whether {by_tag} still leads to this digest could not be asked: {error}"))
+            return
         if now != target.digest:
             self.observer(Noticed(f"{by_tag} now leads to {now}; fetched {target.digest} as asked"))
 
@@ -164,11 +174,13 @@ class PullWork:
         record = self.metadata.get_image(str(self.reference), self.handler)
         if record is None or record.target.digest != target.digest or record.wanted != self._wanted_text:
             return None
-        for digest in record.roots:
-            needed = (digest, *self.metadata.children(digest))
-            if not all(self.content.exists(each) for each in needed):
-                return None
-        return record
+        needed = set(record.roots).union(*(self.metadata.children(digest) for digest in record.roots))
+        try:
+            here = sum(self.content.info(digest).size for digest in needed)
+        except ContentNotFoundError:
+            return None
+        # A file that lost (or won) bytes shows in the sum; other damage only in a check of the store.
+        return record if here == record.content_size else None
 
     @property
     def _wanted_text(self) -> str:
@@ -182,14 +194,19 @@ class PullWork:
         chain = () if chosen is None else indexes_on_the_way(target, chosen.position, documents)
         descriptor = target if chosen is None else chosen.descriptor
         manifest = documents.manifest(descriptor)
-        config = documents.config(manifest)
-        if chosen is not None and chain and config is not None:
-            warnings += self._compared_with_config(descriptor, config)
-        for warning in warnings:
-            self.observer(Noticed(warning))
         reason = warnings[0] if chosen is None else chosen.reason
         self.observer(Selected(str(self.reference), self.handler, self._wanted_text, descriptor, reason))
-        return Choice(target, chain, descriptor, manifest, config, tuple(warnings))
+        return Choice(target, chain, descriptor, manifest, None, tuple(warnings))
+
+    def _completed(self, choice: Choice, documents: Documents) -> Choice:
+        """The choice with its config, compared with what the index says."""
+        config = documents.config(choice.manifest)
+        warnings = [*choice.warnings]
+        if choice.chain and config is not None:
+            warnings += self._compared_with_config(choice.chosen, config)
+        for warning in warnings:
+            self.observer(Noticed(warning))
+        return replace(choice, config=config, warnings=tuple(warnings))
 
     def _judged(self, target: Descriptor, selection: Selection) -> Iterator[str]:
         """Nothing fits: for a single manifest and a host's undeclared platform only a warning, else an error."""

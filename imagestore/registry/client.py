@@ -7,6 +7,7 @@ The digest of a blob is verified where it is written, over bytes of all runs.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -81,6 +82,12 @@ class RegistryClient:
         self._on_close = on_close
         self._operations = Operations(self._shared.policy, used_timing)
         self._stranger = stranger
+
+    def observed_by(self, observer: Observer) -> RegistryClient:
+        """This client, with its connections, tokens and memory of dead hosts, but telling another observer."""
+        twin = copy.copy(self)
+        twin._shared = replace(self._shared, observer=observer)
+        return twin
 
     def resolve(self, reference: Reference, *, cancel: CancelToken) -> Descriptor:
         """Find what a reference leads to. With a digest the digest decides, whatever the tag says.

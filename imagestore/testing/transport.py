@@ -145,6 +145,8 @@ class ReplayTransport(httpx.BaseTransport):
 class AsyncReplayTransport(httpx.AsyncBaseTransport):
     """Answers an httpx.AsyncClient from an engine.
 
+    While recording, an exchange with a real registry blocks the event loop; recordings are made once.
+
     Args:
         engine: decides the answers.
         sleep: makes the pauses of faults; anyio.sleep by default, which works under asyncio and trio.
