@@ -10,7 +10,7 @@ from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
 from imagestore.documents.index import Index
 from imagestore.documents.manifest import Manifest
-from imagestore.errors import ContentNotFoundError, IntegrityError
+from imagestore.errors import ContentNotFoundError, IntegrityError, InvalidDigestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,10 +60,13 @@ class Documents:
         """A document's bytes, as its descriptor promises them.
 
         Raises:
+            InvalidDigestError: its digest can't be verified; nothing is asked.
             ContentNotFoundError: offline, and the store doesn't have it.
             RegistryError, IntegrityError: it can't be fetched, or isn't what was promised.
         """
         self._cancel.check()
+        if not descriptor.digest.is_verifiable:
+            raise InvalidDigestError(f"{descriptor.kind.value} {descriptor.digest}: this algorithm can't be verified")
         raw = self._raw.get(descriptor.digest)
         if raw is None:
             raw = self._stored(descriptor) or self._fetched(descriptor)

@@ -100,7 +100,7 @@ class PullWork:
         if current is not None:
             return current
         documents = Documents(self.content, self.client, self.reference, self.cancel)
-        choice = self._choose(target, documents)
+        choice = self._choose_again_if_misled(target, documents)
         with lease.held(self.metadata, purpose="pull") as held, self._undone_on_failure(choice.descriptors, held):
             held.hold([descriptor.digest for descriptor in choice.descriptors])
             fetcher = Fetcher(self.content, self.client, self.reference, self.observer, held.renew, self.parallel)
@@ -128,7 +128,7 @@ class PullWork:
         """
         target = self._resolve()
         documents = Documents(self.content, self.client, self.reference, self.cancel)
-        choice = self._completed(self._choose(target, documents), documents)
+        choice = self._completed(self._choose_again_if_misled(target, documents), documents)
         is_current = self._current(target) is not None
         return plan(
             choice,
@@ -185,6 +185,19 @@ class PullWork:
     @property
     def _wanted_text(self) -> str:
         return platforms.format_all(self.wanted.platform)
+
+    def _choose_again_if_misled(self, target: Descriptor, documents: Documents) -> Choice:
+        """Some registries announce a digest for a tag that they then don't have: look at the body instead."""
+        try:
+            return self._choose(target, documents)
+        except ReferenceNotFoundError:
+            if self.reference.digest is not None or documents.remembered(target) is not None:
+                raise
+            found = self.client.resolve(self.reference, from_body=True, cancel=self.cancel)
+            if found.digest == target.digest:
+                raise
+            self.verifier.verify(str(self.reference), found, cancel=self.cancel)
+            return self._choose(found, documents)
 
     def _choose(self, target: Descriptor, documents: Documents) -> Choice:
         """Ask the matcher, and read what it chose."""

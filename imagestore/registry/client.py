@@ -89,8 +89,14 @@ class RegistryClient:
         twin._shared = replace(self._shared, observer=observer)
         return twin
 
-    def resolve(self, reference: Reference, *, cancel: CancelToken) -> Descriptor:
+    def resolve(self, reference: Reference, *, from_body: bool = False, cancel: CancelToken) -> Descriptor:
         """Find what a reference leads to. With a digest the digest decides, whatever the tag says.
+
+        Args:
+            reference: what to look up.
+            from_body: fetch the document and compute its digest, instead of believing the answer to a HEAD; some
+                servers announce a wrong one.
+            cancel: ends it.
 
         Returns:
             Descriptor of an index or a manifest. By tag its digest is the registry's claim until document() has
@@ -109,7 +115,9 @@ class RegistryClient:
 
         def ask(session: Session) -> Descriptor:
             call = Call("HEAD", reference.path, path, what, accept=manifests.accepted())
-            found = session.call(call, lambda response: _descriptor_from_head(response, wanted, what))
+            found = None
+            if not from_body:
+                found = session.call(call, lambda response: _descriptor_from_head(response, wanted, what))
             # A HEAD has no error document, and some servers get it wrong: GET decides.
             get = replace(call, method="GET")
             return found or session.call(get, lambda response: _descriptor_from_get(response, wanted, what))
