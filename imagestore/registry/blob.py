@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore import digest as digests
 from imagestore.errors import RegistryUnavailableError, SizeMismatchError
-from imagestore.registry.answer import Answer
 from imagestore.registry.retry import backoff_seconds, is_transient
 from imagestore.registry.session import wait
+from imagestore.registry.transport.answer import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from imagestore.registry import urls
+from imagestore.registry.transport import urls
 
 if TYPE_CHECKING:
     from imagestore.registry.exchange import Response

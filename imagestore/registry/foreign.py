@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from imagestore.errors import ProtocolError
 from imagestore.media_types import Kind
-from imagestore.registry import urls
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.session import Line
+from imagestore.registry.transport import urls
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

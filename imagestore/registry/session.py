@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import ProtocolError, RateLimitedError, RegistryError
 from imagestore.observe import Noticed, Waiting
-from imagestore.registry import redirect, urls
+from imagestore.registry import redirect
 from imagestore.registry.errors_body import failure
 from imagestore.registry.exchange import Request
 from imagestore.registry.retry import TRANSIENT_STATUSES, backoff_seconds, is_transient, parse_retry_after
+from imagestore.registry.transport import urls
 from imagestore.registry.warning_texts import warning_texts
 
 if TYPE_CHECKING:

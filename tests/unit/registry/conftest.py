@@ -17,11 +17,11 @@ from imagestore.cancel import CancelToken
 from imagestore.errors import AuthenticationError
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.endpoints import DirectEndpoints
-from imagestore.registry.http import HttpxSender
 from imagestore.registry.policy import TransferPolicy
-from imagestore.registry.proxies import ProxyRules
 from imagestore.registry.retry import Timing
 from imagestore.registry.session import Line
+from imagestore.registry.transport.http import HttpxSender
+from imagestore.registry.transport.proxies import ProxyRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

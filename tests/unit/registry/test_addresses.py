@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.errors import ConfigError, ProtocolError
-from imagestore.registry import urls
-from imagestore.registry.addresses import PeerMemory, is_loopback_name, is_public, parse
 from imagestore.registry.exchange import Origin
-from imagestore.registry.proxies import ProxyRules
+from imagestore.registry.transport import urls
+from imagestore.registry.transport.addresses import PeerMemory, is_loopback_name, is_public, parse
+from imagestore.registry.transport.proxies import ProxyRules
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.errors import ImageStoreError, ProtocolError, RegistryError, RegistryUnavailableError
-from imagestore.registry.answer import Answer
 from imagestore.registry.errors_body import failure
+from imagestore.registry.transport.answer import Answer
 
 
 def refuse(body: bytes, *, status: int = 400, content_type: str = "application/json", url: str = "") -> RegistryError:

@@ -23,9 +23,9 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.registry.exchange import Origin, Request
-from imagestore.registry.http import HttpxSender, Timeouts
-from imagestore.registry.network import Pace
-from imagestore.registry.proxies import ProxyRules
+from imagestore.registry.transport.http import HttpxSender, Timeouts
+from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.proxies import ProxyRules
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 SHORT = Timeouts(connect=2.0, idle=2.0, pace=Pace(head_seconds=2.0))

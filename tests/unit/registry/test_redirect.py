@@ -15,7 +15,7 @@ from imagestore.errors import AuthenticationError, ProtocolError, RegistryUnavai
 from imagestore.media_types import OCI_INDEX
 from imagestore.reference import Reference
 from imagestore.registry.endpoints import Endpoint
-from imagestore.registry.urls import origin_of
+from imagestore.registry.transport.urls import origin_of
 
 REFERENCE = Reference.parse("registry.example/team/app:1")
 CONTENT = b"layer bytes"
@@ -226,7 +226,7 @@ def test_a_signed_url_is_not_shown_when_storage_fails(bench: Any, caplog: pytest
 
 
 def test_a_client_certificate_and_skipped_checks_stay_with_their_host() -> None:
-    from imagestore.registry.tls import settings_towards
+    from imagestore.registry.transport.tls import settings_towards
 
     settings = ConnectionSettings(ca_files=("ca.pem",), client_pairs=(("c.pem", "k.pem"),), skip_verify=True)
     home = origin_of("https://registry.example")

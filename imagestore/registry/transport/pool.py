@@ -10,11 +10,11 @@ from urllib.parse import unquote, urlsplit
 import httpcore
 
 from imagestore.errors import ConfigError
-from imagestore.registry import tls
+from imagestore.registry.transport import tls
 
 if TYPE_CHECKING:
     from imagestore.config.connection import ConnectionSettings
-    from imagestore.registry.network import Network
+    from imagestore.registry.transport.network import Network
 
 # More than any sensible number of parallel layers; a pull limits itself, the pool only must not be the bottleneck.
 _MAX_CONNECTIONS: Final = 64

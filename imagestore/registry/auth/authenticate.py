@@ -16,20 +16,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, InvalidInputError, ProtocolError
-from imagestore.registry import addresses, urls
-from imagestore.registry.challenge import parse_challenges
+from imagestore.registry.auth.challenge import parse_challenges
+from imagestore.registry.auth.realm import Realm, RealmTrust, check_address, is_same_party
+from imagestore.registry.auth.scope import parse_scopes, wanted_scopes
+from imagestore.registry.auth.token_service import PasswordForm, TokenService, basic_header
+from imagestore.registry.auth.tokens import TokenCache, TokenKey, TokenReply
 from imagestore.registry.credentials.model import HUB_NAMES, Found, Target
-from imagestore.registry.realm import Realm, RealmTrust, check_address, is_same_party
-from imagestore.registry.scope import parse_scopes, wanted_scopes
-from imagestore.registry.token_service import PasswordForm, TokenService, basic_header
-from imagestore.registry.tokens import TokenCache, TokenKey, TokenReply
+from imagestore.registry.transport import addresses, urls
 from imagestore.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from imagestore.cancel import CancelToken
-    from imagestore.registry.challenge import Challenge
+    from imagestore.registry.auth.challenge import Challenge
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.exchange import Headers, Origin, Sender
 

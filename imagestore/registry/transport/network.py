@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpcore
 
 from imagestore.errors import ProtocolError
-from imagestore.registry import addresses
+from imagestore.registry.transport import addresses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -23,12 +23,12 @@ import httpx
 from imagestore._version import __version__
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ProtocolError, RegistryUnavailableError
-from imagestore.registry import addresses, tls, urls
-from imagestore.registry.answer import Answer, check_head
 from imagestore.registry.exchange import Origin, Request, Response, Sender
-from imagestore.registry.network import Exchange, Network, Pace
-from imagestore.registry.pool import Pool
-from imagestore.registry.proxies import ProxyRules
+from imagestore.registry.transport import addresses, tls, urls
+from imagestore.registry.transport.answer import Answer, check_head
+from imagestore.registry.transport.network import Exchange, Network, Pace
+from imagestore.registry.transport.pool import Pool
+from imagestore.registry.transport.proxies import ProxyRules
 
 if TYPE_CHECKING:
     import ssl

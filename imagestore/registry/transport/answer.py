@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ProtocolError
-from imagestore.registry import urls
 from imagestore.registry.exchange import Headers
+from imagestore.registry.transport import urls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.registry import addresses
+    from imagestore.registry.transport import addresses
 
 _MAX_HEADER_COUNT: Final = 256
 _MAX_HEADER_BYTES: Final = 64 * 1024

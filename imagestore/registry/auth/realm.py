@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, ProtocolError
-from imagestore.registry import addresses, urls
+from imagestore.registry.transport import addresses, urls
 
 if TYPE_CHECKING:
     from typing import Self

@@ -7,8 +7,8 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from imagestore.errors import ProtocolError
-from imagestore.registry import addresses
 from imagestore.registry.exchange import Origin
+from imagestore.registry.transport import addresses
 
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 # What RFC 3986 allows in a URL at all; everything else must come percent-encoded.

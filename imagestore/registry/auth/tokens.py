@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.cancel import CancelToken
+    from imagestore.registry.auth.scope import Scope
     from imagestore.registry.exchange import Origin
-    from imagestore.registry.scope import Scope
 
 #: Largest answer of a token service that is read. Large group claims make tokens of some ten kilobytes.
 MAX_REPLY_BYTES: Final = 256 * 1024

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode, urljoin
 
 from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedError, RegistryUnavailableError
-from imagestore.registry import urls
+from imagestore.registry.auth.realm import Realm
+from imagestore.registry.auth.tokens import MAX_REPLY_BYTES, TokenReply, parse_reply
 from imagestore.registry.exchange import Request
-from imagestore.registry.realm import Realm
-from imagestore.registry.tokens import MAX_REPLY_BYTES, TokenReply, parse_reply
+from imagestore.registry.transport import urls
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
+    from imagestore.registry.auth.scope import Scope
     from imagestore.registry.credentials.model import Credential, Found
     from imagestore.registry.exchange import Response, Sender
-    from imagestore.registry.scope import Scope
     from imagestore.secret import Secret
 
 CLIENT_ID: Final = "imagestore"

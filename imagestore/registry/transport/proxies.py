@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from imagestore.errors import ConfigError
-from imagestore.registry import addresses
+from imagestore.registry.transport import addresses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
