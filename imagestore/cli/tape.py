@@ -14,8 +14,8 @@ from imagestore.cli.context import output_option
 from imagestore.cli.failure import ExitStatus
 
 if TYPE_CHECKING:
-    from imagestore.testing.server import LoopbackServer
-    from imagestore.testing.tape import Tape
+    from imagestore.testing.front_ends.server import LoopbackServer
+    from imagestore.testing.tapes.tape import Tape
 
 _PLACE = click.Path(path_type=str)
 
@@ -31,7 +31,7 @@ def tape() -> None:
 @click.pass_context
 def verify(ctx: click.Context, places: tuple[str, ...], output: str) -> None:
     """Check tapes and all their bodies; PLACES are tapes or folders."""
-    from imagestore.testing.upkeep import find_tapes, verify_tape
+    from imagestore.testing.tapes.upkeep import find_tapes, verify_tape
 
     found = {path: verify_tape(path) for place in places for path in find_tapes(place)}
     if output == "json":
@@ -50,7 +50,7 @@ def verify(ctx: click.Context, places: tuple[str, ...], output: str) -> None:
 @output_option
 def show(path: str, output: str) -> None:
     """Show what a tape serves: hosts, repositories, recorded exchanges, faults."""
-    from imagestore.testing.player import load_tape
+    from imagestore.testing.tapes.player import load_tape
 
     loaded = load_tape(path)
     if output == "json":
@@ -111,7 +111,7 @@ def _summary(loaded: Tape) -> dict[str, object]:
 @output_option
 def gc(folder: str, dry_run: bool, output: str) -> None:
     """Delete bodies that no tape needs; FOLDER holds tapes."""
-    from imagestore.testing.upkeep import collect_bodies
+    from imagestore.testing.tapes.upkeep import collect_bodies
 
     cleared = collect_bodies(folder, is_dry_run=dry_run)
     if output == "json":
@@ -131,9 +131,9 @@ def gc(folder: str, dry_run: bool, output: str) -> None:
 @output_option
 def to_layout(path: str, folder: str, output: str) -> None:
     """Write a tape's content as an OCI image layout."""
-    from imagestore.testing.blob_folder import BlobFolder
-    from imagestore.testing.layout import tape_to_layout
-    from imagestore.testing.player import load_tape, tape_path
+    from imagestore.testing.tapes.blob_folder import BlobFolder
+    from imagestore.testing.tapes.layout import tape_to_layout
+    from imagestore.testing.tapes.player import load_tape, tape_path
 
     count = tape_to_layout(load_tape(path), BlobFolder.beside(tape_path(path)), folder)
     _say(output, {"layout": folder, "entries": count}, f"{folder}: {count} entries")
@@ -147,10 +147,10 @@ def to_layout(path: str, folder: str, output: str) -> None:
 @output_option
 def from_layout(folder: str, path: str, name: str, about: str, output: str) -> None:
     """Make a tape that serves an OCI image layout."""
-    from imagestore.testing.blob_folder import BlobFolder
-    from imagestore.testing.compose import save_tape
-    from imagestore.testing.layout import layout_to_tape
-    from imagestore.testing.player import tape_path
+    from imagestore.testing.tapes.blob_folder import BlobFolder
+    from imagestore.testing.tapes.compose import save_tape
+    from imagestore.testing.tapes.layout import layout_to_tape
+    from imagestore.testing.tapes.player import tape_path
 
     made = layout_to_tape(folder, BlobFolder.beside(tape_path(path)), name=name, about=about)
     written = save_tape(path, made)
@@ -164,7 +164,7 @@ def from_layout(folder: str, path: str, name: str, about: str, output: str) -> N
 @output_option
 def push(path: str, target: str, plain_http: bool, output: str) -> None:
     """Push a tape (or an OCI layout folder) to a registry as an artifact."""
-    from imagestore.testing import publishing
+    from imagestore.testing.tapes import publishing
 
     if os.path.isfile(os.path.join(path, "oci-layout")):
         publishing.push_layout(path, target, is_plain_http=plain_http)
@@ -181,7 +181,7 @@ def push(path: str, target: str, plain_http: bool, output: str) -> None:
 @output_option
 def fetch(target: str, path: str, plain_http: bool, layout: bool, output: str) -> None:
     """Fetch a tape (or a layout) that was pushed."""
-    from imagestore.testing import publishing
+    from imagestore.testing.tapes import publishing
 
     if layout:
         publishing.fetch_layout(target, path, is_plain_http=plain_http)
@@ -201,11 +201,11 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
     """Serve a tape on loopback until interrupted, then show what was asked."""
     import contextlib
 
-    from imagestore.testing.authority import Authority
-    from imagestore.testing.player import replay
-    from imagestore.testing.proxy import ProxyServer
+    from imagestore.testing.front_ends.authority import Authority
+    from imagestore.testing.tapes.player import replay
+    from imagestore.testing.front_ends.proxy import ProxyServer
     from imagestore.testing.recording.places import port_map
-    from imagestore.testing.server import LoopbackServer
+    from imagestore.testing.front_ends.server import LoopbackServer
 
     playing = replay(path)
     issuer = Authority() if tls or proxy else None
@@ -227,7 +227,7 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
 
 
 def _announce(server: LoopbackServer, hosts: tuple[str, ...], output: str) -> None:
-    from imagestore.testing.proxy import ProxyServer
+    from imagestore.testing.front_ends.proxy import ProxyServer
 
     places = {host: server.url(host) for host in hosts}
     variables = server.environment() if isinstance(server, ProxyServer) else {}

@@ -16,7 +16,7 @@ from imagestore.digest import Digest
 from imagestore.documents.index import Index
 from imagestore.platforms import format_all
 from imagestore.testing import build_index, layer
-from imagestore.testing.builders import Image
+from imagestore.testing.images.builders import Image
 from tests.support.node import CONFIG, HYPERV, PROCESS
 from tests.support.peers import DockerRegistry, docker_registry, need
 

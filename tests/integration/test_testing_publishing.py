@@ -9,10 +9,10 @@ import pytest
 
 from imagestore.errors import DocumentError, IntegrityError, RegistryUnavailableError
 from imagestore.testing import RegistryServer, build_artifact, load_tape
-from imagestore.testing.blob_folder import BlobFolder
-from imagestore.testing.layout import tape_to_layout
-from imagestore.testing.publishing import fetch_layout, fetch_tape, push_layout, push_tape
-from imagestore.testing.upkeep import verify_tape
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.layout import tape_to_layout
+from imagestore.testing.tapes.publishing import fetch_layout, fetch_tape, push_layout, push_tape
+from imagestore.testing.tapes.upkeep import verify_tape
 from tests.support.peers import DockerRegistry, docker_registry
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 from imagestore.errors import ImageStoreError
 from imagestore.store import ImageStore
 from imagestore.testing import RegistryServer, build_index, replay
+from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.faults import chaos
-from imagestore.testing.invalid import InvalidImage, invalid_images
-from imagestore.testing.ledger import Ledger
+from imagestore.testing.images.invalid import InvalidImage, invalid_images
 
 if TYPE_CHECKING:
     from imagestore.image import Image

@@ -13,11 +13,11 @@ import pytest
 
 from imagestore.digest import Digest
 from imagestore.testing import RegistryServer, TokenAuth, build_artifact, build_index, replay, save_tape
-from imagestore.testing.authority import Authority
-from imagestore.testing.blob_folder import BlobFolder
-from imagestore.testing.proxy import ProxyServer
+from imagestore.testing.front_ends.authority import Authority
+from imagestore.testing.front_ends.proxy import ProxyServer
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.upstream import Upstream
+from imagestore.testing.tapes.blob_folder import BlobFolder
 from tests.support.peers import docker_registry, need
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from imagestore.platforms import Platform
     from imagestore.pull.verify import ImageVerifier
     from imagestore.testing import FaultRule
-    from imagestore.testing.builders import Image
+    from imagestore.testing.images.builders import Image
 
 HOST = platforms.parse("windows(10.0.20348)/amd64")
 PROCESS = "runhcs-wcow-process"

@@ -18,7 +18,7 @@ from imagestore.testing.recording.secrets import parts_of_basic
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from imagestore.testing.bodies import Body
+    from imagestore.testing.images.bodies import Body
 
 _SUSPICIOUS: Final = (
     ("a JSON web token", re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")),

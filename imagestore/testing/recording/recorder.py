@@ -16,24 +16,24 @@ from typing import IO, TYPE_CHECKING, Final, Self
 import httpx
 
 from imagestore.digest import Digest, new_hash
-from imagestore.testing.answers import error
-from imagestore.testing.engine import Answered
-from imagestore.testing.exchange import Ending, Fields, Reply, Request, has_body
-from imagestore.testing.ledger import Ledger
+from imagestore.testing.engine.answers import error
+from imagestore.testing.engine.engine import Answered
+from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request, has_body
+from imagestore.testing.engine.ledger import Ledger
+from imagestore.testing.engine.targets import read_target
 from imagestore.testing.recording import guard
 from imagestore.testing.recording.secrets import Numbering, Vault, unmarked
 from imagestore.testing.recording.take import Answer, SpoolBody, Take, is_content, make_take
 from imagestore.testing.recording.upstream import Upstream
-from imagestore.testing.tape import Tape, TapeExchange
-from imagestore.testing.tape_write import exchange_key, format_tape
-from imagestore.testing.targets import read_target
+from imagestore.testing.tapes.tape import Tape, TapeExchange
+from imagestore.testing.tapes.tape_write import exchange_key, format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from imagestore.testing.blob_folder import BlobFolder
-    from imagestore.testing.exchange import Framing
-    from imagestore.testing.rules import Responder
+    from imagestore.testing.engine.exchange import Framing
+    from imagestore.testing.engine.rules import Responder
+    from imagestore.testing.tapes.blob_folder import BlobFolder
 
 _MAX_TEXT_SEARCH: Final = 4 << 20
 _CONTENT_IN_MEMORY: Final = 1 << 20

@@ -16,7 +16,7 @@ import urllib.parse
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.queries import PLAIN_PARAMETERS
+from imagestore.testing.engine.queries import PLAIN_PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,18 +10,18 @@ import json
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Final
 
-from imagestore.testing.bodies import PIECE_BYTES, read_all
-from imagestore.testing.exchange import Ending, Request
+from imagestore.testing.engine.exchange import Ending, Request
+from imagestore.testing.engine.targets import read_target
+from imagestore.testing.images.bodies import PIECE_BYTES, read_all
 from imagestore.testing.recording import secrets
 from imagestore.testing.recording.guard import SecretLeakError, check_path
-from imagestore.testing.tape import TapeContent, TapeExchange
-from imagestore.testing.targets import read_target
+from imagestore.testing.tapes.tape import TapeContent, TapeExchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from imagestore.digest import Digest
-    from imagestore.testing.exchange import Framing
+    from imagestore.testing.engine.exchange import Framing
     from imagestore.testing.recording.secrets import Vault
 
 #: An answer up to this size that is no content is written into the tape.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
 
-    from imagestore.testing.exchange import Request
+    from imagestore.testing.engine.exchange import Request
 
 # Fields that belong to one connection (RFC 9110 section 7.6.1), and those that the HTTP library writes itself.
 _HOP_BY_HOP: Final = frozenset(

@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 from imagestore.digest import Digest
 from imagestore.errors import DocumentError
 from imagestore.testing import Registry, Tape, build_image, replay
-from imagestore.testing.answers import parse_range
-from imagestore.testing.blob_folder import BlobFolder
-from imagestore.testing.bodies import PIECE_BYTES, BytesBody, SyntheticBody
-from imagestore.testing.exchange import Ending, Fields, Pause, Reply, body_steps
+from imagestore.testing.engine.answers import parse_range
+from imagestore.testing.engine.exchange import Ending, Fields, Pause, Reply, body_steps
+from imagestore.testing.engine.queries import comparable, shown
+from imagestore.testing.engine.targets import read_target
 from imagestore.testing.faults import Effect, FaultRule, Where, catalogue
 from imagestore.testing.faults.content import FlippedBody, PaddedBody
-from imagestore.testing.queries import comparable, shown
+from imagestore.testing.front_ends.transport import ReplayTransport
+from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, SyntheticBody
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.secrets import Vault, redact_address, redact_authorization, redact_query
 from imagestore.testing.recording.upstream import Upstream
-from imagestore.testing.tape import TapeContent, TapeExchange, TapeHost, TapeRepository, TapeSynthetic
-from imagestore.testing.tape_read import parse_tape
-from imagestore.testing.tape_write import format_tape
-from imagestore.testing.targets import read_target
-from imagestore.testing.transport import ReplayTransport
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeRepository, TapeSynthetic
+from imagestore.testing.tapes.tape_read import parse_tape
+from imagestore.testing.tapes.tape_write import format_tape
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 DIGESTS = st.binary(max_size=2).map(Digest.of)

@@ -14,8 +14,8 @@ from imagestore import media_types
 from imagestore.digest import Digest
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms.spec import Platform
-from imagestore.testing.bodies import read_all
-from imagestore.testing.builders import (
+from imagestore.testing.images.bodies import read_all
+from imagestore.testing.images.builders import (
     Entry,
     Image,
     attestation,
@@ -23,8 +23,8 @@ from imagestore.testing.builders import (
     build_image,
     build_index,
 )
-from imagestore.testing.layers import foreign_layer, layer, stored_gzip, synthetic_layer
-from imagestore.testing.platform_text import read_platform
+from imagestore.testing.images.layers import foreign_layer, layer, stored_gzip, synthetic_layer
+from imagestore.testing.images.platform_text import read_platform
 
 
 def document(image: Image) -> dict[str, Any]:

@@ -9,14 +9,14 @@ import httpx
 import pytest
 
 from imagestore.testing import ReplayMismatchError, Tape, replay
-from imagestore.testing.blob_folder import BlobFolder
-from imagestore.testing.exchange import Ending
-from imagestore.testing.tape import TapeContent, TapeExchange
+from imagestore.testing.engine.exchange import Ending
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.tape import TapeContent, TapeExchange
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from imagestore.testing.player import Replay
+    from imagestore.testing.tapes.player import Replay
 
 CONTENT = b"0123456789"
 PING = TapeExchange("GET", "https", "a.example", "/v2/", "", 200, text="{}")

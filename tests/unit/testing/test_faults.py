@@ -45,7 +45,7 @@ from imagestore.testing.faults import (
 )
 from imagestore.testing.faults.answering import retry_after_text
 from imagestore.testing.faults.catalogue import EFFECTS
-from imagestore.testing.transport import ReplayTransport
+from imagestore.testing.front_ends.transport import ReplayTransport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

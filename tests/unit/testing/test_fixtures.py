@@ -12,9 +12,9 @@ import pytest
 
 from imagestore.platforms.spec import Platform
 from imagestore.testing import load_tape, replay
-from imagestore.testing.blob_folder import BlobFolder
 from imagestore.testing.faults import catalogue
-from imagestore.testing.upkeep import collect_bodies, find_tapes, verify_tape
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.upkeep import collect_bodies, find_tapes, verify_tape
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 TAPES = FIXTURES / "tapes"

@@ -12,7 +12,6 @@ import pytest
 import respx
 
 from imagestore.testing import Registry, TokenAuth, build_index
-from imagestore.testing.authority import Authority
 from imagestore.testing.faults import (
     Drip,
     Effect,
@@ -35,9 +34,10 @@ from imagestore.testing.faults import (
     WrongLength,
     WrongRange,
 )
-from imagestore.testing.proxy import ProxyServer
-from imagestore.testing.respx_router import mount
-from imagestore.testing.server import LoopbackServer
+from imagestore.testing.front_ends.authority import Authority
+from imagestore.testing.front_ends.proxy import ProxyServer
+from imagestore.testing.front_ends.respx_router import mount
+from imagestore.testing.front_ends.server import LoopbackServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,11 +11,11 @@ import pytest
 from imagestore.digest import Digest
 from imagestore.errors import ConfigError, DocumentError, ImageStoreError, IntegrityError
 from imagestore.testing import Tape, build_image, build_index, load_tape, make_tape, replay, save_tape, synthetic_layer
-from imagestore.testing.blob_folder import BlobFolder
-from imagestore.testing.layout import layout_to_tape, tape_to_layout
-from imagestore.testing.tape import TapeContent, TapeExchange, TapeSynthetic
-from imagestore.testing.tape_write import format_tape
-from imagestore.testing.upkeep import collect_bodies, find_tapes, verify_tape
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.layout import layout_to_tape, tape_to_layout
+from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeSynthetic
+from imagestore.testing.tapes.tape_write import format_tape
+from imagestore.testing.tapes.upkeep import collect_bodies, find_tapes, verify_tape
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ import base64
 import pytest
 
 from imagestore.digest import Digest
-from imagestore.testing.exchange import Ending, Fields, Reply, Request
-from imagestore.testing.ledger import Ledger, describe_credential
+from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request
+from imagestore.testing.engine.ledger import Ledger, describe_credential
 
 BLOB = Digest.of(b"blob")
 

@@ -12,22 +12,22 @@ import pytest
 
 from imagestore.errors import InvalidInputError
 from imagestore.testing import BasicAuth, Registry, Tape, TokenAuth, build_index, replay, save_tape
-from imagestore.testing.blob_folder import BlobFolder
-from imagestore.testing.exchange import Ending
+from imagestore.testing.engine.exchange import Ending
 from imagestore.testing.faults import FaultRule, Refuse, Reset, Truncate, Unframed, Where
+from imagestore.testing.front_ends.transport import ReplayTransport
 from imagestore.testing.recording.guard import SecretLeakError, check_body, check_path, check_text, entropy
 from imagestore.testing.recording.places import port_map, upstream_map
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.secrets import Numbering, Vault, redact_address, redact_authorization, redact_query
 from imagestore.testing.recording.upstream import Upstream
-from imagestore.testing.tape_write import format_tape
-from imagestore.testing.transport import ReplayTransport
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.tape_write import format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from imagestore.testing.engine import Shaper
+    from imagestore.testing.engine.engine import Shaper
     from imagestore.testing.faults import FaultRule as Rule
 
 IMAGE = build_index(["linux/amd64"])

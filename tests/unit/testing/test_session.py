@@ -12,8 +12,8 @@ import pytest
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.testing import Registry, ReplayMismatchError, build_image, load_tape
 from imagestore.testing.faults import FaultRule, Refuse
-from imagestore.testing.network_block import NetworkBlockedError, blocked_network
-from imagestore.testing.session import SessionSettings, TapeSession
+from imagestore.testing.front_ends.network_block import NetworkBlockedError, blocked_network
+from imagestore.testing.tapes.session import SessionSettings, TapeSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from imagestore.cli.record import record
 from imagestore.cli.tape import tape
 from imagestore.testing import Registry, build_index, load_tape, make_tape, save_tape
-from imagestore.testing.blob_folder import BlobFolder
 from imagestore.testing.faults import FaultRule, Reset
+from imagestore.testing.tapes.blob_folder import BlobFolder
 
 if TYPE_CHECKING:
     from pathlib import Path

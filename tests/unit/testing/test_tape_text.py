@@ -10,13 +10,13 @@ import pytest
 from imagestore.digest import Digest
 from imagestore.errors import ConfigError, ContentNotFoundError, DocumentError, IntegrityError
 from imagestore.testing import build_index, load_tape, make_tape, replay, save_tape, synthetic_layer
-from imagestore.testing.blob_folder import BlobFolder
-from imagestore.testing.bodies import BytesBody
-from imagestore.testing.exchange import Ending
+from imagestore.testing.engine.exchange import Ending
 from imagestore.testing.faults import FaultRule, Reset, Where, catalogue
-from imagestore.testing.tape import Tape, TapeContent, TapeExchange, TapeHost, TapeRepository, TapeSynthetic
-from imagestore.testing.tape_read import parse_tape
-from imagestore.testing.tape_write import format_tape, quote
+from imagestore.testing.images.bodies import BytesBody
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.tape import Tape, TapeContent, TapeExchange, TapeHost, TapeRepository, TapeSynthetic
+from imagestore.testing.tapes.tape_read import parse_tape
+from imagestore.testing.tapes.tape_write import format_tape, quote
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,18 +13,18 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.answers import apply_range
-from imagestore.testing.bodies import BytesBody
-from imagestore.testing.exchange import Ending, Fields, Reply, Request
-from imagestore.testing.queries import comparable, shown
-from imagestore.testing.targets import read_target
+from imagestore.testing.engine.answers import apply_range
+from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request
+from imagestore.testing.engine.queries import comparable, shown
+from imagestore.testing.engine.targets import read_target
+from imagestore.testing.images.bodies import BytesBody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from imagestore.digest import Digest
-    from imagestore.testing.bodies import Body
-    from imagestore.testing.tape import TapeExchange
+    from imagestore.testing.images.bodies import Body
+    from imagestore.testing.tapes.tape import TapeExchange
 
 # How many near misses an explanation shows.
 _NEAREST: Final = 3

@@ -14,14 +14,14 @@ import urllib.parse
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.answers import error, json_reply
-from imagestore.testing.exchange import Reply, Request
-from imagestore.testing.targets import read_target
+from imagestore.testing.engine.answers import error, json_reply
+from imagestore.testing.engine.exchange import Reply, Request
+from imagestore.testing.engine.targets import read_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from imagestore.testing.rules import Responder
+    from imagestore.testing.engine.rules import Responder
 
 _SCOPE: Final = re.compile(r"repository(?:\([a-z]+\))?:(?P<name>.{1,300}):(?P<actions>[a-z,*]{1,60})")
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError
-from imagestore.testing.transport import ReplayTransport
+from imagestore.testing.front_ends.transport import ReplayTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import respx
 
-    from imagestore.testing.engine import Answers
+    from imagestore.testing.engine.engine import Answers
 
 
 def mount(router: respx.Router, engine: Answers, *, hosts: Iterable[str] = ()) -> list[respx.Route]:

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
-from imagestore.testing.exchange import Ending, Reply, Request
+from imagestore.testing.engine.exchange import Ending, Reply, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable

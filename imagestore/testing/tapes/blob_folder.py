@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import VERIFIABLE, Digest, Verifier
 from imagestore.errors import ContentNotFoundError, InvalidDigestError
-from imagestore.testing.bodies import Body, BytesBody, FileBody
+from imagestore.testing.images.bodies import Body, BytesBody, FileBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ class BlobFolder:
         if isinstance(body, bytes):
             body = BytesBody(body)
         if digest is None:
-            from imagestore.testing.bodies import digest_of
+            from imagestore.testing.images.bodies import digest_of
 
             digest = digest_of(body)
         if self.has(digest):

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.reference import DOCKER_HUB, Reference
-from imagestore.testing.bodies import Body, BytesBody
+from imagestore.testing.images.bodies import Body, BytesBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from imagestore.digest import Digest
-    from imagestore.testing.builders import Image
+    from imagestore.testing.images.builders import Image
 
 #: Hosts that Docker's tools ask when they mean docker.io.
 HUB_HOSTS: Final = frozenset({"registry-1.docker.io", "index.docker.io"})

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from imagestore.errors import DocumentError, InvalidReferenceError
 from imagestore.reference import Reference
-from imagestore.testing.exchange import Ending
+from imagestore.testing.engine.exchange import Ending
 from imagestore.testing.faults.rule import read_rule
-from imagestore.testing.tape import (
+from imagestore.testing.tapes.tape import (
     FORMAT,
     VERSION,
     Tape,
@@ -24,11 +24,11 @@ from imagestore.testing.tape import (
     TapeRepository,
     TapeSynthetic,
 )
-from imagestore.testing.tape_fields import Table
+from imagestore.testing.tapes.tape_fields import Table
 
 if TYPE_CHECKING:
-    from imagestore.testing.bodies import SyntheticForm
-    from imagestore.testing.exchange import Framing
+    from imagestore.testing.engine.exchange import Framing
+    from imagestore.testing.images.bodies import SyntheticForm
 
 #: A tape's text is never longer; bodies are elsewhere.
 MAX_TAPE_BYTES: Final = 32 << 20

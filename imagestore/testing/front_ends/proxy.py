@@ -13,16 +13,16 @@ import socket
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.answers import error
-from imagestore.testing.exchange import Request
-from imagestore.testing.server import Listener, LoopbackServer
-from imagestore.testing.wire import Incoming, send_reply
+from imagestore.testing.engine.answers import error
+from imagestore.testing.engine.exchange import Request
+from imagestore.testing.front_ends.server import Listener, LoopbackServer
+from imagestore.testing.front_ends.wire import Incoming, send_reply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from imagestore.testing.authority import Authority
-    from imagestore.testing.engine import Answers
+    from imagestore.testing.engine.engine import Answers
+    from imagestore.testing.front_ends.authority import Authority
 
 _CONNECT: Final = re.compile(r"([A-Za-z0-9.-]{1,253}):([0-9]{1,5})")
 _ABSOLUTE: Final = re.compile(r"http://([A-Za-z0-9.:\[\]-]{1,260})(/[!-~]*)?")

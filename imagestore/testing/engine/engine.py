@@ -11,15 +11,15 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from imagestore.testing.answers import error
-from imagestore.testing.exchange import Ending, Reply, Request
-from imagestore.testing.ledger import Ledger
-from imagestore.testing.queries import shown
+from imagestore.testing.engine.answers import error
+from imagestore.testing.engine.exchange import Ending, Reply, Request
+from imagestore.testing.engine.ledger import Ledger
+from imagestore.testing.engine.queries import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imagestore.testing.rules import Responder
+    from imagestore.testing.engine.rules import Responder
 
 
 class Shaper(Protocol):

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import httpx
 
-from imagestore.testing.exchange import Ending, Fields, Pause, Reply, Request, body_steps, has_body
+from imagestore.testing.engine.exchange import Ending, Fields, Pause, Reply, Request, body_steps, has_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from imagestore.testing.engine import Answered, Answers
+    from imagestore.testing.engine.engine import Answered, Answers
 
     AsyncSleep = Callable[[float], Awaitable[None]]
 

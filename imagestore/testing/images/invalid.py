@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 from imagestore import errors, media_types
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.testing.bodies import BytesBody, read_all
-from imagestore.testing.builders import (
+from imagestore.testing.faults.content import FlippedBody
+from imagestore.testing.images.bodies import BytesBody, read_all
+from imagestore.testing.images.builders import (
     BuiltManifest,
     Document,
     Entry,
@@ -25,7 +26,6 @@ from imagestore.testing.builders import (
     build_index,
     render_descriptor,
 )
-from imagestore.testing.faults.content import FlippedBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

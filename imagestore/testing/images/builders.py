@@ -22,9 +22,9 @@ from imagestore import media_types
 from imagestore.descriptor import ATTESTATION_TYPE, ATTESTATION_TYPE_KEY, Descriptor
 from imagestore.digest import Digest
 from imagestore.platforms.spec import Platform
-from imagestore.testing.bodies import Body, BytesBody
-from imagestore.testing.layers import Family, Layer, layer
-from imagestore.testing.platform_text import read_platform
+from imagestore.testing.images.bodies import Body, BytesBody
+from imagestore.testing.images.layers import Family, Layer, layer
+from imagestore.testing.images.platform_text import read_platform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore.testing.answers import error
-from imagestore.testing.engine import Engine, Shaper
+from imagestore.testing.engine.answers import error
+from imagestore.testing.engine.engine import Engine, Shaper
 from imagestore.testing.faults.answering import ForeignRealm
 from imagestore.testing.faults.redirecting import RedirectTargets
 from imagestore.testing.faults.rule import FaultPlan, FaultRule
@@ -14,10 +14,10 @@ from imagestore.testing.faults.rule import FaultPlan, FaultRule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imagestore.testing.exchange import Reply, Request
-    from imagestore.testing.exchanges import ExchangeResponder
-    from imagestore.testing.ledger import Ledger
-    from imagestore.testing.rules import Responder
+    from imagestore.testing.engine.exchange import Reply, Request
+    from imagestore.testing.engine.exchanges import ExchangeResponder
+    from imagestore.testing.engine.ledger import Ledger
+    from imagestore.testing.engine.rules import Responder
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,21 +21,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.blob_folder import BlobFolder
-from imagestore.testing.compose import save_tape
-from imagestore.testing.player import Replay, load_tape, replay, tape_path
-from imagestore.testing.server import LoopbackServer
+from imagestore.testing.front_ends.server import LoopbackServer
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.compose import save_tape
+from imagestore.testing.tapes.player import Replay, load_tape, replay, tape_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from imagestore.testing.engine import Answers, Shaper
+    from imagestore.testing.engine.engine import Answers, Shaper
+    from imagestore.testing.engine.ledger import Ledger
     from imagestore.testing.faults.rule import FaultRule
-    from imagestore.testing.ledger import Ledger
-    from imagestore.testing.proxy import ProxyServer
+    from imagestore.testing.front_ends.proxy import ProxyServer
+    from imagestore.testing.front_ends.transport import AsyncReplayTransport, ReplayTransport
     from imagestore.testing.recording.recorder import Recorder
-    from imagestore.testing.tape import Tape
-    from imagestore.testing.transport import AsyncReplayTransport, ReplayTransport
+    from imagestore.testing.tapes.tape import Tape
 
 MODES: Final = ("none", "once", "new_episodes", "rewrite")
 
@@ -144,14 +144,14 @@ class TapeSession:
     @property
     def transport(self) -> ReplayTransport:
         """An httpx transport with logical host names."""
-        from imagestore.testing.transport import ReplayTransport
+        from imagestore.testing.front_ends.transport import ReplayTransport
 
         return ReplayTransport(self.engine)
 
     @property
     def async_transport(self) -> AsyncReplayTransport:
         """The same for httpx.AsyncClient."""
-        from imagestore.testing.transport import AsyncReplayTransport
+        from imagestore.testing.front_ends.transport import AsyncReplayTransport
 
         return AsyncReplayTransport(self.engine)
 
@@ -162,15 +162,15 @@ class TapeSession:
             hosts: logical hosts; those of the tape, or of ``upstream``, by default.
             is_tls: HTTPS with a throw-away authority.
         """
-        from imagestore.testing.authority import Authority
+        from imagestore.testing.front_ends.authority import Authority
 
         known = self._replay.tape.logical_hosts if self._replay is not None else tuple(self._settings.upstream)
         return LoopbackServer(self.engine, hosts or known, authority=Authority() if is_tls else None)
 
     def proxy(self) -> ProxyServer:
         """An HTTP proxy for clients that use the logical names themselves; a context manager."""
-        from imagestore.testing.authority import Authority
-        from imagestore.testing.proxy import ProxyServer
+        from imagestore.testing.front_ends.authority import Authority
+        from imagestore.testing.front_ends.proxy import ProxyServer
 
         return ProxyServer(self.engine, (), authority=Authority())
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from imagestore.testing.blob_folder import BlobFolder
-from imagestore.testing.bodies import BytesBody, SyntheticBody
-from imagestore.testing.library import Library
-from imagestore.testing.player import tape_path
-from imagestore.testing.tape import Tape, TapeContent, TapeRepository, TapeSynthetic
-from imagestore.testing.tape_write import format_tape
+from imagestore.testing.images.bodies import BytesBody, SyntheticBody
+from imagestore.testing.images.library import Library
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.player import tape_path
+from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository, TapeSynthetic
+from imagestore.testing.tapes.tape_write import format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from imagestore.digest import Digest
-    from imagestore.testing.bodies import Body
-    from imagestore.testing.builders import Image
     from imagestore.testing.faults.rule import FaultRule
-    from imagestore.testing.tape import TapeExchange, TapeHost
+    from imagestore.testing.images.bodies import Body
+    from imagestore.testing.images.builders import Image
+    from imagestore.testing.tapes.tape import TapeExchange, TapeHost
 
 
 def make_tape(

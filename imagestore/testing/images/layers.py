@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from imagestore import media_types
 from imagestore.digest import Digest
-from imagestore.testing.bodies import Body, BytesBody, SyntheticBody, digest_of
+from imagestore.testing.images.bodies import Body, BytesBody, SyntheticBody, digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,11 +19,11 @@ from imagestore.errors import (
     ProtocolError,
     RegistryUnavailableError,
 )
-from imagestore.testing.blob_folder import BlobFolder
-from imagestore.testing.bodies import FileBody
-from imagestore.testing.compose import save_tape
-from imagestore.testing.player import load_tape, tape_path
-from imagestore.testing.tape_read import MAX_TAPE_BYTES, parse_tape
+from imagestore.testing.images.bodies import FileBody
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.compose import save_tape
+from imagestore.testing.tapes.player import load_tape, tape_path
+from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,28 +16,28 @@ import os
 from typing import TYPE_CHECKING, Self
 
 from imagestore.errors import ConfigError
-from imagestore.testing.assembly import assemble
-from imagestore.testing.blob_folder import BlobFolder
-from imagestore.testing.bodies import SyntheticBody
-from imagestore.testing.exchanges import ExchangeResponder
-from imagestore.testing.gate import BasicAuth, BasicGate, TokenAuth, TokenGate
-from imagestore.testing.ledger import Ledger
-from imagestore.testing.library import Library, StoredDocument
-from imagestore.testing.rules import RegistryRules
-from imagestore.testing.server import LoopbackServer
-from imagestore.testing.tape import SUFFIX, Tape
-from imagestore.testing.tape_read import MAX_TAPE_BYTES, parse_tape
+from imagestore.testing.engine.assembly import assemble
+from imagestore.testing.engine.exchanges import ExchangeResponder
+from imagestore.testing.engine.gate import BasicAuth, BasicGate, TokenAuth, TokenGate
+from imagestore.testing.engine.ledger import Ledger
+from imagestore.testing.engine.rules import RegistryRules
+from imagestore.testing.front_ends.server import LoopbackServer
+from imagestore.testing.images.bodies import SyntheticBody
+from imagestore.testing.images.library import Library, StoredDocument
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.tape import SUFFIX, Tape
+from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.digest import Digest
-    from imagestore.testing.bodies import Body
-    from imagestore.testing.engine import Shaper
+    from imagestore.testing.engine.engine import Shaper
+    from imagestore.testing.engine.rules import Responder
     from imagestore.testing.faults.rule import FaultRule
-    from imagestore.testing.rules import Responder
-    from imagestore.testing.tape import TapeHost
-    from imagestore.testing.transport import AsyncReplayTransport, ReplayTransport
+    from imagestore.testing.front_ends.transport import AsyncReplayTransport, ReplayTransport
+    from imagestore.testing.images.bodies import Body
+    from imagestore.testing.tapes.tape import TapeHost
 
 
 class ReplayMismatchError(AssertionError):
@@ -102,14 +102,14 @@ class Replay:
     @property
     def transport(self) -> ReplayTransport:
         """An httpx transport with logical host names."""
-        from imagestore.testing.transport import ReplayTransport
+        from imagestore.testing.front_ends.transport import ReplayTransport
 
         return ReplayTransport(self.engine)
 
     @property
     def async_transport(self) -> AsyncReplayTransport:
         """The same for httpx.AsyncClient."""
-        from imagestore.testing.transport import AsyncReplayTransport
+        from imagestore.testing.front_ends.transport import AsyncReplayTransport
 
         return AsyncReplayTransport(self.engine)
 
@@ -119,7 +119,7 @@ class Replay:
         Raises:
             ConfigError: TLS is wanted and the package trustme is missing.
         """
-        from imagestore.testing.authority import Authority
+        from imagestore.testing.front_ends.authority import Authority
 
         return LoopbackServer(self.engine, self.tape.logical_hosts, authority=Authority() if is_tls else None)
 

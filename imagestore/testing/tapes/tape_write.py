@@ -10,8 +10,8 @@ import io
 import re
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.tape import FORMAT, VERSION, Tape, TapeContent, TapeExchange, TapeHost, TapeRepository
-from imagestore.testing.targets import read_target
+from imagestore.testing.engine.targets import read_target
+from imagestore.testing.tapes.tape import FORMAT, VERSION, Tape, TapeContent, TapeExchange, TapeHost, TapeRepository
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError, ImageStoreError
-from imagestore.testing.blob_folder import BlobFolder
-from imagestore.testing.bodies import SyntheticBody, digest_of
-from imagestore.testing.player import load_tape, tape_path
+from imagestore.testing.engine.targets import read_target
+from imagestore.testing.images.bodies import SyntheticBody, digest_of
 from imagestore.testing.recording import guard
-from imagestore.testing.tape import SUFFIX
-from imagestore.testing.tape_write import format_tape
-from imagestore.testing.targets import read_target
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.player import load_tape, tape_path
+from imagestore.testing.tapes.tape import SUFFIX
+from imagestore.testing.tapes.tape_write import format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.digest import Digest
-    from imagestore.testing.tape import Tape
+    from imagestore.testing.tapes.tape import Tape
 
 
 def find_tapes(place: str) -> list[str]:

@@ -11,8 +11,8 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from imagestore.testing.bodies import BytesBody
-from imagestore.testing.exchange import Fields, Reply
+from imagestore.testing.engine.exchange import Fields, Reply
+from imagestore.testing.images.bodies import BytesBody
 
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _API: Final = {"Docker-Distribution-Api-Version": "registry/2.0"}

@@ -18,10 +18,10 @@ from imagestore import media_types
 from imagestore.digest import Digest, verify
 from imagestore.errors import DocumentError, ImageStoreError, InvalidDigestError, InvalidReferenceError
 from imagestore.reference import Reference
-from imagestore.testing.blob_folder import BlobFolder
-from imagestore.testing.bodies import Body, FileBody, SyntheticBody
-from imagestore.testing.tape import Tape, TapeContent, TapeRepository
-from imagestore.testing.targets import read_target
+from imagestore.testing.engine.targets import read_target
+from imagestore.testing.images.bodies import Body, FileBody, SyntheticBody
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

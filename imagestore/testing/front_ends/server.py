@@ -16,16 +16,16 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
-from imagestore.testing.answers import error
-from imagestore.testing.exchange import Fields, Reply, Request
-from imagestore.testing.wire import Incoming, WireError, read_request, reset, send_reply
+from imagestore.testing.engine.answers import error
+from imagestore.testing.engine.exchange import Fields, Reply, Request
+from imagestore.testing.front_ends.wire import Incoming, WireError, read_request, reset, send_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-    from imagestore.testing.authority import Authority
-    from imagestore.testing.engine import Answers
+    from imagestore.testing.engine.engine import Answers
+    from imagestore.testing.front_ends.authority import Authority
 
 _ADDRESS: Final = re.compile(r"(https?)://([A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?)(?=[/\"?;,>#]|$)")
 _REWRITTEN: Final = frozenset({"location", "link", "www-authenticate"})

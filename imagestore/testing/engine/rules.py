@@ -12,14 +12,14 @@ import urllib.parse
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore import media_types
-from imagestore.testing.answers import apply_range, error, json_reply
-from imagestore.testing.bodies import read_all
-from imagestore.testing.exchange import Fields, Reply, Request
-from imagestore.testing.library import HUB_HOSTS, Library
-from imagestore.testing.targets import Target, read_target
+from imagestore.testing.engine.answers import apply_range, error, json_reply
+from imagestore.testing.engine.exchange import Fields, Reply, Request
+from imagestore.testing.engine.targets import Target, read_target
+from imagestore.testing.images.bodies import read_all
+from imagestore.testing.images.library import HUB_HOSTS, Library
 
 if TYPE_CHECKING:
-    from imagestore.testing.library import Repository, StoredDocument
+    from imagestore.testing.images.library import Repository, StoredDocument
 
 # Documents above this are not searched for a subject.
 _MAX_DOCUMENT: Final = 8 << 20

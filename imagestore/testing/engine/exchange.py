@@ -12,7 +12,7 @@ import urllib.parse
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from imagestore.testing.bodies import Body, BytesBody
+from imagestore.testing.images.bodies import Body, BytesBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
