@@ -10,7 +10,7 @@ from imagestore.digest import Digest
 from imagestore.documents.decode import decode
 from imagestore.documents.index import Index
 from imagestore.documents.manifest import Manifest
-from imagestore.documents.select import select, select_single
+from imagestore.documents.select import select, select_each, select_single
 from imagestore.errors import DocumentError
 from imagestore.media_types import Kind
 from imagestore.metadata.api import ImageRecord
@@ -144,7 +144,7 @@ def match_handlers(
     Raises:
         DocumentError, RegistryError, ContentNotFoundError: as select_target.
     """
-    return {
-        name: select_target(target, documents, each.matcher, wanted=format_all(each.platform))
-        for name, each in handlers.items()
-    }
+    wanted = {name: (each.matcher, format_all(each.platform)) for name, each in handlers.items()}
+    if target.kind is Kind.INDEX:
+        return select_each(documents.index(target), wanted, documents)
+    return {name: select_target(target, documents, matcher, wanted=text) for name, (matcher, text) in wanted.items()}

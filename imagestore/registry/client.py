@@ -16,7 +16,8 @@ from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ReferenceNotFoundError, SizeMismatchError
 from imagestore.observe import ignore
 from imagestore.registry import manifests
-from imagestore.registry.blob import BlobStream, Body, inline_body
+from imagestore.registry.blob import BlobStream, Setting, Stretch
+from imagestore.registry.blob_answer import inline_body, open_blob
 from imagestore.registry.breaker import Breaker
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.errors_body import failure
@@ -24,8 +25,10 @@ from imagestore.registry.failover import first_served
 from imagestore.registry.foreign import allowed_sources, foreign_line
 from imagestore.registry.listing import list_referrers, list_tags
 from imagestore.registry.operation import Operations
+from imagestore.registry.parallel import ParallelStream
+from imagestore.registry.places import HostPlaces
 from imagestore.registry.policy import TransferPolicy
-from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
+from imagestore.registry.ranges import parse_length, range_field
 from imagestore.registry.retry import HostPauses, Timing
 from imagestore.registry.session import Call, Session, Surroundings
 
@@ -40,9 +43,11 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.observe import Observer
     from imagestore.reference import Reference
+    from imagestore.registry.blob import BlobReader, Body
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.exchange import Response, Sender
     from imagestore.registry.listing import Referrers
+    from imagestore.registry.operation import Operation
     from imagestore.registry.session import Line
 
 T = TypeVar("T")
@@ -81,6 +86,7 @@ class RegistryClient:
         self._breaker = breaker or Breaker(clock=used_timing.monotonic)
         self._on_close = on_close
         self._operations = Operations(self._shared.policy, used_timing)
+        self._places = HostPlaces(self._shared.policy.connections_per_host)
         self._stranger = stranger
 
     def observed_by(self, observer: Observer) -> RegistryClient:
@@ -162,7 +168,7 @@ class RegistryClient:
         offset: int = 0,
         avoid: Collection[str] = (),
         cancel: CancelToken,
-    ) -> BlobStream:
+    ) -> BlobReader:
         """Open a blob for reading.
 
         Args:
@@ -182,30 +188,42 @@ class RegistryClient:
         """
         what = f"blob {descriptor.digest} of {reference.name}"
         call = Call("GET", reference.path, f"blobs/{descriptor.digest}", what)
+        shared, operation = self._shared, self._operations.of(cancel)
 
-        def open_at(offset: int, suspects: AbstractSet[str]) -> Body:
-            if descriptor.data is not None:
-                return inline_body(descriptor, descriptor.data, offset, what)
+        def make(stretch: Stretch, token: CancelToken) -> BlobStream:
+            def open_at(offset: int, end: int, suspects: AbstractSet[str]) -> Body:
+                if descriptor.data is not None:
+                    return inline_body(descriptor, descriptor.data, offset, what)
+                asked = replace(call, byte_range=range_field(offset, end, descriptor.size))
 
-            def ask(session: Session) -> Body:
-                return _open_blob(session, call, descriptor, offset)
+                def ask(session: Session) -> Body:
+                    return open_blob(session, asked, descriptor, offset, self._places)
 
-            try:
-                return self._first(reference, {PULL}, ask, what=what, cancel=cancel, avoid={*avoid, *suspects})
-            except ReferenceNotFoundError:
-                found = self._foreign(call, descriptor, offset, cancel)
-                if found is None:
-                    raise
-                return found
+                hosts = {*avoid, *suspects}
+                try:
+                    return self._first(
+                        reference, {PULL}, ask, what=what, cancel=token, avoid=hosts, operation=operation
+                    )
+                except ReferenceNotFoundError:
+                    found = self._foreign(asked, descriptor, offset, token, operation)
+                    if found is None:
+                        raise
+                    return found
 
-        return BlobStream(
-            descriptor,
-            offset,
-            opener=open_at,
-            shared=self._shared,
-            operation=self._operations.of(cancel),
-            cancel=cancel,
-        )
+            return BlobStream(descriptor, stretch, opener=open_at, setting=Setting(shared, operation, token))
+
+        policy, size = shared.policy, descriptor.size
+        is_large = size - offset >= policy.least_bytes_for_ranges and descriptor.data is None
+        if policy.parallel_ranges < 2 or not is_large:
+            return make(Stretch(offset, size), cancel)
+        first = make(Stretch(offset, min(offset + policy.range_bytes, size)), cancel)
+        if first.end == size:
+            return first
+        return ParallelStream(first, size, make=make, policy=policy, cancel=cancel)
+
+    def join(self, part: CancelToken, whole: CancelToken) -> None:
+        """Let the requests under one token share the retries and the bytes per second of another token's operation."""
+        self._operations.share(part, self._operations.of(whole))
 
     def tags(self, reference: Reference, *, cancel: CancelToken) -> tuple[str, ...]:
         """The tags of a reference's repository, in the registry's order.
@@ -260,19 +278,21 @@ class RegistryClient:
     ) -> None:
         self.close()
 
-    def _foreign(self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken) -> Body | None:
+    def _foreign(
+        self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken, operation: Operation
+    ) -> Body | None:
         """A layer from its own addresses; None when none of them may be asked."""
         sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
         if self._stranger is None or not sources:
             return None
-        line, operation, policy = foreign_line(self._stranger), self._operations.of(cancel), self._shared.policy
+        line, policy = foreign_line(self._stranger), self._shared.policy
         by_endpoint = {source.endpoint: source.url for source in sources}
 
         def attempt(endpoint: Endpoint, _: int) -> Body:
             session = Session(
                 endpoint, line, self._shared, operation, cancel, policy.attempts, policy.longest_wait_seconds
             )
-            return _open_blob(session, replace(call, url=by_endpoint[endpoint]), descriptor, offset)
+            return open_blob(session, replace(call, url=by_endpoint[endpoint]), descriptor, offset, self._places)
 
         return first_served(
             tuple(by_endpoint), attempt, what=call.what, breaker=self._breaker, observer=self._shared.observer
@@ -287,11 +307,12 @@ class RegistryClient:
         what: str,
         cancel: CancelToken,
         avoid: Collection[str] = (),
+        operation: Operation | None = None,
     ) -> T:
         """Ask the reference's endpoints in order."""
         able = [one for one in self._endpoints.endpoints(reference.host) if needed <= one.capabilities]
         able.sort(key=lambda endpoint: endpoint.host in avoid)
-        policy, operation = self._shared.policy, self._operations.of(cancel)
+        policy, operation = self._shared.policy, operation or self._operations.of(cancel)
 
         def attempt(endpoint: Endpoint, behind: int) -> T:
             attempts = policy.mirror_attempts if behind else policy.attempts
@@ -331,27 +352,3 @@ def _verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
             body += piece
     verifier.finish()
     return bytes(body)
-
-
-def _open_blob(session: Session, call: Call, descriptor: Descriptor, offset: int) -> Body:
-    """Open at the offset, or at 0 where the host doesn't resume."""
-
-    def judged(response: Response, start: int) -> tuple[Verdict, Response]:
-        return judge(response.status, response.headers, offset=start, size=descriptor.size), response
-
-    asked = replace(call, byte_range=f"bytes={offset}-") if offset else call
-    verdict, response = session.call(asked, lambda answer: judged(answer, offset))
-    if verdict is Verdict.RESTART:
-        response.close()
-        verdict, response = session.call(call, lambda answer: judged(answer, 0))
-    host = session.endpoint.host
-    if verdict is Verdict.WHOLE:
-        return Body(response, 0, descriptor.size, host)
-    if verdict is Verdict.PART:
-        part = parse_content_range(response.headers.get("Content-Range"))
-        return Body(response, offset, part.last + 1 if part is not None else descriptor.size, host)
-    if verdict is Verdict.WRONG_SIZE:
-        response.close()
-        announced = parse_length(response.headers.get("Content-Length")) or 0
-        raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=announced)
-    raise failure(response, what=call.what)

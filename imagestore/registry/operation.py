@@ -83,3 +83,8 @@ class Operations:
             if found is None:
                 found = self._by_token[cancel] = Operation(self._policy, self._timing)
             return found
+
+    def share(self, cancel: CancelToken, operation: Operation) -> None:
+        """Let a token, of a part of the work for example, belong to an operation that is there already."""
+        with self._lock:
+            self._by_token[cancel] = operation

@@ -21,6 +21,11 @@ class TransferPolicy:
         progress_bytes: a transfer that got this far since its last break starts counting its tries anew.
         wasted_share: how much of a blob's size may be received twice, because a host ignores Range.
         redirects: hops followed for one request.
+        connections_per_host: transfers of blobs that one host serves at a time, over all pulls of a client.
+        parallel_ranges: parts of one large blob that are fetched at a time; 1 means that a blob comes in one stream.
+            Hosts that don't prove Range support by their first answer are asked for one stream in any case.
+        range_bytes: size of such a part; twice as many parts as are fetched at a time may be in memory.
+        least_bytes_for_ranges: smaller blobs come in one stream.
         bytes_per_second: of blobs, for one operation altogether; None for no limit.
         foreign_hosts: hosts (with the port when it isn't 443) that a layer's own addresses may lead to.
     """
@@ -35,5 +40,9 @@ class TransferPolicy:
     progress_bytes: int = 1024 * 1024
     wasted_share: float = 1.0
     redirects: int = 5
+    connections_per_host: int = 6
+    parallel_ranges: int = 1
+    range_bytes: int = 4 * 1024 * 1024
+    least_bytes_for_ranges: int = 32 * 1024 * 1024
     bytes_per_second: int | None = None
     foreign_hosts: frozenset[str] = frozenset()
