@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from imagestore.archive.exporting import ExportOptions, ExportReport
+    from imagestore.archive.importing import ImportOptions, ImportReport
     from imagestore.collect import GarbageReport
     from imagestore.config import Config
     from imagestore.documents.select import Selection
@@ -239,6 +241,73 @@ class ImageStore:
             client = self.registry
             target = client.resolve(parsed, cancel=token)
         return match_handlers(target, Documents(self.content, client, parsed, token), handlers)
+
+    def import_images(
+        self,
+        archive: str | os.PathLike[str],
+        *,
+        options: ImportOptions | None = None,
+        observer: Observer = ignore,
+        cancel: CancelToken | None = None,
+    ) -> ImportReport:
+        """Bring images in from an OCI layout (folder or tar) or a docker-archive, verified as a pull is.
+
+        Args:
+            archive: its path, gzip or not; ``-`` is standard input.
+            options: which images, for which handlers, under which names; by default all, for the default handler.
+            observer: hears of progress, from several threads.
+            cancel: ends the import.
+
+        Raises:
+            AlreadyExistsError: a name leads to other content already, and ``may_replace`` isn't set.
+            NoMatchingManifestError: an image has nothing for a handler's platform.
+            DocumentError, IntegrityError, ContentNotFoundError: the archive breaks its format, is damaged or partial.
+            InvalidInputError, UnknownRuntimeHandlerError, StoreError, OperationCancelledError.
+        """
+        from imagestore.archive import source
+        from imagestore.archive.importing import ImportOptions, ImportWork, handlers_for
+
+        chosen, token = options or ImportOptions(), cancel or CancelToken()
+        explicit = self._explicit(chosen.platform or None)
+        handlers = handlers_for(self.config, chosen, host=self.host, platform=explicit)
+        # What can't be read at any place is copied twice: there must be room for both.
+        room = self.content.free_bytes() // 2
+        with source.opened(archive, scratch=self.content.root, limit_bytes=room, cancel=token) as files:
+            return ImportWork(files, handlers, chosen, self.content, self.metadata, observer, token).run()
+
+    def export_images(
+        self,
+        names: Iterable[str],
+        archive: str | os.PathLike[str],
+        *,
+        options: ExportOptions | None = None,
+        observer: Observer = ignore,
+        cancel: CancelToken | None = None,
+    ) -> ExportReport:
+        """Write images into an archive, the same bytes each time.
+
+        Args:
+            names: references or image ids.
+            archive: path of the file (replaced when it is complete) or new folder; ``-`` is standard output.
+            options: whose images, which platforms, which format; by default the default handler's, as OCI archive.
+            observer: hears of progress.
+            cancel: ends the export.
+
+        Raises:
+            ImageNotFoundError: the store doesn't have one of them for these handlers.
+            NoMatchingManifestError: the store has nothing of it for the wanted platform.
+            InvalidInputError, ContentNotFoundError, IntegrityError, StoreError, OperationCancelledError.
+        """
+        from imagestore.archive.exporting import ExportOptions, ExportWork, find_records
+
+        chosen, default = options or ExportOptions(), self.config.default_handler
+        records = find_records(self.metadata, names, chosen, default_handler=default)
+        explicit = self._explicit(chosen.platform or None)
+        wanted = None
+        if explicit is not None:
+            wanted = explicit, self.config.handler_platform(default, host=self.host, explicit=explicit).matcher
+        path, token = str(archive), cancel or CancelToken()
+        return ExportWork(records, path, chosen, wanted, self.content, self.metadata, observer, token).run()
 
     def collect_garbage(self, *, dry_run: bool = False) -> GarbageReport:
         """Free content that no record and no lease needs; safe beside pulls in any process.
