@@ -11,6 +11,7 @@ from imagestore.archive.source import read
 from imagestore.digest import verify
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ContentNotFoundError, SizeMismatchError
+from imagestore.platforms import format_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,7 +115,8 @@ class ArchiveOrigin:
         return place
 
     def _what(self, descriptor: Descriptor) -> str:
-        return f"{self.source.what}: {descriptor.kind.value} {descriptor.digest}"
+        platform = "" if descriptor.platform is None else f" for {format_all(descriptor.platform)}"
+        return f"{self.source.what}: {descriptor.kind.value} {descriptor.digest}{platform}"
 
 
 class ArchiveTransfer:

@@ -22,10 +22,11 @@ from imagestore.archive.survey import survey
 from imagestore.descriptor import Descriptor
 from imagestore.documents.index import Index
 from imagestore.documents.select import select
-from imagestore.errors import NoMatchingManifestError
+from imagestore.errors import ContentNotFoundError, InvalidDigestError, NoMatchingManifestError
 from imagestore.image import Image
 from imagestore.media_types import OCI_INDEX
 from imagestore.observe import Noticed, Resolved
+from imagestore.platforms import format_all
 from imagestore.pull.decide import Decider
 from imagestore.pull.fetch import Fetcher
 from imagestore.pull.sources import Documents
@@ -174,27 +175,22 @@ class ImportWork:
             plans += self._plans(reference, image, contents.origin)
         records = [plan.record for plan in plans]
         names.check_free(self.metadata, records, may_replace=self.options.may_replace)
-        for plan in plans:
-            self._check_content(plan, contents.origin)
         return self._report(self._bring(plans, contents.origin), plans, contents.origin)
 
     def _plans(self, reference: Reference, image: ArchiveImage, origin: ArchiveOrigin) -> list[_Plan]:
-        """What each handler gets; with all handlers, those that get nothing are only noted."""
+        """What each handler gets; of all handlers, those for which there is nothing are only noted."""
         documents = Documents(self.content, origin, reference, self.cancel)
         plans: list[_Plan] = []
-        refusals: list[NoMatchingManifestError] = []
+        refusals: list[NoMatchingManifestError | ContentNotFoundError] = []
         for handler, wanted in self.handlers.items():
             decider = Decider(str(reference), handler, wanted, self.observer)
             try:
-                target = self._target(reference, image, decider, documents)
-                choice = decider.choose(target, documents)
-            except NoMatchingManifestError as error:
+                plans.append(self._plan(reference, image, decider, documents, origin))
+            except (NoMatchingManifestError, ContentNotFoundError) as error:
                 if not self.options.has_all_handlers:
                     raise
                 refusals.append(error)
-                self.observer(Noticed(f"{handler}: {error}"))
-                continue
-            plans.append(self._plan(reference, decider, choice, documents, origin))
+                self.observer(Noticed(f"left out for {handler}: {error}"))
         if not plans:
             raise refusals[0]
         return plans
@@ -217,19 +213,32 @@ class ImportWork:
         return target
 
     def _plan(
-        self, reference: Reference, decider: Decider, choice: Choice, documents: Documents, origin: ArchiveOrigin
+        self,
+        reference: Reference,
+        image: ArchiveImage,
+        decider: Decider,
+        documents: Documents,
+        origin: ArchiveOrigin,
     ) -> _Plan:
+        choice = decider.choose(self._target(reference, image, decider, documents), documents)
         record = choice.record(str(reference), decider.handler, decider.wanted_text)
-        if not self.options.has_all_platforms:
-            return _Plan(reference, choice, record, (), documents)
-        found = survey(choice.target, documents, lambda wanted: self._at_hand(wanted, origin))
-        others = tuple(each for each in found if each.is_complete and each.descriptor.digest != choice.chosen.digest)
-        for each in found:
-            if not each.is_complete:
-                self.observer(Noticed(f"{reference}: the archive does not have all of {each.label}"))
+        if self.options.has_all_handlers and not decider.wanted.matcher.match(record.platform):
+            # A single manifest, taken with a warning by a handler that was asked for; here nobody asked for this one.
+            raise NoMatchingManifestError(str(reference), decider.wanted_text, [format_all(record.platform)])
+        others = self._others(choice, documents, origin) if self.options.has_all_platforms else ()
         more = [each.digest for other in others for each in (*other.chain, other.descriptor)]
         record = replace(record, roots=tuple(dict.fromkeys((*record.roots, *more))))
-        return _Plan(reference, choice, record, others, documents)
+        plan = _Plan(reference, choice, record, others, documents)
+        self._check_content(plan, origin)
+        return plan
+
+    def _others(self, choice: Choice, documents: Documents, origin: ArchiveOrigin) -> tuple[Found, ...]:
+        """The manifests that weren't chosen, but are wholly there."""
+        found = survey(choice.target, documents, lambda wanted: self._at_hand(wanted, origin))
+        for each in found:
+            if not each.is_complete:
+                self.observer(Noticed(f"{origin.source.what}: does not have all of {each.label}"))
+        return tuple(each for each in found if each.is_complete and each.descriptor.digest != choice.chosen.digest)
 
     def _at_hand(self, wanted: Collection[Descriptor], origin: ArchiveOrigin) -> set[Digest]:
         return {each.digest for each in wanted if origin.has(each.digest) or self.content.exists(each.digest)}
@@ -237,6 +246,8 @@ class ImportWork:
     def _check_content(self, plan: _Plan, origin: ArchiveOrigin) -> None:
         """What the archive lacks may be in the store already; what it has must have the size that is promised."""
         for descriptor in plan.blobs:
+            if not descriptor.digest.is_verifiable:
+                raise InvalidDigestError(f"{origin.source.what}: {descriptor.digest}: this algorithm can't be verified")
             if origin.has(descriptor.digest) or not self.content.exists(descriptor.digest):
                 origin.check(descriptor)
 
@@ -256,7 +267,14 @@ class ImportWork:
                 # Somebody else may have pulled the name meanwhile.
                 records = [plan.record for plan in plans]
                 names.check_free(self.metadata, records, may_replace=self.options.may_replace)
-                return tuple(self.metadata.put_image(plan.record, plan.edges) for plan in plans)
+                return tuple(self.metadata.put_image(self._joined(plan.record), plan.edges) for plan in plans)
+
+    def _joined(self, record: ImageRecord) -> ImageRecord:
+        """Another import of the same content may have kept more of its platforms; they stay."""
+        current = self.metadata.get_image(record.reference, record.handler)
+        if current is None or current.target.digest != record.target.digest:
+            return record
+        return replace(record, roots=tuple(dict.fromkeys((*record.roots, *current.roots))))
 
     def _report(self, records: tuple[ImageRecord, ...], plans: list[_Plan], origin: ArchiveOrigin) -> ImportReport:
         used = {each.digest for plan in plans for each in (*plan.documents, *plan.blobs)}
