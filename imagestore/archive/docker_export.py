@@ -12,7 +12,7 @@ from imagestore.archive import layout
 from imagestore.archive.oci_export import verified
 from imagestore.archive.spool import COMPRESSIONS, gunzip
 from imagestore.archive.writing import FILE_MODE, Member
-from imagestore.digest import Verifier
+from imagestore.digest import Digest, Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
 from imagestore.errors import InvalidInputError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.content.api import ContentStore
     from imagestore.descriptor import Descriptor
-    from imagestore.digest import Digest
     from imagestore.documents.manifest import Manifest
 
 
@@ -48,7 +47,7 @@ def members(images: Sequence[ExportedImage], content: ContentStore, *, cancel: C
             saved[image_id]["RepoTags"].append(image.reference.familiar)
     for each in saved.values():
         each["RepoTags"].sort()
-    listed = [each for _, each in sorted(saved.items())]
+    listed = sorted(saved.values(), key=lambda each: str(each["Config"]))
     return [*files.values(), Member.of(layout.DOCKER_MANIFEST, layout.render(listed))]
 
 
@@ -60,7 +59,8 @@ def _saved_image(
     raw = content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES)
     config = ImageConfig.parse(raw, what=what)
     config.check_layers(len(manifest.layers), what=what)
-    config_name = f"{manifest.config.digest.encoded}.json"
+    # Docker knows images by sha256 alone; the id of an image under another algorithm is not part of this format.
+    config_name = f"{Digest.of(raw).encoded}.json"
     files[config_name] = Member.of(config_name, raw)
     names = []
     for layer, diff_id in zip(manifest.layers, config.diff_ids, strict=True):
