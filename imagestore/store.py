@@ -5,6 +5,8 @@ Any number of processes and threads may use one root at the same time. Calls blo
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 import time
 from pathlib import Path
@@ -22,7 +24,6 @@ from imagestore.observe import ignore
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
     from typing import Self
@@ -31,9 +32,13 @@ if TYPE_CHECKING:
     from imagestore.archive.importing import ImportOptions, ImportReport
     from imagestore.collect import GarbageReport
     from imagestore.config import Config
+    from imagestore.digest import Digest
     from imagestore.documents.select import Selection
     from imagestore.observe import Observer
     from imagestore.platforms import Platform
+    from imagestore.pull.plan import PullPlan
+    from imagestore.pull.verify import ImageVerifier
+    from imagestore.pull.work import PullWork
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.credentials.model import CredentialLookup
 
@@ -47,6 +52,7 @@ class ImageStore:
         host: the node's platform; detected by default.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         registry: asked for images; by default a client made at the first pull.
+        verifier: asked before an image is fetched; by default the programs the configuration names.
         clock: seconds since 1970.
 
     Raises:
@@ -61,6 +67,7 @@ class ImageStore:
         host: Platform | None = None,
         credentials: CredentialLookup | None = None,
         registry: RegistryClient | None = None,
+        verifier: ImageVerifier | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.root = Path(root)
@@ -69,6 +76,7 @@ class ImageStore:
         self._clock = clock
         self._credentials = credentials
         self._registry = registry
+        self._given_verifier = verifier
         self._own_registry: RegistryClient | None = None
         self._lock = threading.Lock()
         with translated("make the store's folder", self.root):
@@ -99,24 +107,33 @@ class ImageStore:
             NoMatchingManifestError: the image has nothing for that platform; says what it has and why not.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
-        from imagestore.pull.fetch import PARALLEL_BLOBS
-        from imagestore.pull.work import PullWork
-
-        parsed = Reference.parse(reference)
-        handler = self.config.handler(runtime_handler).name
-        wanted = self.config.handler_platform(handler, host=self.host, explicit=self._explicit(platform))
-        work = PullWork(
-            reference=parsed,
-            handler=handler,
-            wanted=wanted,
-            content=self.content,
-            metadata=self.metadata,
-            client=self.registry,
-            observer=observer,
-            cancel=cancel or CancelToken(),
-            parallel=self.config.settings.max_concurrent_downloads or PARALLEL_BLOBS,
-        )
+        work = self._work(Reference.parse(reference), runtime_handler, platform, observer, cancel)
         return Image(work.run(), self.content)
+
+    def plan(
+        self,
+        pulls: Iterable[tuple[str, str]],
+        *,
+        platform: str | Platform | None = None,
+        cancel: CancelToken | None = None,
+    ) -> list[PullPlan]:
+        """What pulling would fetch, without storing anything; a blob that several pulls need is counted once.
+
+        Args:
+            pulls: reference and runtime handler of each; an empty handler means the default.
+            platform: instead of the handlers' platforms.
+            cancel: ends the work.
+
+        Raises:
+            As pull(), but for what only fetching can show.
+        """
+        plans: list[PullPlan] = []
+        planned: set[Digest] = set()
+        for reference, handler in pulls:
+            work = self._work(Reference.parse(reference), handler, platform, ignore, cancel)
+            plans.append(work.plan(planned))
+            planned |= {blob.descriptor.digest for blob in plans[-1].blobs}
+        return plans
 
     def pull_sandbox_image(
         self, *, runtime_handler: str = "", observer: Observer = ignore, cancel: CancelToken | None = None
@@ -145,9 +162,10 @@ class ImageStore:
 
         Raises:
             ImageNotFoundError: there is none.
+            UnknownRuntimeHandlerError: neither configured nor in any record.
             InvalidInputError: the beginning of an id fits several images.
         """
-        handler = self._default_if_empty(runtime_handler)
+        handler = self._known(runtime_handler)
         record = lookup.find(self.metadata, name, handler, self.config.default_handler)
         if record is not None:
             return Image(record, self.content)
@@ -162,8 +180,11 @@ class ImageStore:
         Args:
             name: only this reference or image id (or its beginning).
             runtime_handler: only this handler's; empty means the default handler.
+
+        Raises:
+            UnknownRuntimeHandlerError: neither configured nor in any record.
         """
-        handler = self._default_if_empty(runtime_handler)
+        handler = self._known(runtime_handler)
         if name is None:
             records = self.metadata.find_images(handler=handler)
         else:
@@ -191,9 +212,9 @@ class ImageStore:
         """
         if all_handlers and runtime_handler is not None:
             raise InvalidInputError("give a runtime handler or all handlers, not both")
-        handler = self._default_if_empty(runtime_handler)
-        if handler is not None:
-            self._check_known(handler)
+        if not name:
+            raise InvalidInputError("an empty name means no image")
+        handler = self._known(runtime_handler)
         if all_handlers:
             records = [
                 record
@@ -250,30 +271,27 @@ class ImageStore:
         observer: Observer = ignore,
         cancel: CancelToken | None = None,
     ) -> ImportReport:
-        """Bring images in from an OCI layout (folder or tar) or a docker-archive, verified as a pull is.
+        """Bring images in from an OCI layout (folder or tar, gzip or not) or a docker-archive, verified as a pull is.
 
         Args:
-            archive: its path, gzip or not; ``-`` is standard input.
-            options: which images, for which handlers, under which names; by default all, for the default handler.
+            archive: its path; ``-`` is standard input.
+            options: which images, for whom, under which names; by default all, for the default handler, under theirs.
             observer: hears of progress, from several threads.
             cancel: ends the import.
 
         Raises:
-            AlreadyExistsError: a name leads to other content already, and ``may_replace`` isn't set.
-            NoMatchingManifestError: an image has nothing for a handler's platform.
-            DocumentError, IntegrityError, ContentNotFoundError: the archive breaks its format, is damaged or partial.
-            InvalidInputError, UnknownRuntimeHandlerError, StoreError, OperationCancelledError.
+            ImageStoreError: as :meth:`imagestore.archive.importing.ImportWork.run`; the store stays as it was.
         """
-        from imagestore.archive import source
-        from imagestore.archive.importing import ImportOptions, ImportWork, handlers_for
+        from imagestore.archive import importing, source
 
-        chosen, token = options or ImportOptions(), cancel or CancelToken()
-        explicit = self._explicit(chosen.platform or None)
-        handlers = handlers_for(self.config, chosen, host=self.host, platform=explicit)
+        chosen, token = options or importing.ImportOptions(), cancel or CancelToken()
+        platform = self._explicit(chosen.platform or None)
+        handlers = importing.handlers_for(self.config, chosen, host=self.host, platform=platform)
         # What can't be read at any place is copied twice: there must be room for both.
         room = self.content.free_bytes() // 2
         with source.opened(archive, scratch=self.content.root, limit_bytes=room, cancel=token) as files:
-            return ImportWork(files, handlers, chosen, self.content, self.metadata, observer, token).run()
+            parts = (self.content, self.metadata, observer, token, self._verifier)
+            return importing.ImportWork(files, handlers, chosen, *parts).run()
 
     def export_images(
         self,
@@ -284,30 +302,27 @@ class ImageStore:
         observer: Observer = ignore,
         cancel: CancelToken | None = None,
     ) -> ExportReport:
-        """Write images into an archive, the same bytes each time.
+        """Write images (by reference or id) into an archive; the same images give the same bytes.
 
         Args:
-            names: references or image ids.
-            archive: path of the file (replaced when it is complete) or new folder; ``-`` is standard output.
+            names: of the images.
+            archive: path of the file (replaced when complete) or new folder; ``-`` is standard output.
             options: whose images, which platforms, which format; by default the default handler's, as OCI archive.
             observer: hears of progress.
             cancel: ends the export.
 
         Raises:
-            ImageNotFoundError: the store doesn't have one of them for these handlers.
-            NoMatchingManifestError: the store has nothing of it for the wanted platform.
-            InvalidInputError, ContentNotFoundError, IntegrityError, StoreError, OperationCancelledError.
+            ImageStoreError: as :meth:`imagestore.archive.exporting.ExportWork.run` and find_records().
         """
-        from imagestore.archive.exporting import ExportOptions, ExportWork, find_records
+        from imagestore.archive import exporting
 
-        chosen, default = options or ExportOptions(), self.config.default_handler
-        records = find_records(self.metadata, names, chosen, default_handler=default)
-        explicit = self._explicit(chosen.platform or None)
-        wanted = None
-        if explicit is not None:
-            wanted = explicit, self.config.handler_platform(default, host=self.host, explicit=explicit).matcher
-        path, token = str(archive), cancel or CancelToken()
-        return ExportWork(records, path, chosen, wanted, self.content, self.metadata, observer, token).run()
+        chosen, default = options or exporting.ExportOptions(), self.config.default_handler
+        records = exporting.find_records(self.metadata, names, chosen, default_handler=default)
+        wanted, platform = None, self._explicit(chosen.platform or None)
+        if platform is not None:
+            wanted = platform, self.config.handler_platform(default, host=self.host, explicit=platform).matcher
+        parts = (self.content, self.metadata, observer, cancel or CancelToken())
+        return exporting.ExportWork(records, str(archive), chosen, wanted, *parts).run()
 
     def collect_garbage(self, *, dry_run: bool = False) -> GarbageReport:
         """Free content that no record and no lease needs; safe beside pulls in any process.
@@ -327,12 +342,11 @@ class ImageStore:
             return self._registry
         with self._lock:
             if self._own_registry is None:
-                from imagestore.config.registry_hosts import reader_for
                 from imagestore.registry.connect import connect
-                from imagestore.registry.endpoints import ConfiguredEndpoints
 
-                endpoints = ConfiguredEndpoints(reader_for(self.config))
-                self._own_registry = connect(credentials=self._credentials, endpoints=endpoints)
+                self._own_registry = connect(
+                    config=self.config, credentials=self._credentials, state_folder=str(self.root / "hosts")
+                )
             return self._own_registry
 
     def close(self) -> None:
@@ -349,13 +363,58 @@ class ImageStore:
     ) -> None:
         self.close()
 
+    def _work(
+        self,
+        reference: Reference,
+        runtime_handler: str,
+        platform: str | Platform | None,
+        observer: Observer,
+        cancel: CancelToken | None,
+    ) -> PullWork:
+        from imagestore.pull.work import PullWork
+
+        # Everything that can be refused without asking anybody is refused here.
+        handler = self.config.handler(runtime_handler).name
+        wanted = self.config.handler_platform(handler, host=self.host, explicit=self._explicit(platform))
+        return PullWork(
+            reference=reference,
+            handler=handler,
+            wanted=wanted,
+            content=self.content,
+            metadata=self.metadata,
+            client=self.registry.observed_by(observer),
+            observer=observer,
+            cancel=cancel or CancelToken(),
+            parallel=self._parallel,
+            verifier=self._verifier,
+        )
+
+    @functools.cached_property
+    def _parallel(self) -> int:
+        from imagestore.pull.fetch import MOST_PARALLEL_BLOBS, PARALLEL_BLOBS
+
+        configured = self.config.settings.max_concurrent_downloads
+        if configured is None:
+            return PARALLEL_BLOBS
+        # As in containerd, zero and less is no limit; threads are not free, so there is one.
+        return min(configured, MOST_PARALLEL_BLOBS) if configured > 0 else MOST_PARALLEL_BLOBS
+
+    @functools.cached_property
+    def _verifier(self) -> ImageVerifier:
+        from imagestore.pull.verify import NO_VERIFIER, ProgramVerifiers
+
+        settings = self.config.settings.image_verifier
+        given = self._given_verifier
+        return given or (ProgramVerifiers(settings, dict(os.environ)) if settings is not None else NO_VERIFIER)
+
     def _explicit(self, platform: str | Platform | None) -> Platform | None:
         return platforms.parse(platform, host=self.host) if isinstance(platform, str) else platform
 
-    def _default_if_empty(self, handler: str | None) -> str | None:
-        return self.config.default_handler if handler == "" else handler
-
-    def _check_known(self, handler: str) -> None:
-        """A handler that left the configuration keeps its records removable."""
-        if handler not in self.config.handlers and not self.metadata.find_images(handler=handler):
-            raise UnknownRuntimeHandlerError(handler, list(self.config.handlers))
+    def _known(self, handler: str | None) -> str | None:
+        """The handler a request means; one that left the configuration is known while it has records."""
+        if handler is None:
+            return None
+        name = handler or self.config.default_handler
+        if name not in self.config.handlers and not self.metadata.find_images(handler=name):
+            raise UnknownRuntimeHandlerError(name, list(self.config.handlers))
+        return name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -87,7 +87,13 @@ class ArchiveOrigin:
         return raw
 
     def blob(
-        self, reference: Reference, descriptor: Descriptor, *, offset: int, cancel: CancelToken
+        self,
+        reference: Reference,
+        descriptor: Descriptor,
+        *,
+        offset: int,
+        avoid: Collection[str],
+        cancel: CancelToken,
     ) -> ArchiveTransfer:
         """A blob from ``offset`` on.
 
@@ -124,6 +130,7 @@ class ArchiveTransfer:
 
     def __init__(self, pieces: Iterator[bytes], start: int) -> None:
         self.start = start
+        self.hosts: Collection[str] = ()
         self._pieces = pieces
 
     def __iter__(self) -> Iterator[bytes]:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from imagestore.observe import Observer
     from imagestore.platforms import Platform
     from imagestore.pull.choice import Choice
+    from imagestore.pull.verify import ImageVerifier
     from imagestore.reference import Reference
 
 
@@ -127,6 +128,10 @@ class _Plan:
         return tuple({each.digest: each for each in (*self.choice.manifest.children, *more)}.values())
 
     @property
+    def size(self) -> int:
+        return sum({each.digest: each.size for each in (*self.documents, *self.blobs)}.values())
+
+    @property
     def edges(self) -> dict[Digest, list[Digest]]:
         manifests = {found.descriptor.digest: found.manifest for found in self.others if found.manifest is not None}
         manifests[self.choice.chosen.digest] = self.choice.manifest
@@ -145,6 +150,7 @@ class ImportWork:
         metadata: where records go.
         observer: hears of progress.
         cancel: ends the work.
+        verifier: asked about every image, as in a pull.
     """
 
     source: Source
@@ -154,11 +160,13 @@ class ImportWork:
     metadata: MetadataStore
     observer: Observer
     cancel: CancelToken
+    verifier: ImageVerifier
 
     def run(self) -> ImportReport:
         """Import, and say what came of it.
 
         Raises:
+            ImageDeniedError: the verifier refuses an image.
             NoMatchingManifestError: an image has nothing for a handler's platform; carries the explanation.
             AlreadyExistsError: a name leads to other content, and may not be moved.
             DocumentError, IntegrityError, ContentNotFoundError: the archive breaks its format, is damaged or partial.
@@ -168,13 +176,15 @@ class ImportWork:
         named, notes = names.assign(
             contents.images, only=self.options.images, name=self.options.name, what=self.source.what
         )
+        # Everything is judged before anything is written.
         for note in (*contents.notes, *notes):
             self.observer(Noticed(note))
         plans: list[_Plan] = []
         for reference, image in named:
             plans += self._plans(reference, image, contents.origin)
-        records = [plan.record for plan in plans]
-        names.check_free(self.metadata, records, may_replace=self.options.may_replace)
+        for name, target in dict.fromkeys((plan.record.reference, plan.choice.target) for plan in plans):
+            self.verifier.verify(name, target, cancel=self.cancel)
+        names.check_free(self.metadata, [plan.record for plan in plans], may_replace=self.options.may_replace)
         return self._report(self._bring(plans, contents.origin), plans, contents.origin)
 
     def _plans(self, reference: Reference, image: ArchiveImage, origin: ArchiveOrigin) -> list[_Plan]:
@@ -220,7 +230,8 @@ class ImportWork:
         documents: Documents,
         origin: ArchiveOrigin,
     ) -> _Plan:
-        choice = decider.choose(self._target(reference, image, decider, documents), documents)
+        target = self._target(reference, image, decider, documents)
+        choice = decider.complete(decider.choose(target, documents), documents)
         record = choice.record(str(reference), decider.handler, decider.wanted_text)
         if self.options.has_all_handlers and not decider.wanted.matcher.match(record.platform):
             # A single manifest, taken with a warning by a handler that was asked for; here nobody asked for this one.
@@ -230,7 +241,7 @@ class ImportWork:
         record = replace(record, roots=tuple(dict.fromkeys((*record.roots, *more))))
         plan = _Plan(reference, choice, record, others, documents)
         self._check_content(plan, origin)
-        return plan
+        return replace(plan, record=replace(record, content_size=plan.size))
 
     def _others(self, choice: Choice, documents: Documents, origin: ArchiveOrigin) -> tuple[Found, ...]:
         """The manifests that weren't chosen, but are wholly there."""
@@ -258,8 +269,9 @@ class ImportWork:
             undone_on_failure(self.metadata, self.content, held, tuple(everything.values())),
         ):
             for plan in plans:
-                held.hold([each.digest for each in plan.documents])
-                fetcher = Fetcher(self.content, origin, plan.reference, held, self.observer)
+                held.hold([each.digest for each in (*plan.documents, *plan.blobs)])
+                fetcher = Fetcher(self.content, origin, plan.reference, self.observer, held.renew)
+                fetcher.check(plan.blobs)
                 fetcher.fetch_all(plan.blobs, cancel=self.cancel)
                 for each in plan.documents:
                     fetcher.keep(each, plan.reader.raw(each), cancel=self.cancel)
@@ -267,14 +279,21 @@ class ImportWork:
                 # Somebody else may have pulled the name meanwhile.
                 records = [plan.record for plan in plans]
                 names.check_free(self.metadata, records, may_replace=self.options.may_replace)
-                return tuple(self.metadata.put_image(self._joined(plan.record), plan.edges) for plan in plans)
+                return tuple(self.metadata.put_image(self._joined(plan), plan.edges) for plan in plans)
 
-    def _joined(self, record: ImageRecord) -> ImageRecord:
-        """Another import of the same content may have kept more of its platforms; they stay."""
+    def _joined(self, plan: _Plan) -> ImageRecord:
+        """Another import of the same content may have kept more of its platforms; they stay, if they are whole."""
+        record = plan.record
         current = self.metadata.get_image(record.reference, record.handler)
         if current is None or current.target.digest != record.target.digest:
             return record
-        return replace(record, roots=tuple(dict.fromkeys((*record.roots, *current.roots))))
+        more = [digest for digest in current.roots if digest not in record.roots]
+        needed = {each for digest in more for each in (digest, *self.metadata.children(digest))}
+        needed -= {each.digest for each in (*plan.documents, *plan.blobs)}
+        if not all(self.content.exists(each) for each in needed):
+            return record
+        size = sum(self.content.info(each).size for each in needed)
+        return replace(record, roots=(*record.roots, *more), content_size=record.content_size + size)
 
     def _report(self, records: tuple[ImageRecord, ...], plans: list[_Plan], origin: ArchiveOrigin) -> ImportReport:
         used = {each.digest for plan in plans for each in (*plan.documents, *plan.blobs)}

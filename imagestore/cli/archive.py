@@ -189,7 +189,7 @@ def _cancelled_by_signals() -> Iterator[CancelToken]:
     def cancel(_signum: int, _frame: object) -> None:
         token.cancel("interrupted")
 
-    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield token
     finally:

@@ -174,7 +174,7 @@ def _ask(registry: str, username: str | None, *, from_stdin: bool) -> Credential
 def _check(registry: str, credential: Credential, cancel: CancelToken) -> None:
     from imagestore.registry.credentials.login import check_login
     from imagestore.registry.endpoints import DirectEndpoints
-    from imagestore.registry.http import HttpxSender
+    from imagestore.registry.transport.http import HttpxSender
 
     endpoint = DirectEndpoints().endpoints(registry)[-1]
     sender = HttpxSender()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from imagestore.config.hosts import RegistryHosts
     from imagestore.reference import Reference
     from imagestore.registry.endpoints import Endpoint
-    from imagestore.registry.proxies import ProxyRules
+    from imagestore.registry.transport.proxies import ProxyRules
 
 
 @click.command()
@@ -31,7 +31,7 @@ def hosts(app: App, reference: str, output: str) -> None:
     from imagestore.config.registry_hosts import reader_for
     from imagestore.reference import Reference
     from imagestore.registry.endpoints import endpoints_from
-    from imagestore.registry.proxies import ProxyRules
+    from imagestore.registry.transport.proxies import ProxyRules
 
     parsed = Reference.parse(reference)
     configured = reader_for(app.config)(parsed.host)
@@ -64,7 +64,7 @@ def _is_asked(endpoint: Endpoint, reference: Reference) -> bool:
 
 def _notes(endpoint: Endpoint, proxies: ProxyRules) -> list[str]:
     """What is unusual about the way to an endpoint; header values stay out, they may be secrets."""
-    from imagestore.registry import urls
+    from imagestore.registry.transport import urls
 
     settings, proxy = endpoint.connection, proxies.proxy_for(endpoint.origin)
     told = {

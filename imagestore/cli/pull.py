@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.cancel import CancelToken
+    from imagestore.pull.plan import PullPlan
 
 
 @click.command()
@@ -31,7 +32,13 @@ if TYPE_CHECKING:
     "Default: the configured default handler.",
 )
 @click.option("--platform", metavar="P", help="Pull for this platform, for example 'windows(10.0.17763)/amd64'.")
-@click.option("--deadline", type=float, metavar="SECONDS", help="Give up after this time; what came can be resumed.")
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Give up after this time; what came can be resumed.",
+)
+@click.option("--dry-run", "-n", is_flag=True, help="Only say what would be fetched, and what is here already.")
 @click.option(
     "--progress",
     type=click.Choice(["auto", "bar", "plain", "json", "none"]),
@@ -49,6 +56,7 @@ def pull(
     handlers: tuple[str, ...],
     platform: str | None,
     deadline: float | None,
+    dry_run: bool,
     progress: str,
     creds_stdin: bool,
     anonymous: bool,
@@ -74,6 +82,9 @@ def pull(
         raise click.UsageError(f"--creds-stdin is for one registry, but the references name {', '.join(sorted(hosts))}")
     app.credentials = access.lookup(hosts.pop(), creds_stdin=creds_stdin, anonymous=anonymous)
     token = CancelToken(deadline)
+    if dry_run:
+        _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
+        return
     pulled = []
     with _cancelled_by_signals(token), shown.observer(progress) as observer:
         for reference, handler in work:
@@ -88,6 +99,70 @@ def pull(
         print(f"{image.reference} ({image.runtime_handler}): {image.id}")
 
 
+def _show_plan(app: App, plans: list[PullPlan], output: str) -> None:
+    from imagestore.pull.plan import Presence
+
+    used = sum(info.size for info in app.store.content.walk())
+    missing = sum(each.missing_bytes for each in plans)
+    if output == "json":
+        pulls = [_plan_json(app, each) for each in plans]
+        render.dump_json(
+            {"pulls": pulls, "bytesToFetch": missing, "contentBytes": used, "contentBytesAfter": used + missing}
+        )
+        return
+    rows = [
+        (
+            *describe.familiar(each.reference),
+            each.handler,
+            describe.platform(each.choice.platform)["text"],
+            "up to date" if each.is_current else render.size(each.missing_bytes),
+            render.size(each.bytes_of(Presence.HERE)),
+            render.size(each.bytes_of(Presence.PLANNED)),
+            ", ".join(_sources(app, each.reference)),
+        )
+        for each in plans
+    ]
+    render.table(("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "TO FETCH", "HERE", "SHARED", "FROM"), rows)
+    print(
+        f"{render.size(missing)} to fetch; the store has {render.size(used)},"
+        f" and would have {render.size(used + missing)}"
+    )
+
+
+def _plan_json(app: App, plan: PullPlan) -> dict[str, Any]:
+    from imagestore.pull.plan import Presence
+
+    return {
+        "reference": plan.reference,
+        "runtimeHandler": plan.handler,
+        "wantedPlatform": plan.wanted,
+        "platform": describe.platform(plan.choice.platform),
+        "manifest": describe.descriptor(plan.choice.chosen),
+        "upToDate": plan.is_current,
+        "bytesToFetch": plan.missing_bytes,
+        "bytesHere": plan.bytes_of(Presence.HERE),
+        "bytesShared": plan.bytes_of(Presence.PLANNED),
+        "hosts": _sources(app, plan.reference),
+        "blobs": [
+            {
+                **describe.descriptor(blob.descriptor),
+                "presence": blob.presence.value,
+                "bytesToFetch": blob.missing_bytes,
+            }
+            for blob in plan.blobs
+        ],
+    }
+
+
+def _sources(app: App, reference: str) -> list[str]:
+    """The hosts that would be asked for content, in order."""
+    from imagestore.config.registry_hosts import reader_for
+    from imagestore.registry.endpoints import PULL, ConfiguredEndpoints
+
+    endpoints = ConfiguredEndpoints(reader_for(app.config)).endpoints(Reference.parse(reference).host)
+    return [endpoint.host for endpoint in endpoints if PULL in endpoint.capabilities]
+
+
 @contextlib.contextmanager
 def _cancelled_by_signals(token: CancelToken) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the pull in order, so that sockets close and the lease is released."""
@@ -95,7 +170,7 @@ def _cancelled_by_signals(token: CancelToken) -> Iterator[None]:
     def cancel(_signum: int, _frame: object) -> None:
         token.cancel("interrupted")
 
-    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

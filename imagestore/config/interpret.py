@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
+from imagestore.config.durations import parse_duration
 from imagestore.config.findings import Finding, Location, Severity, dotted, nearest, show
 from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
 from imagestore.config.known import (
@@ -22,10 +23,12 @@ from imagestore.config.known import (
     RUNTIME_PLUGIN,
     RUNTIME_SECTION,
     TOP_LEVEL,
+    VERIFIER_PLUGIN,
+    VERIFIER_SECTION,
     normal_member,
     options_of,
 )
-from imagestore.config.model import Settings
+from imagestore.config.model import Settings, VerifierSettings
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, plain
 from imagestore.errors import InvalidPlatformError
@@ -89,7 +92,10 @@ class Reading:
             "containerd", CONTAINERD_SECTION, path=("containerd",)
         )
         images = plugins.section(IMAGES_PLUGIN, IMAGES_SECTION)
-        self.settings = _settings(images)
+        verifier = None
+        if VERIFIER_PLUGIN in plugins.table:
+            verifier = _verifier(plugins.section(VERIFIER_PLUGIN, VERIFIER_SECTION))
+        self.settings = _settings(images, verifier)
         self.default_name = PlatformText(
             containerd.text("default_runtime_name"), containerd.location_of("default_runtime_name")
         )
@@ -189,13 +195,30 @@ class Reading:
             section.report(Severity.ERROR, name, str(error), mend)
 
 
-def _settings(images: Section) -> Settings:
+def _verifier(section: Section) -> VerifierSettings:
+    default = VerifierSettings()
+    most = section.integer("max_verifiers")
+    text = section.text("per_verifier_timeout")
+    try:
+        seconds = parse_duration(text) if text else default.timeout_seconds
+    except ValueError as error:
+        section.report(Severity.ERROR, "per_verifier_timeout", str(error))
+        seconds = default.timeout_seconds
+    return VerifierSettings(
+        bin_dir=section.text("bin_dir") or default.bin_dir,
+        max_verifiers=default.max_verifiers if most is None else most,
+        timeout_seconds=seconds or default.timeout_seconds,
+    )
+
+
+def _settings(images: Section, verifier: VerifierSettings | None) -> Settings:
     pinned = images.section("pinned_images", None)
     return Settings(
         snapshotter=images.text("snapshotter"),
         pinned_images=MappingProxyType({use: pinned.text(use) for use in pinned.table if pinned.text(use)}),
         registry_config_path=images.section("registry", REGISTRY_SECTION).text("config_path"),
         max_concurrent_downloads=images.integer("max_concurrent_downloads"),
+        image_verifier=verifier,
     )
 
 

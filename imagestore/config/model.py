@@ -19,6 +19,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifierSettings:
+    """containerd's plugin ``io.containerd.image-verifier.v1.bindir``.
+
+    Attributes:
+        bin_dir: folder of programs; every executable in it is asked, in the order of their names.
+        max_verifiers: so many at most; negative means all.
+        timeout_seconds: for each.
+    """
+
+    bin_dir: str = "/opt/containerd/image-verifier/bin"
+    max_verifiers: int = 10
+    timeout_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What the images section says beside platforms.
 
@@ -27,12 +42,14 @@ class Settings:
         pinned_images: image references by their use (``sandbox`` is the pause image).
         registry_config_path: folders with ``hosts.toml`` files, separated by colons; empty when not set.
         max_concurrent_downloads: layers fetched at once for one image; None when not set.
+        image_verifier: programs that are asked before an image is fetched; None when not configured.
     """
 
     snapshotter: str = ""
     pinned_images: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     registry_config_path: str = ""
     max_concurrent_downloads: int | None = None
+    image_verifier: VerifierSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
@@ -44,7 +44,7 @@ class Decider:
         return platforms.format_all(self.wanted.platform)
 
     def choose(self, target: Descriptor, documents: Documents) -> Choice:
-        """Ask the matcher, and read what it chose.
+        """Ask the matcher, and read the manifest it chose; complete() adds the config.
 
         Raises:
             NoMatchingManifestError: nothing fits; carries the explanation.
@@ -56,14 +56,24 @@ class Decider:
         chain = () if chosen is None else indexes_on_the_way(target, chosen.position, documents)
         descriptor = target if chosen is None else chosen.descriptor
         manifest = documents.manifest(descriptor)
-        config = documents.config(manifest)
-        if chosen is not None and chain and config is not None:
-            warnings += self._compared_with_config(descriptor, config)
-        for warning in warnings:
-            self.observer(Noticed(warning))
         reason = warnings[0] if chosen is None else chosen.reason
         self.observer(Selected(self.reference, self.handler, self.wanted_text, descriptor, reason))
-        return Choice(target, chain, descriptor, manifest, config, tuple(warnings))
+        return Choice(target, chain, descriptor, manifest, None, tuple(warnings))
+
+    def complete(self, choice: Choice, documents: Documents) -> Choice:
+        """The choice with its config, compared with what the index says.
+
+        Raises:
+            NoMatchingManifestError: the config shows that the index entry was for another platform.
+            DocumentError, RegistryError, ContentNotFoundError: the config breaks its rules, or can't be had.
+        """
+        config = documents.config(choice.manifest)
+        warnings = [*choice.warnings]
+        if choice.chain and config is not None:
+            warnings += self._compared_with_config(choice.chosen, config)
+        for warning in warnings:
+            self.observer(Noticed(warning))
+        return replace(choice, config=config, warnings=tuple(warnings))
 
     def _judged(self, target: Descriptor, selection: Selection) -> Iterator[str]:
         """Nothing fits: for a single manifest and a host's undeclared platform only a warning, else an error."""

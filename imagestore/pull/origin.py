@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -20,6 +20,10 @@ class Transfer(Protocol):
     @property
     def start(self) -> int:
         """Offset of the first byte: as asked, or 0 when the origin can't resume."""
+
+    @property
+    def hosts(self) -> Collection[str]:
+        """Which hosts the bytes came from; empty when it was none."""
 
     def __iter__(self) -> Iterator[bytes]:
         """The bytes, in pieces of bounded size."""
@@ -44,8 +48,16 @@ class Origin(Protocol):
             IntegrityError: it isn't what the descriptor says.
         """
 
-    def blob(self, reference: Reference, descriptor: Descriptor, *, offset: int, cancel: CancelToken) -> Transfer:
-        """A blob from ``offset`` on; whoever keeps the bytes verifies them.
+    def blob(
+        self,
+        reference: Reference,
+        descriptor: Descriptor,
+        *,
+        offset: int,
+        avoid: Collection[str],
+        cancel: CancelToken,
+    ) -> Transfer:
+        """A blob from ``offset`` on, not from ``avoid`` if there is a choice; whoever keeps the bytes verifies them.
 
         Raises:
             RegistryError, ContentNotFoundError: it can't be had.

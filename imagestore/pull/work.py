@@ -1,7 +1,7 @@
 """A pull: resolve, select, fetch, record.
 
 1. The handler's platform was decided before anything is sent (``config``).
-2. *Resolve*: the registry says which target the reference names now.
+2. *Resolve*: the registry says which target the reference names now; the image verifier is asked about it.
 3. If the record is up to date and its content whole, that is all.
 4. *Select*: the handler's matcher chooses a manifest from the target.
 5. *Fetch*: config and layers that are missing come in parallel, under a lease.
@@ -17,22 +17,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore import lease
-from imagestore.errors import DocumentError, ReferenceNotFoundError
+from imagestore.errors import ContentNotFoundError, DocumentError, ReferenceNotFoundError, RegistryError
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved
 from imagestore.pull.decide import Decider
 from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher
+from imagestore.pull.plan import PullPlan, plan
 from imagestore.pull.sources import Documents
 from imagestore.pull.undo import undone_on_failure
+from imagestore.pull.verify import NO_VERIFIER
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from imagestore.cancel import CancelToken
     from imagestore.config import HandlerPlatform
     from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord, MetadataStore
     from imagestore.observe import Observer
+    from imagestore.pull.choice import Choice
+    from imagestore.pull.verify import ImageVerifier
     from imagestore.registry.client import RegistryClient
 
 
@@ -50,6 +57,7 @@ class PullWork:
         observer: hears of progress.
         cancel: ends the work.
         parallel: blobs in flight at once.
+        verifier: asked before anything but the target's descriptor is fetched.
     """
 
     reference: Reference
@@ -61,11 +69,13 @@ class PullWork:
     observer: Observer
     cancel: CancelToken
     parallel: int = PARALLEL_BLOBS
+    verifier: ImageVerifier = NO_VERIFIER
 
     def run(self) -> ImageRecord:
         """Pull and return the record.
 
         Raises:
+            ImageDeniedError: the verifier refuses the image.
             NoMatchingManifestError: the image has nothing for the wanted platform; carries the explanation.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
@@ -74,24 +84,48 @@ class PullWork:
         if current is not None:
             return current
         documents = Documents(self.content, self.client, self.reference, self.cancel)
-        choice = self._decider.choose(target, documents)
+        choice = self._choose_again_if_misled(target, documents)
         with (
             lease.held(self.metadata, purpose="pull") as held,
             undone_on_failure(self.metadata, self.content, held, choice.descriptors),
         ):
-            held.hold([descriptor.digest for descriptor in choice.documents])
-            fetcher = Fetcher(self.content, self.client, self.reference, held, self.observer, self.parallel)
-            fetcher.fetch_all(choice.manifest.children, cancel=self.cancel)
-            for descriptor in choice.documents:
-                fetcher.keep(descriptor, documents.raw(descriptor), cancel=self.cancel)
+            held.hold([descriptor.digest for descriptor in choice.descriptors])
+            fetcher = Fetcher(self.content, self.client, self.reference, self.observer, held.renew, self.parallel)
+            fetcher.check(choice.manifest.children)
+            for descriptor in (*choice.documents, choice.manifest.config):
+                known = documents.remembered(descriptor)
+                if known is not None:
+                    fetcher.keep(descriptor, known, cancel=self.cancel)
+            fetcher.fetch(choice.manifest.config, cancel=self.cancel)
+            choice = self._decider.complete(choice, documents)
+            fetcher.fetch_all(choice.manifest.layers, cancel=self.cancel)
             return self.metadata.put_image(
                 choice.record(str(self.reference), self.handler, self._decider.wanted_text),
                 {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
             )
 
-    @property
-    def _decider(self) -> Decider:
-        return Decider(str(self.reference), self.handler, self.wanted, self.observer)
+    def plan(self, planned: AbstractSet[Digest] = frozenset()) -> PullPlan:
+        """Say what run() would fetch, without storing anything.
+
+        Args:
+            planned: what other planned pulls bring already.
+
+        Raises:
+            The same as run(), but for what only fetching can show.
+        """
+        target = self._resolve()
+        documents = Documents(self.content, self.client, self.reference, self.cancel)
+        choice = self._decider.complete(self._choose_again_if_misled(target, documents), documents)
+        is_current = self._current(target) is not None
+        return plan(
+            choice,
+            self.content,
+            planned,
+            reference=str(self.reference),
+            handler=self.handler,
+            wanted=self._decider.wanted_text,
+            is_current=is_current,
+        )
 
     def _resolve(self) -> Descriptor:
         target = self.client.resolve(self.reference, cancel=self.cancel)
@@ -105,6 +139,7 @@ class PullWork:
             )
         if self.reference.tag and self.reference.digest is not None:
             self._report_drift(target)
+        self.verifier.verify(str(self.reference), target, cancel=self.cancel)
         return target
 
     def _report_drift(self, target: Descriptor) -> None:
@@ -115,6 +150,9 @@ class PullWork:
         except ReferenceNotFoundError:
             self.observer(Noticed(f"{by_tag} does not exist (any more); fetched by digest"))
             return
+        except RegistryError as error:
+            self.observer(Noticed(f"whether {by_tag} still leads to this digest could not be asked: {error}"))
+            return
         if now != target.digest:
             self.observer(Noticed(f"{by_tag} now leads to {now}; fetched {target.digest} as asked"))
 
@@ -123,8 +161,27 @@ class PullWork:
         record = self.metadata.get_image(str(self.reference), self.handler)
         if record is None or record.target.digest != target.digest or record.wanted != self._decider.wanted_text:
             return None
-        for digest in record.roots:
-            needed = (digest, *self.metadata.children(digest))
-            if not all(self.content.exists(each) for each in needed):
-                return None
-        return record
+        needed = set(record.roots).union(*(self.metadata.children(digest) for digest in record.roots))
+        try:
+            here = sum(self.content.info(digest).size for digest in needed)
+        except ContentNotFoundError:
+            return None
+        # A file that lost (or won) bytes shows in the sum; other damage only in a check of the store.
+        return record if here == record.content_size else None
+
+    @property
+    def _decider(self) -> Decider:
+        return Decider(str(self.reference), self.handler, self.wanted, self.observer)
+
+    def _choose_again_if_misled(self, target: Descriptor, documents: Documents) -> Choice:
+        """Some registries announce a digest for a tag that they then don't have: look at the body instead."""
+        try:
+            return self._decider.choose(target, documents)
+        except ReferenceNotFoundError:
+            if self.reference.digest is not None or documents.remembered(target) is not None:
+                raise
+            found = self.client.resolve(self.reference, from_body=True, cancel=self.cancel)
+            if found.digest == target.digest:
+                raise
+            self.verifier.verify(str(self.reference), found, cancel=self.cancel)
+            return self._decider.choose(found, documents)

@@ -9,15 +9,19 @@ the whole content is seen, across runs too.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from imagestore import digest as digests
 from imagestore.errors import RegistryUnavailableError, SizeMismatchError
 from imagestore.registry.retry import backoff_seconds, is_transient
 from imagestore.registry.session import wait
+from imagestore.registry.transport.answer import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
     from types import TracebackType
     from typing import Self
 
@@ -25,8 +29,7 @@ if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
     from imagestore.errors import RegistryError
     from imagestore.registry.exchange import Response
-    from imagestore.registry.policy import TransferPolicy
-    from imagestore.registry.retry import RetryBudget
+    from imagestore.registry.operation import Operation
     from imagestore.registry.session import Surroundings
 
 _log = logging.getLogger(__name__)
@@ -52,34 +55,27 @@ class Body:
     host: str
 
 
+def inline_body(descriptor: Descriptor, data: bytes, offset: int, what: str) -> Body:
+    """A transfer of content that the descriptor itself carries.
+
+    Raises:
+        SizeMismatchError, DigestMismatchError: the descriptor contradicts itself.
+    """
+    digests.verify(data, descriptor.digest, descriptor.size, what=f"inline data of {what}")
+    pieces = iter((data[offset:],))
+    answer = Answer(200, (), url="", peer=None, pieces=pieces, guard=nullcontext, on_close=ExitStack())
+    return Body(answer, offset, descriptor.size, "the descriptor")
+
+
 class Opener(Protocol):
     """Opens a blob at an offset, or before it when no host resumes."""
 
-    def __call__(self, offset: int) -> Body:
-        """Ask the hosts in turn.
+    def __call__(self, offset: int, suspects: AbstractSet[str]) -> Body:
+        """Ask the hosts in turn, the suspects last.
 
         Raises:
             RegistryError, IntegrityError: nobody serves it.
         """
-
-
-@dataclass
-class _RateWindow:
-    """Judges the rate of a transfer by the time spent waiting for its bytes."""
-
-    policy: TransferPolicy
-    seconds: float = 0.0
-    received: int = 0
-
-    def note(self, byte_count: int, seconds: float) -> bool:
-        """Count a piece; False when a full window was too slow."""
-        self.seconds += seconds
-        self.received += byte_count
-        if self.seconds < self.policy.rate_window_seconds:
-            return True
-        is_fast_enough = self.received >= self.policy.least_bytes_per_second * self.seconds
-        self.seconds, self.received = 0.0, 0
-        return is_fast_enough
 
 
 @dataclass
@@ -91,6 +87,7 @@ class _Progress:
     wasted: int = 0
     has_begun: bool = False
     hosts: list[str] = field(default_factory=list)
+    suspects: set[str] = field(default_factory=set)
 
 
 class BlobStream:
@@ -101,7 +98,7 @@ class BlobStream:
         offset: where to start; the caller has the bytes before.
         opener: opens transfers.
         shared: policy, clocks and observer.
-        budget: retries left to the operation.
+        operation: what its requests share.
         cancel: ends it.
 
     Raises:
@@ -115,7 +112,7 @@ class BlobStream:
         *,
         opener: Opener,
         shared: Surroundings,
-        budget: RetryBudget,
+        operation: Operation,
         cancel: CancelToken,
     ) -> None:
         if not 0 <= offset <= descriptor.size:
@@ -123,7 +120,7 @@ class BlobStream:
         self.descriptor = descriptor
         self._opener = opener
         self._shared = shared
-        self._budget = budget
+        self._operation = operation
         self._cancel = cancel
         self._progress = _Progress()
         self._body: Body | None = None
@@ -185,22 +182,14 @@ class BlobStream:
 
     def _pieces(self, body: Body) -> Iterator[bytes]:
         """What one transfer adds to what we have."""
-        window = _RateWindow(self._shared.policy)
-        clock = self._shared.timing.monotonic
         arrived = body.start
         pieces = body.response.chunks()
         while True:
             self._cancel.check()
-            asked = clock()
             piece = next(pieces, b"")
             if not piece:
                 return
-            if not window.note(len(piece), clock() - asked):
-                raise RegistryUnavailableError(
-                    f"{body.host}: slower than {self._shared.policy.least_bytes_per_second} bytes per second over "
-                    f"{self._shared.policy.rate_window_seconds:g} seconds",
-                    host=body.host,
-                )
+            self._operation.throttle(len(piece), cancel=self._cancel)
             arrived += len(piece)
             if arrived > self.descriptor.size:
                 raise SizeMismatchError(
@@ -223,13 +212,16 @@ class BlobStream:
         Raises:
             RegistryError: the tries are used up.
         """
-        self.close()
         progress, policy = self._progress, self._shared.policy
+        if self._body is not None and self._position == progress.mark:
+            # It broke before it gave anything: another host may do better.
+            progress.suspects.add(self._body.host)
+        self.close()
         if self._position - progress.mark >= policy.progress_bytes:
             progress.failures = 0
         progress.failures += 1
         progress.mark = self._position
-        if progress.failures >= policy.attempts or not is_transient(failure) or not self._budget.take():
+        if progress.failures >= policy.attempts or not is_transient(failure) or not self._operation.take_retry():
             raise failure
         _log.debug("blob %s: broken at %d, resuming: %s", self.descriptor.digest, self._position, failure)
         seconds = backoff_seconds(policy, progress.failures, self._shared.timing.random())
@@ -237,7 +229,7 @@ class BlobStream:
         self._open(self._position)
 
     def _open(self, offset: int) -> Body:
-        body = self._body = self._opener(offset)
+        body = self._body = self._opener(offset, self._progress.suspects)
         self._progress.hosts.append(body.host)
         self._progress.wasted += self._position - body.start if self._progress.has_begun else 0
         self._progress.has_begun = True

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from imagestore.config.registry_hosts import reader_for
 from imagestore.observe import ignore
-from imagestore.registry.authenticate import RegistryAuthenticator
+from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.breaker import Breaker
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.credentials.lookup import CredentialResolver
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from imagestore.config import Config
     from imagestore.config.connection import ConnectionSettings
     from imagestore.observe import Observer
-    from imagestore.registry.authenticate import AuthPolicy
+    from imagestore.registry.auth.authenticate import AuthPolicy
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.exchange import Origin
-    from imagestore.registry.http import HttpxSender
     from imagestore.registry.policy import TransferPolicy
+    from imagestore.registry.transport.http import HttpxSender
 
 
 def connect(
@@ -61,7 +61,7 @@ def connect(
         ConfigError: a proxy variable can't be used.
     """
     # The HTTP library costs 100 ms to load and is only needed here.
-    from imagestore.registry.http import HttpxSender
+    from imagestore.registry.transport.http import HttpxSender
 
     sender = HttpxSender(transport=transport, unix_socket=unix_socket)
     if endpoints is None:
@@ -72,6 +72,7 @@ def connect(
         endpoints=endpoints,
         policy=policy,
         observer=observer,
+        stranger=sender.stranger(),
         breaker=Breaker.shared(state_folder) if state_folder else None,
         on_close=sender.close,
     )

@@ -185,6 +185,10 @@ def build_index(
     }
     document = Document.render(index_type, _merge(body, members or {}))
     target = _descriptor(index_type, document.data, algorithm)
+    return _gather(target, document, entries)
+
+
+def _gather(target: Descriptor, document: Document, entries: Sequence[Entry]) -> Image:
     documents = {target.digest: document}
     blobs: dict[Digest, Body] = {}
     manifests: list[BuiltManifest] = []

@@ -71,7 +71,8 @@ class ProxyServer(LoopbackServer):
         """Variables that make a child process use this proxy and trust its authority."""
         names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
         variables = dict.fromkeys(names, self.proxy_url) | dict.fromkeys(_CERTIFICATE_VARIABLES, self._bundle)
-        return variables | {"NO_PROXY": "", "no_proxy": ""}
+        # Plain listeners are on loopback, and a client pointed at one must not come round through the proxy.
+        return variables | dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1")
 
     def close(self) -> None:
         """Stop, and delete the authority's file."""

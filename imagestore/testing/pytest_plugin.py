@@ -109,6 +109,7 @@ def tape(
 
     The end is strict: a test that passed fails when a request had no answer, or a recorded answer was never asked for.
     """
+    from imagestore.errors import ConfigError
     from imagestore.testing.recording.places import upstream_map
     from imagestore.testing.session import SessionSettings, TapeSession
 
@@ -121,7 +122,12 @@ def tape(
         **options,
     )
     path = os.path.join(tape_dir, name)
-    with TapeSession(path, record_mode, settings) as session:
+    try:
+        session = TapeSession(path, record_mode, settings)
+    except ConfigError as problem:
+        problem.add_note(f"hint: {problem.hint}")
+        raise
+    with session:
         request.node.stash[_SESSION] = session
         yield session
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _ADDRESS: Final = re.compile(r"(https?)://([A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?)(?=[/\"?;,>#]|$)")
 _REWRITTEN: Final = frozenset({"location", "link", "www-authenticate"})
 _LOOPBACK: Final = "127.0.0.1"
+_HANDSHAKE_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,9 @@ class LoopbackServer:
     def _start(self, work: object, *arguments: object) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True, name="recorded-registry")  # type: ignore[arg-type]
         with self._lock:
+            # Started inside the lock: the next call drops threads that have ended, and must not take this one for such.
+            thread.start()
             self._threads = {one for one in self._threads if one.is_alive()} | {thread}
-        thread.start()
 
     def _accept(self, listener: Listener) -> None:
         while not self._stopping.is_set() and listener.socket is not None:
@@ -167,15 +169,17 @@ class LoopbackServer:
             self._start(self._connection, connection, listener)
 
     def _connection(self, connection: socket.socket, listener: Listener) -> None:
+        # Registered before the handshake, so that a client which never makes one can't hold up close().
+        self._register(connection)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if listener.context is not None:
-                connection = listener.context.wrap_socket(connection, server_side=True)
-        except (OSError, ssl.SSLError):
-            connection.close()
-            return
-        self._register(connection)
-        try:
+                plain = connection
+                plain.settimeout(_HANDSHAKE_SECONDS)
+                connection = listener.context.wrap_socket(plain, server_side=True)
+                self._unregister(plain)
+                self._register(connection)
+                connection.settimeout(None)
             self._talk(connection, listener, self._exchange)
         except (OSError, ssl.SSLError, WireError):
             reset(connection)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     AsyncSleep = Callable[[float], Awaitable[None]]
 
-# What h11 refuses in a field value: controls other than a tab.
-_BAD_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+# What h11 refuses in a field value; other control characters reach the client.
+_BAD_VALUE: Final = re.compile(r"[\x00\n\x0b\x0c\r]")
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
@@ -144,6 +144,8 @@ class ReplayTransport(httpx.BaseTransport):
 
 class AsyncReplayTransport(httpx.AsyncBaseTransport):
     """Answers an httpx.AsyncClient from an engine.
+
+    While recording, an exchange with a real registry blocks the event loop; recordings are made once.
 
     Args:
         engine: decides the answers.

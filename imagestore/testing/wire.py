@@ -155,8 +155,9 @@ def send_reply(
             connection.sendall(b"0\r\n\r\n")
     except (OSError, ssl.SSLError):
         return Sent(sent, Ending.CLOSED, is_reusable=False)
-    true_length = _announced(reply) == str(reply.length)
-    return Sent(sent, Ending.COMPLETE, not is_last and how.framing != "close" and true_length)
+    # After a length that wasn't kept (on purpose, or because a file became shorter) nothing can follow.
+    is_kept = _announced(reply) == str(reply.length) == str(sent)
+    return Sent(sent, Ending.COMPLETE, not is_last and how.framing != "close" and is_kept)
 
 
 def _announced(reply: Reply) -> str:

@@ -21,6 +21,7 @@ from imagestore.errors import (
     ContentNotFoundError,
     DigestMismatchError,
     DocumentError,
+    ImageDeniedError,
     ImageNotFoundError,
     ImageStoreError,
     InvalidDigestError,
@@ -35,7 +36,7 @@ from imagestore.errors import (
 from imagestore.observe import BlobDone, Event, Noticed
 from imagestore.testing import Entry, build_artifact, build_image, build_index, layer
 from imagestore.testing.builders import Image
-from tests.support.node import HYPERV, PLATFORMS, PROCESS, PYTHON, Node, node, python_image
+from tests.support.node import CONFIG, HYPERV, PLATFORMS, PROCESS, PYTHON, Node, node, python_image
 from tests.unit.archive.making import END, layout_files, member, saved_files, snapshot, tar_of, write
 
 KATA = ImportOptions(("kata",))
@@ -87,6 +88,29 @@ def test_a_pull_after_an_import_fetches_nothing(here: Node, tmp_path: Path) -> N
     (imported,) = here.store.import_images(archive, options=KATA).images
     assert here.store.pull(PYTHON, runtime_handler="kata").record == imported.record
     assert here.registry.ledger.count() == 1
+
+
+@pytest.mark.parametrize("again", [(), (KATA,)])
+def test_a_pull_after_an_import_of_all_platforms_keeps_them(
+    here: Node, tmp_path: Path, again: tuple[ImportOptions, ...]
+) -> None:
+    archive = write(tmp_path / "python.tar", layout_files({PYTHON: python_image()}))
+    for options in (replace(KATA, has_all_platforms=True), *again):
+        (imported,) = here.store.import_images(archive, options=options).images
+    assert imported.size == sum(info.size for info in here.store.content.walk())
+    assert here.store.pull(PYTHON, runtime_handler="kata").record == imported.record
+    assert here.registry.ledger.count() == 1
+
+
+def test_image_verifiers_are_asked_as_in_a_pull(tmp_path: Path) -> None:
+    program = tmp_path / "verifiers" / "no"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho not this one; exit 1\n")
+    program.chmod(0o755)
+    text = f'{CONFIG}\n[plugins."io.containerd.image-verifier.v1.bindir"]\nbin_dir = "{program.parent}"\n'
+    with node(tmp_path / "store", text=text) as here:
+        archive = write(tmp_path / "python.tar", layout_files({PYTHON: python_image()}))
+        refused(here, archive, KATA, ImageDeniedError, "not this one")
 
 
 def test_all_handlers_get_what_there_is_and_the_others_are_noted(here: Node, tmp_path: Path) -> None:
@@ -385,8 +409,8 @@ HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] 
     "a digest with a path": (index_of(digest="sha256:../../../etc/passwd"), DocumentError, "$.manifests[0].digest"),
     "a digest that can't be verified": (
         index_of(digest="md5:d41d8cd98f00b204e9800998ecf8427e"),
-        ContentNotFoundError,
-        "md5:d41d8cd98f00b204e9800998ecf8427e",
+        InvalidDigestError,
+        "this algorithm can't be verified",
     ),
     "target missing": (index_of(digest=str(Digest.of(b"x"))), ContentNotFoundError, "is needed, but missing"),
     "target of another size": (index_of(size=1), SizeMismatchError, "expected 1 bytes"),

@@ -88,7 +88,8 @@ def test_layers_are_archives_whose_diff_ids_the_config_lists() -> None:
     config = json.loads(read_all(image.blobs[manifest.config.digest], 1 << 20))
     archives = [gzip.decompress(read_all(image.blobs[one.digest], 1 << 20)) for one in manifest.layers]
     assert config["rootfs"]["diff_ids"] == [str(Digest.of(one)) for one in archives]
-    assert tarfile.open(fileobj=io.BytesIO(archives[0])).getnames() == ["data", "data/image-linux-amd64-base.bin"]
+    with tarfile.open(fileobj=io.BytesIO(archives[0])) as opened:
+        assert opened.getnames() == ["data", "data/image-linux-amd64-base.bin"]
 
 
 def test_windows_layers_have_windows_folders_and_attributes() -> None:
