@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from imagestore.archive.exporting import ExportOptions, ExportReport
+    from imagestore.archive.importing import ImportOptions, ImportReport
     from imagestore.collect import GarbageReport
     from imagestore.config import Config
     from imagestore.digest import Digest
@@ -260,6 +262,67 @@ class ImageStore:
             client = self.registry
             target = client.resolve(parsed, cancel=token)
         return match_handlers(target, Documents(self.content, client, parsed, token), handlers)
+
+    def import_images(
+        self,
+        archive: str | os.PathLike[str],
+        *,
+        options: ImportOptions | None = None,
+        observer: Observer = ignore,
+        cancel: CancelToken | None = None,
+    ) -> ImportReport:
+        """Bring images in from an OCI layout (folder or tar, gzip or not) or a docker-archive, verified as a pull is.
+
+        Args:
+            archive: its path; ``-`` is standard input.
+            options: which images, for whom, under which names; by default all, for the default handler, under theirs.
+            observer: hears of progress, from several threads.
+            cancel: ends the import.
+
+        Raises:
+            ImageStoreError: as :meth:`imagestore.archive.importing.ImportWork.run`; the store stays as it was.
+        """
+        from imagestore.archive import importing, source
+
+        chosen, token = options or importing.ImportOptions(), cancel or CancelToken()
+        platform = self._explicit(chosen.platform or None)
+        handlers = importing.handlers_for(self.config, chosen, host=self.host, platform=platform)
+        # What can't be read at any place is copied twice: there must be room for both.
+        room = self.content.free_bytes() // 2
+        with source.opened(archive, scratch=self.content.root, limit_bytes=room, cancel=token) as files:
+            parts = (self.content, self.metadata, observer, token, self._verifier)
+            return importing.ImportWork(files, handlers, chosen, *parts).run()
+
+    def export_images(
+        self,
+        names: Iterable[str],
+        archive: str | os.PathLike[str],
+        *,
+        options: ExportOptions | None = None,
+        observer: Observer = ignore,
+        cancel: CancelToken | None = None,
+    ) -> ExportReport:
+        """Write images (by reference or id) into an archive; the same images give the same bytes.
+
+        Args:
+            names: of the images.
+            archive: path of the file (replaced when complete) or new folder; ``-`` is standard output.
+            options: whose images, which platforms, which format; by default the default handler's, as OCI archive.
+            observer: hears of progress.
+            cancel: ends the export.
+
+        Raises:
+            ImageStoreError: as :meth:`imagestore.archive.exporting.ExportWork.run` and find_records().
+        """
+        from imagestore.archive import exporting
+
+        chosen, default = options or exporting.ExportOptions(), self.config.default_handler
+        records = exporting.find_records(self.metadata, names, chosen, default_handler=default)
+        wanted, platform = None, self._explicit(chosen.platform or None)
+        if platform is not None:
+            wanted = platform, self.config.handler_platform(default, host=self.host, explicit=platform).matcher
+        parts = (self.content, self.metadata, observer, cancel or CancelToken())
+        return exporting.ExportWork(records, str(archive), chosen, wanted, *parts).run()
 
     def collect_garbage(self, *, dry_run: bool = False) -> GarbageReport:
         """Free content that no record and no lease needs; safe beside pulls in any process.

@@ -26,6 +26,8 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "inspecti": ("imagestore.cli.images", "inspecti", "Show one image: manifest, config, platform, layers."),
     "rmi": ("imagestore.cli.images", "rmi", "Remove images; 'gc' then frees their bytes."),
     "gc": ("imagestore.cli.collect", "gc", "Free the content that no image and no lease needs."),
+    "export": ("imagestore.cli.archive", "export", "Write images into an archive."),
+    "import": ("imagestore.cli.archive", "import_", "Bring images in from an archive."),
     "match": ("imagestore.cli.match", "match", "Show which manifest each runtime handler would get, and why."),
     "login": ("imagestore.cli.auth", "login", "Check credentials at a registry and keep them."),
     "logout": ("imagestore.cli.auth", "logout", "Forget the credentials of a registry."),

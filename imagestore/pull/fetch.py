@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.observe import Observer
+    from imagestore.pull.origin import Origin
     from imagestore.reference import Reference
-    from imagestore.registry.client import RegistryClient
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Fetcher:
     """
 
     content: LocalContentStore
-    client: RegistryClient
+    client: Origin
     reference: Reference
     observer: Observer
     keep_alive: Callable[[], None]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
     from imagestore.platforms import Platform
+    from imagestore.pull.origin import Origin
     from imagestore.reference import Reference
-    from imagestore.registry.client import RegistryClient
 
 _Key = tuple["Digest", str]
 D = TypeVar("D")
@@ -34,7 +34,7 @@ class Documents:
 
     Args:
         content: looked at first; None when there is no store.
-        client: asked for what the store doesn't have; None to stay offline.
+        client: the registry (or archive) asked for what the store doesn't have; None to stay offline.
         reference: names the repository; None to stay offline.
         cancel: ends the work.
     """
@@ -42,7 +42,7 @@ class Documents:
     def __init__(
         self,
         content: ContentStore | None,
-        client: RegistryClient | None,
+        client: Origin | None,
         reference: Reference | None,
         cancel: CancelToken,
     ) -> None:

@@ -13,34 +13,22 @@ could use them.
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from imagestore import lease, platforms
-from imagestore.collect import sweep
-from imagestore.errors import (
-    ContentNotFoundError,
-    DocumentError,
-    ImageStoreError,
-    NoMatchingManifestError,
-    OperationCancelledError,
-    RateLimitedError,
-    ReferenceNotFoundError,
-    RegistryError,
-    RegistryUnavailableError,
-)
+from imagestore import lease
+from imagestore.errors import ContentNotFoundError, DocumentError, ReferenceNotFoundError, RegistryError
 from imagestore.media_types import Kind
-from imagestore.observe import Noticed, Resolved, Selected
-from imagestore.pull.choice import Choice, indexes_on_the_way, select_target
-from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, ingest_ref
+from imagestore.observe import Noticed, Resolved
+from imagestore.pull.decide import Decider
+from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher
 from imagestore.pull.plan import PullPlan, plan
 from imagestore.pull.sources import Documents
+from imagestore.pull.undo import undone_on_failure
 from imagestore.pull.verify import NO_VERIFIER
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from imagestore.cancel import CancelToken
@@ -48,15 +36,11 @@ if TYPE_CHECKING:
     from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
-    from imagestore.documents.image_config import ImageConfig
-    from imagestore.documents.select import Selection
     from imagestore.metadata.api import ImageRecord, MetadataStore
     from imagestore.observe import Observer
+    from imagestore.pull.choice import Choice
     from imagestore.pull.verify import ImageVerifier
     from imagestore.registry.client import RegistryClient
-
-# After these, the same pull may go on where it stopped.
-_WORTH_KEEPING: Final = (RegistryUnavailableError, RateLimitedError, OperationCancelledError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +85,10 @@ class PullWork:
             return current
         documents = Documents(self.content, self.client, self.reference, self.cancel)
         choice = self._choose_again_if_misled(target, documents)
-        with lease.held(self.metadata, purpose="pull") as held, self._undone_on_failure(choice.descriptors, held):
+        with (
+            lease.held(self.metadata, purpose="pull") as held,
+            undone_on_failure(self.metadata, self.content, held, choice.descriptors),
+        ):
             held.hold([descriptor.digest for descriptor in choice.descriptors])
             fetcher = Fetcher(self.content, self.client, self.reference, self.observer, held.renew, self.parallel)
             fetcher.check(choice.manifest.children)
@@ -110,10 +97,10 @@ class PullWork:
                 if known is not None:
                     fetcher.keep(descriptor, known, cancel=self.cancel)
             fetcher.fetch(choice.manifest.config, cancel=self.cancel)
-            choice = self._completed(choice, documents)
+            choice = self._decider.complete(choice, documents)
             fetcher.fetch_all(choice.manifest.layers, cancel=self.cancel)
             return self.metadata.put_image(
-                choice.record(str(self.reference), self.handler, self._wanted_text),
+                choice.record(str(self.reference), self.handler, self._decider.wanted_text),
                 {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
             )
 
@@ -128,7 +115,7 @@ class PullWork:
         """
         target = self._resolve()
         documents = Documents(self.content, self.client, self.reference, self.cancel)
-        choice = self._completed(self._choose_again_if_misled(target, documents), documents)
+        choice = self._decider.complete(self._choose_again_if_misled(target, documents), documents)
         is_current = self._current(target) is not None
         return plan(
             choice,
@@ -136,7 +123,7 @@ class PullWork:
             planned,
             reference=str(self.reference),
             handler=self.handler,
-            wanted=self._wanted_text,
+            wanted=self._decider.wanted_text,
             is_current=is_current,
         )
 
@@ -172,7 +159,7 @@ class PullWork:
     def _current(self, target: Descriptor) -> ImageRecord | None:
         """The stored record, if it is what this pull would make and all its content is here."""
         record = self.metadata.get_image(str(self.reference), self.handler)
-        if record is None or record.target.digest != target.digest or record.wanted != self._wanted_text:
+        if record is None or record.target.digest != target.digest or record.wanted != self._decider.wanted_text:
             return None
         needed = set(record.roots).union(*(self.metadata.children(digest) for digest in record.roots))
         try:
@@ -183,13 +170,13 @@ class PullWork:
         return record if here == record.content_size else None
 
     @property
-    def _wanted_text(self) -> str:
-        return platforms.format_all(self.wanted.platform)
+    def _decider(self) -> Decider:
+        return Decider(str(self.reference), self.handler, self.wanted, self.observer)
 
     def _choose_again_if_misled(self, target: Descriptor, documents: Documents) -> Choice:
         """Some registries announce a digest for a tag that they then don't have: look at the body instead."""
         try:
-            return self._choose(target, documents)
+            return self._decider.choose(target, documents)
         except ReferenceNotFoundError:
             if self.reference.digest is not None or documents.remembered(target) is not None:
                 raise
@@ -197,63 +184,4 @@ class PullWork:
             if found.digest == target.digest:
                 raise
             self.verifier.verify(str(self.reference), found, cancel=self.cancel)
-            return self._choose(found, documents)
-
-    def _choose(self, target: Descriptor, documents: Documents) -> Choice:
-        """Ask the matcher, and read what it chose."""
-        selection = select_target(target, documents, self.wanted.matcher, wanted=self._wanted_text)
-        warnings = list(self._judged(target, selection))
-        chosen = selection.chosen
-        chain = () if chosen is None else indexes_on_the_way(target, chosen.position, documents)
-        descriptor = target if chosen is None else chosen.descriptor
-        manifest = documents.manifest(descriptor)
-        reason = warnings[0] if chosen is None else chosen.reason
-        self.observer(Selected(str(self.reference), self.handler, self._wanted_text, descriptor, reason))
-        return Choice(target, chain, descriptor, manifest, None, tuple(warnings))
-
-    def _completed(self, choice: Choice, documents: Documents) -> Choice:
-        """The choice with its config, compared with what the index says."""
-        config = documents.config(choice.manifest)
-        warnings = [*choice.warnings]
-        if choice.chain and config is not None:
-            warnings += self._compared_with_config(choice.chosen, config)
-        for warning in warnings:
-            self.observer(Noticed(warning))
-        return replace(choice, config=config, warnings=tuple(warnings))
-
-    def _judged(self, target: Descriptor, selection: Selection) -> Iterator[str]:
-        """Nothing fits: for a single manifest and a host's undeclared platform only a warning, else an error."""
-        if selection.chosen is not None:
-            return
-        if target.kind is Kind.INDEX or self.wanted.is_declared:
-            raise NoMatchingManifestError(
-                str(self.reference), self._wanted_text, selection.offered, explanation=selection, hint=selection.hint
-            )
-        reason = selection.verdicts[0].reason
-        yield f"{self.reference} is a single manifest that does not fit the host's platform: {reason}"
-
-    def _compared_with_config(self, descriptor: Descriptor, config: ImageConfig) -> Iterator[str]:
-        """An index may mislabel an entry, and its config says so; a Windows version only the config has decides."""
-        verdict = self.wanted.matcher.explain(config.platform)
-        if verdict.matched:
-            return
-        lacks_version = descriptor.platform is None or not descriptor.platform.os_version
-        if self.wanted.is_declared and lacks_version and config.platform.os_version:
-            offered = [platforms.format_all(config.platform)]
-            raise NoMatchingManifestError(str(self.reference), self._wanted_text, offered, hint=verdict.reason)
-        yield f"{self.reference}: the config of {descriptor.digest} contradicts its index entry: {verdict.reason}"
-
-    @contextlib.contextmanager
-    def _undone_on_failure(self, descriptors: Sequence[Descriptor], held: lease.HeldLease) -> Iterator[None]:
-        """After a failure that trying again can't mend, delete what this pull brought and nobody else needs."""
-        before = {each.digest for each in descriptors if self.content.exists(each.digest)}
-        try:
-            yield
-        except ImageStoreError as error:
-            if not isinstance(error, _WORTH_KEEPING):
-                new = [each for each in descriptors if each.digest not in before]
-                self.metadata.delete_lease(held.id)
-                for descriptor in new:
-                    self.content.abort(ingest_ref(descriptor))
-                sweep(self.metadata, self.content, [each.digest for each in new], since_generation=0)
-            raise
+            return self._decider.choose(found, documents)
