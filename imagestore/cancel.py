@@ -44,6 +44,12 @@ class CancelToken:
         self._event = threading.Event()
         self._deadline = None if deadline_seconds is None else time.monotonic() + deadline_seconds
         self._deadline_seconds = deadline_seconds
+        self._root: CancelToken | None = None
+
+    @property
+    def operation(self) -> CancelToken:
+        """The token of the whole operation that this one is a part of; itself when it isn't a child."""
+        return self._root or self
 
     @property
     def is_cancelled(self) -> bool:
@@ -88,6 +94,7 @@ class CancelToken:
     def child(self) -> Iterator[CancelToken]:
         """A token that ends with this one but can be cancelled alone, to stop one part of the work."""
         token = CancelToken(self.remaining_seconds())
+        token._root = self.operation
         with self.on_cancel(lambda: token.cancel(self._reason or "the operation was cancelled")):
             yield token
 

@@ -202,10 +202,10 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
     import contextlib
 
     from imagestore.testing.front_ends.authority import Authority
-    from imagestore.testing.tapes.player import replay
     from imagestore.testing.front_ends.proxy import ProxyServer
-    from imagestore.testing.recording.places import port_map
     from imagestore.testing.front_ends.server import LoopbackServer
+    from imagestore.testing.recording.places import port_map
+    from imagestore.testing.tapes.player import replay
 
     playing = replay(path)
     issuer = Authority() if tls or proxy else None

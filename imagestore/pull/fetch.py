@@ -101,7 +101,6 @@ class Fetcher:
         # Largest first: the longest download decides when the pull ends.
         ordered = sorted(wanted.values(), key=lambda descriptor: -descriptor.size)
         with cancel.child() as part, ThreadPoolExecutor(self.parallel, "imagestore-fetch") as pool:
-            self.client.join(part, cancel)
             jobs = [pool.submit(self.fetch, descriptor, cancel=part) for descriptor in ordered]
             try:
                 done, _ = wait(jobs, return_when=FIRST_EXCEPTION)

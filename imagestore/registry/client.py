@@ -221,10 +221,6 @@ class RegistryClient:
             return first
         return ParallelStream(first, size, make=make, policy=policy, cancel=cancel)
 
-    def join(self, part: CancelToken, whole: CancelToken) -> None:
-        """Let the requests under one token share the retries and the bytes per second of another token's operation."""
-        self._operations.share(part, self._operations.of(whole))
-
     def tags(self, reference: Reference, *, cancel: CancelToken) -> tuple[str, ...]:
         """The tags of a reference's repository, in the registry's order.
 

@@ -77,14 +77,10 @@ class Operations:
         self._by_token: weakref.WeakKeyDictionary[CancelToken, Operation] = weakref.WeakKeyDictionary()
 
     def of(self, cancel: CancelToken) -> Operation:
-        """The token's operation; it ends with the token."""
+        """The operation of a token or of its parent; it ends with the outermost token."""
+        whole = cancel.operation
         with self._lock:
-            found = self._by_token.get(cancel)
+            found = self._by_token.get(whole)
             if found is None:
-                found = self._by_token[cancel] = Operation(self._policy, self._timing)
+                found = self._by_token[whole] = Operation(self._policy, self._timing)
             return found
-
-    def share(self, cancel: CancelToken, operation: Operation) -> None:
-        """Let a token, of a part of the work for example, belong to an operation that is there already."""
-        with self._lock:
-            self._by_token[cancel] = operation

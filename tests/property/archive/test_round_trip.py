@@ -16,8 +16,8 @@ from imagestore.archive.importing import ImportOptions
 from imagestore.cancel import CancelToken
 from imagestore.errors import DocumentError, ImageStoreError
 from imagestore.testing import build_image, build_index, layer
-from imagestore.testing.builders import Image
-from imagestore.testing.layers import Family
+from imagestore.testing.images.builders import Image
+from imagestore.testing.images.layers import Family
 from tests.support.node import Node, node
 from tests.unit.archive.making import layout_files, member, tar_of, write
 

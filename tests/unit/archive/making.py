@@ -8,8 +8,8 @@ from pathlib import Path
 
 from imagestore.archive import layout
 from imagestore.digest import Digest
-from imagestore.testing.builders import Image, render_descriptor
-from imagestore.testing.layers import Layer
+from imagestore.testing.images.builders import Image, render_descriptor
+from imagestore.testing.images.layers import Layer
 
 BLOCK = 512
 

@@ -22,8 +22,8 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.testing import build_artifact, build_image, build_index, layer
-from imagestore.testing.builders import Image
-from imagestore.testing.layers import Layer
+from imagestore.testing.images.builders import Image
+from imagestore.testing.images.layers import Layer
 from tests.support.node import PYTHON, Node, node, python_image
 from tests.unit.archive.making import END, layout_files, member, saved_files, snapshot, tar_of, write
 

@@ -35,7 +35,7 @@ from imagestore.errors import (
 )
 from imagestore.observe import BlobDone, Event, Noticed
 from imagestore.testing import Entry, build_artifact, build_image, build_index, layer
-from imagestore.testing.builders import Image
+from imagestore.testing.images.builders import Image
 from tests.support.node import CONFIG, HYPERV, PLATFORMS, PROCESS, PYTHON, Node, node, python_image
 from tests.unit.archive.making import END, layout_files, member, saved_files, snapshot, tar_of, write
 

@@ -10,7 +10,7 @@ import pytest
 
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.errors import DigestMismatchError, ProtocolError, ReferenceNotFoundError
+from imagestore.errors import DigestMismatchError, ProtocolError, ReferenceNotFoundError, RegistryUnavailableError
 from imagestore.media_types import DOCKER_FOREIGN_LAYER, OCI_LAYER_GZIP
 from imagestore.observe import Noticed
 from imagestore.reference import Reference
@@ -35,6 +35,15 @@ def test_bytes_per_second_are_kept_for_the_operation_as_a_whole(make_bench: Make
     )
     assert read(bench, LAYER) + read(bench, LAYER) == CONTENT * 2
     assert sum(bench.time.slept) == pytest.approx(20)
+
+
+def test_a_part_of_the_work_has_no_budget_of_its_own(make_bench: MakeBench) -> None:
+    bench = make_bench(lambda request: httpx.Response(503), policy=TransferPolicy(attempts=100, total_retries=3))
+    with bench.cancel.child() as part, pytest.raises(RegistryUnavailableError):
+        bench.client.blob(REFERENCE, LAYER, cancel=part)
+    with pytest.raises(RegistryUnavailableError):
+        read(bench, LAYER)
+    assert len(bench.time.slept) == 3
 
 
 def test_without_a_limit_nobody_sleeps(make_bench: MakeBench) -> None:

@@ -173,11 +173,11 @@ def test_a_refusal_comes_after_the_bytes_before_it(make_bench: MakeBench) -> Non
     def denies(first: int, end: int, number: int) -> httpx.Response | None:
         return httpx.Response(403) if first == 5 * PART else None
 
-    bench, received = make_bench(Host(denies), policy=POLICY), b""
+    bench = make_bench(Host(denies), policy=POLICY)
+    received: list[bytes] = []
     with bench.client.blob(REFERENCE, LAYER, cancel=CancelToken(10)) as stream, pytest.raises(AccessDeniedError):
-        for piece in stream:
-            received += piece
-    assert received == CONTENT[: 5 * PART]
+        received.extend(stream)
+    assert b"".join(received) == CONTENT[: 5 * PART]
 
 
 def test_parts_ahead_of_their_turn_are_bounded(make_bench: MakeBench) -> None:
@@ -243,7 +243,10 @@ class TestOnTheWire:
         assert alone / together >= 2.5
         assert sent <= 1.05 * self.SIZE
 
-    @pytest.mark.parametrize("fault", [Reset(at=40_000), IgnoreRange()], ids=["resets", "ignored ranges"])
-    def test_faults_in_the_middle_cost_bytes_and_not_the_content(self, fault: Reset | IgnoreRange) -> None:
+    # What a server that ignores Range had sent before we hung up counts there, whether it was received or not.
+    @pytest.mark.parametrize(
+        ("fault", "most"), [(Reset(at=40_000), 1.2), (IgnoreRange(), 4.0)], ids=["resets", "ignored ranges"]
+    )
+    def test_faults_in_the_middle_cost_bytes_and_not_the_content(self, fault: Reset | IgnoreRange, most: float) -> None:
         _, sent = self.pull(ranges=4, faults=(FaultRule(fault, Where(kind="blob"), skip=4, times=2),))
-        assert sent <= 2.05 * self.SIZE
+        assert sent <= most * self.SIZE
