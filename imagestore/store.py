@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from imagestore.pull.work import PullWork
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.credentials.model import CredentialLookup
+    from imagestore.registry.policy import TransferPolicy
 
 
 class ImageStore:
@@ -51,6 +52,7 @@ class ImageStore:
         config: runtime handlers and their platforms; without one there is a single, default handler.
         host: the node's platform; detected by default.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
+        transfer: limits of transfers; by default those of the configuration.
         registry: asked for images; by default a client made at the first pull.
         verifier: asked before an image is fetched; by default the programs the configuration names.
         clock: seconds since 1970.
@@ -66,6 +68,7 @@ class ImageStore:
         config: Config | None = None,
         host: Platform | None = None,
         credentials: CredentialLookup | None = None,
+        transfer: TransferPolicy | None = None,
         registry: RegistryClient | None = None,
         verifier: ImageVerifier | None = None,
         clock: Callable[[], float] = time.time,
@@ -75,6 +78,7 @@ class ImageStore:
         self.config = config or configuration.default(self.host)
         self._clock = clock
         self._credentials = credentials
+        self._transfer = transfer
         self._registry = registry
         self._given_verifier = verifier
         self._own_registry: RegistryClient | None = None
@@ -345,7 +349,10 @@ class ImageStore:
                 from imagestore.registry.connect import connect
 
                 self._own_registry = connect(
-                    config=self.config, credentials=self._credentials, state_folder=str(self.root / "hosts")
+                    config=self.config,
+                    credentials=self._credentials,
+                    policy=self._transfer,
+                    state_folder=str(self.root / "hosts"),
                 )
             return self._own_registry
 

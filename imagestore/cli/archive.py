@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from imagestore.cli import describe, render
-from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
     from imagestore.archive.exported import ExportedImage
-    from imagestore.cancel import CancelToken
 
 _PIPE = "-"
 
@@ -100,7 +97,7 @@ def export(
     if file == _PIPE and (output == "json" or form == "oci"):
         raise click.UsageError("standard output can't carry the archive and also JSON, or a folder")
     options = ExportOptions(handlers, all_handlers, platform, all_platforms, ArchiveFormat(form), ExportShape(shape))
-    with _cancelled_by_signals() as token, shown.observer(progress) as observer:
+    with cancelled_by_signals() as token, shown.observer(progress) as observer:
         report = app.store.export_images(names, file, options=options, observer=observer, cancel=token)
     if output == "json":
         render.dump_json({"images": [_exported(image) for image in report.images], "size": report.size})
@@ -148,7 +145,7 @@ def import_(
 
     _check_exclusive(handlers, all_handlers, platform)
     options = ImportOptions(handlers, all_handlers, platform, all_platforms, images, name, replace)
-    with _cancelled_by_signals() as token, shown.observer(progress) as observer:
+    with cancelled_by_signals() as token, shown.observer(progress) as observer:
         report = app.store.import_images(file, options=options, observer=observer, cancel=token)
     if output == "json":
         render.dump_json(
@@ -177,21 +174,3 @@ def _exported(image: ExportedImage) -> dict[str, object]:
         "platforms": list(image.platforms),
         "leftOut": list(image.left_out),
     }
-
-
-@contextlib.contextmanager
-def _cancelled_by_signals() -> Iterator[CancelToken]:
-    """Ctrl-C and SIGTERM end the work in order, so that nothing half-written stays."""
-    from imagestore.cancel import CancelToken
-
-    token = CancelToken()
-
-    def cancel(_signum: int, _frame: object) -> None:
-        token.cancel("interrupted")
-
-    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield token
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -11,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from imagestore.cancel import CancelToken
     from imagestore.config import Config
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.model import CredentialLookup
@@ -112,3 +115,18 @@ def output_option(function: F) -> F:
         help="Output format; json is stable for programs.",
     )
     return option(function)
+
+
+@contextlib.contextmanager
+def cancelled_by_signals(token: CancelToken) -> Iterator[None]:
+    """Ctrl-C and signals to end stop the work in order, so that sockets close and the lease is released."""
+
+    def cancel(_signum: int, _frame: object) -> None:
+        token.cancel("interrupted")
+
+    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from imagestore.cli import access, describe, render
 from imagestore.cli.access import access_options
-from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from imagestore.cancel import CancelToken
     from imagestore.pull.plan import PullPlan
 
 
@@ -86,7 +81,7 @@ def pull(
         _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
         return
     pulled = []
-    with _cancelled_by_signals(token), shown.observer(progress) as observer:
+    with cancelled_by_signals(token), shown.observer(progress) as observer:
         for reference, handler in work:
             image = app.store.pull(
                 reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
@@ -161,18 +156,3 @@ def _sources(app: App, reference: str) -> list[str]:
 
     endpoints = ConfiguredEndpoints(reader_for(app.config)).endpoints(Reference.parse(reference).host)
     return [endpoint.host for endpoint in endpoints if PULL in endpoint.capabilities]
-
-
-@contextlib.contextmanager
-def _cancelled_by_signals(token: CancelToken) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the pull in order, so that sockets close and the lease is released."""
-
-    def cancel(_signum: int, _frame: object) -> None:
-        token.cancel("interrupted")
-
-    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

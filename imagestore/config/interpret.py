@@ -17,6 +17,8 @@ from imagestore.config.known import (
     HANDLER,
     IMAGES_PLUGIN,
     IMAGES_SECTION,
+    REGISTRY_PLUGIN,
+    REGISTRY_PLUGIN_SECTION,
     REGISTRY_SECTION,
     RUNHCS_TYPE,
     RUNTIME_PLATFORM,
@@ -28,7 +30,8 @@ from imagestore.config.known import (
     normal_member,
     options_of,
 )
-from imagestore.config.model import Settings, VerifierSettings
+from imagestore.config.model import RegistrySettings, Settings, VerifierSettings
+from imagestore.config.registry_plugin import read_registry_plugin
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, plain
 from imagestore.errors import InvalidPlatformError
@@ -95,7 +98,8 @@ class Reading:
         verifier = None
         if VERIFIER_PLUGIN in plugins.table:
             verifier = _verifier(plugins.section(VERIFIER_PLUGIN, VERIFIER_SECTION))
-        self.settings = _settings(images, verifier)
+        registry = read_registry_plugin(plugins.section(REGISTRY_PLUGIN, REGISTRY_PLUGIN_SECTION))
+        self.settings = _settings(images, verifier, registry)
         self.default_name = PlatformText(
             containerd.text("default_runtime_name"), containerd.location_of("default_runtime_name")
         )
@@ -211,7 +215,7 @@ def _verifier(section: Section) -> VerifierSettings:
     )
 
 
-def _settings(images: Section, verifier: VerifierSettings | None) -> Settings:
+def _settings(images: Section, verifier: VerifierSettings | None, registry: RegistrySettings) -> Settings:
     pinned = images.section("pinned_images", None)
     return Settings(
         snapshotter=images.text("snapshotter"),
@@ -219,6 +223,7 @@ def _settings(images: Section, verifier: VerifierSettings | None) -> Settings:
         registry_config_path=images.section("registry", REGISTRY_SECTION).text("config_path"),
         max_concurrent_downloads=images.integer("max_concurrent_downloads"),
         image_verifier=verifier,
+        registry=registry,
     )
 
 
@@ -290,7 +295,7 @@ def _check_names(section: Section, members: Mapping[str, str]) -> None:
 
 def _check_plugin_names(plugins: Section) -> None:
     """Warn about names that were meant to be ours: a slip here would silently leave the defaults in place."""
-    ours = (RUNTIME_PLUGIN, IMAGES_PLUGIN, CRI_PLUGIN)
+    ours = (RUNTIME_PLUGIN, IMAGES_PLUGIN, CRI_PLUGIN, REGISTRY_PLUGIN)
     for name in plugins.table:
         if name in ours or not name.lower().startswith("io"):
             continue

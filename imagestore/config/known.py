@@ -13,6 +13,8 @@ from typing import Final
 RUNTIME_PLUGIN: Final = "io.containerd.cri.v1.runtime"
 IMAGES_PLUGIN: Final = "io.containerd.cri.v1.images"
 VERIFIER_PLUGIN: Final = "io.containerd.image-verifier.v1.bindir"
+#: Our own; containerd keeps tables of plugins that it doesn't know.
+REGISTRY_PLUGIN: Final = "io.imagestore.registry.v1"
 #: Version 2's one CRI plugin; from version 3 on it has only the streaming server's keys.
 CRI_PLUGIN: Final = "io.containerd.grpc.v1.cri"
 RUNHCS_TYPE: Final = "io.containerd.runhcs.v1"
@@ -132,6 +134,16 @@ VERIFIER_SECTION: Final = {
     "bin_dir": _TEXT,
     "max_verifiers": _INTEGER,
     "per_verifier_timeout": _TEXT,
+}
+
+REGISTRY_PLUGIN_SECTION: Final = {
+    "mirror_credentials": _TABLE,
+    "foreign_layer_hosts": _TEXTS,
+    "trusted_realms": _TABLE,
+    "realm_trust": _TEXT,
+    "bytes_per_second": _INTEGER,
+    "parallel_ranges": _INTEGER,
+    "connections_per_host": _INTEGER,
 }
 
 REGISTRY_SECTION: Final = {

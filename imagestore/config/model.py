@@ -34,6 +34,29 @@ class VerifierSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """What the operator allows and limits about registries; the plugin table ``io.imagestore.registry.v1``.
+
+    Attributes:
+        mirror_credentials: host of a mirror to the registry whose credentials it is shown; nobody else is shown any.
+        foreign_layer_hosts: hosts that a layer's own addresses may lead to.
+        trusted_realms: pairs (registry host, token service host) that belong together.
+        is_realm_strict: credentials don't go to token services outside the registry's domain.
+        bytes_per_second: of blobs, for one pull; None for no limit.
+        parallel_ranges: parts of one large blob that are fetched at a time; None for the default.
+        connections_per_host: transfers of blobs at one host at a time; None for the default.
+    """
+
+    mirror_credentials: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    foreign_layer_hosts: frozenset[str] = frozenset()
+    trusted_realms: frozenset[tuple[str, str]] = frozenset()
+    is_realm_strict: bool = False
+    bytes_per_second: int | None = None
+    parallel_ranges: int | None = None
+    connections_per_host: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What the images section says beside platforms.
 
@@ -43,6 +66,7 @@ class Settings:
         registry_config_path: folders with ``hosts.toml`` files, separated by colons; empty when not set.
         max_concurrent_downloads: layers fetched at once for one image; None when not set.
         image_verifier: programs that are asked before an image is fetched; None when not configured.
+        registry: what is allowed and limited about registries.
     """
 
     snapshotter: str = ""
@@ -50,6 +74,7 @@ class Settings:
     registry_config_path: str = ""
     max_concurrent_downloads: int | None = None
     image_verifier: VerifierSettings | None = None
+    registry: RegistrySettings = field(default_factory=RegistrySettings)
 
 
 @dataclass(frozen=True, slots=True)

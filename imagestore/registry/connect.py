@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from imagestore.config.registry_hosts import reader_for
 from imagestore.observe import ignore
+from imagestore.registry import settings
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.breaker import Breaker
 from imagestore.registry.client import RegistryClient
@@ -47,11 +48,12 @@ def connect(
     """A registry client; close it.
 
     Args:
-        config: says where hosts are configured; without it every registry is asked itself.
+        config: says where hosts are configured, and what is allowed and limited; without it every registry is asked
+            itself, and the defaults hold.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         endpoints: which hosts serve a reference, instead of the configuration.
-        policy: limits of retries, waits and waste.
-        auth_policy: what the operator allows in authentication.
+        policy: limits of retries, waits and waste, instead of the configuration's.
+        auth_policy: what the operator allows in authentication, instead of the configuration's.
         observer: told about waits and changes of host.
         state_folder: where dead mirrors are remembered across processes; without it, in this client only.
         transport: answers instead of the network (replay, tests).
@@ -66,6 +68,9 @@ def connect(
     sender = HttpxSender(transport=transport, unix_socket=unix_socket)
     if endpoints is None:
         endpoints = ConfiguredEndpoints(reader_for(config)) if config is not None else DirectEndpoints()
+    if config is not None:
+        policy = policy or settings.transfer_policy(config.settings.registry)
+        auth_policy = auth_policy or settings.auth_policy(config.settings.registry)
     lines = EndpointLines(sender, credentials or CredentialResolver.standard(), auth_policy)
     return RegistryClient(
         lines=lines,
