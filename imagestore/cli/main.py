@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "logout": ("imagestore.cli.auth", "logout", "Forget the credentials of a registry."),
     "auth": ("imagestore.cli.auth", "auth", "Show how registries are authenticated to."),
     "hosts": ("imagestore.cli.hosts", "hosts", "Show which hosts would be asked for an image, in which order."),
+    "referrers": ("imagestore.cli.referrers", "referrers", "List what refers to an image: signatures, attestations."),
     "tape": ("imagestore.cli.tape", "tape", "Check, show and serve recorded registries."),
     "record": ("imagestore.cli.record", "record", "Run a command and record what it asks of registries."),
     "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="What to show on standard error; auto draws bars on a terminal and prints lines elsewhere.",
 )
+@limit_rate_option
 @access_options
 @output_option
 @pass_app
@@ -53,6 +54,7 @@ def pull(
     deadline: float | None,
     dry_run: bool,
     progress: str,
+    limit_rate: int | None,
     creds_stdin: bool,
     anonymous: bool,
     output: str,
@@ -62,7 +64,6 @@ def pull(
     Of a multi-platform image only the manifest that the handler's sandbox can run is fetched. Content that another
     handler's image has already is not fetched again.
     """
-    from imagestore.cancel import CancelToken
     from imagestore.cli import progress as shown
 
     if handlers and platform is not None:
@@ -76,12 +77,12 @@ def pull(
     if creds_stdin and len(hosts) > 1:
         raise click.UsageError(f"--creds-stdin is for one registry, but the references name {', '.join(sorted(hosts))}")
     app.credentials = access.lookup(hosts.pop(), creds_stdin=creds_stdin, anonymous=anonymous)
-    token = CancelToken(deadline)
-    if dry_run:
-        _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
-        return
+    app.bytes_per_second = limit_rate
     pulled = []
-    with cancelled_by_signals(token), shown.observer(progress) as observer:
+    with cancelled_by_signals(deadline_seconds=deadline) as token, shown.observer(progress) as observer:
+        if dry_run:
+            _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
+            return
         for reference, handler in work:
             image = app.store.pull(
                 reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token

@@ -1,7 +1,7 @@
 """The plugin table ``io.imagestore.registry.v1``: what the operator allows and limits about registries.
 
 None of these has a place in containerd's format, and all of them widen trust or bound work, so each is off or at its
-default unless it is written down. What can't be read is an error: a typing slip must not quietly close (or open) a door.
+default unless it is written down. What can't be read is an error: a slip must not quietly open (or close) a door.
 """
 
 from __future__ import annotations
