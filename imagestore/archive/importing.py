@@ -213,7 +213,11 @@ class ImportWork:
             selection = select(whole, decider.wanted.matcher, documents, wanted=decider.wanted_text)
             if selection.chosen is None:
                 raise NoMatchingManifestError(
-                    str(reference), decider.wanted_text, selection.offered, explanation=selection, hint=selection.hint
+                    str(reference),
+                    decider.wanted_text,
+                    selection.offered,
+                    explanation=selection,
+                    hint=decider.wanted.advise(selection),
                 )
             entry = image.entries[selection.chosen.position[0]]
         # As a registry would answer: what index.json says of an entry is not part of the image.

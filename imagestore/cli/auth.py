@@ -36,8 +36,9 @@ _auth_file_option = click.option(
 def login(app: App, host: str, username: str | None, password_stdin: bool, no_check: bool, auth_file: str) -> None:
     """Check credentials at a registry and keep them.
 
-    HOST is docker.io by default; its hosts.toml says how it is reached, as in a pull. The password is never an argument, where every user of the machine could read it.
-    With a credential helper configured for the host, the helper keeps it.
+    HOST is docker.io by default; its hosts.toml says how it is reached, as in a pull. The password is never an
+    argument, where every user of the machine could read it. With a credential helper configured for the host, the
+    helper keeps it.
     """
     from imagestore.cancel import CancelToken
     from imagestore.registry.credentials import login as logins

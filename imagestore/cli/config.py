@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
+from datetime import date, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ def _host_option(function: Callable[..., Any]) -> Callable[..., Any]:
     option = click.option(
         "--host",
         "host_text",
-        metavar="SPEC",
+        metavar="P",
         help="The node it is for, as a platform: linux/arm64, 'windows(10.0.20348)/amd64'. Default: this machine.",
     )
     return option(function)
@@ -58,21 +60,47 @@ def check(app: App, file: Path | None, host_text: str | None, output: str) -> Ex
 
 @config.command()
 @_host_option
-def default(host_text: str | None) -> None:
-    """Print a complete, commented configuration to start from."""
+@output_option
+def default(host_text: str | None, output: str) -> None:
+    """Print a complete, commented configuration to start from; as JSON its keys alone."""
+    import tomllib
+
     from imagestore.config import default_text
 
-    click.echo(default_text(_host(host_text)), nl=False)
+    text = default_text(_host(host_text))
+    if output == "json":
+        render.dump_json(_plain(tomllib.loads(text)))
+    else:
+        click.echo(text, nl=False)
 
 
 @config.command()
 @_FILE
+@_host_option
+@output_option
 @pass_app
-def dump(app: App, file: Path | None) -> None:
+def dump(app: App, file: Path | None, host_text: str | None, output: str) -> None:
     """Print the configuration in effect: imports merged, older versions migrated, registry secrets redacted."""
-    from imagestore.config import dumps, load
+    from imagestore.config import dumps, effective, load
 
-    click.echo(dumps(app.config if file is None else load(file)), nl=False)
+    if host_text is not None:
+        app.host = _host(host_text)
+    loaded = app.config if file is None else load(file, host=app.host)
+    if output == "json":
+        render.dump_json(_plain(effective(loaded)))
+    else:
+        click.echo(dumps(loaded), nl=False)
+
+
+def _plain(value: Any) -> Any:
+    """What TOML can say and JSON can't, as text: dates, times, and numbers that are none."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _host(text: str | None) -> Platform:
@@ -127,13 +155,13 @@ def _as_json(report: Report) -> dict[str, Any]:
 
     handlers = [
         {
-            "name": resolved.handler.name,
-            "runtime_type": resolved.handler.runtime_type,
+            "runtimeHandler": resolved.handler.name,
+            "runtimeType": resolved.handler.runtime_type,
             "isolation": None if resolved.handler.isolation is None else resolved.handler.isolation.value,
             "snapshotter": resolved.handler.snapshotter,
-            "platform": platforms.format_all(resolved.platform),
+            "wantedPlatform": platforms.format_all(resolved.platform),
             "source": resolved.source.value,
-            "is_declared": resolved.is_declared,
+            "declared": resolved.is_declared,
             "origin": dict(resolved.origin),
         }
         for resolved in report.handlers
@@ -142,7 +170,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         "host": platforms.format_all(report.host),
         "files": [] if report.config is None else list(report.config.files),
         "version": None if report.config is None else report.config.version,
-        "default_handler": None if report.config is None else report.config.default_handler,
+        "defaultRuntimeHandler": None if report.config is None else report.config.default_handler,
         "handlers": handlers,
         "findings": [_finding_as_json(finding) for finding in report.findings],
     }

@@ -146,8 +146,11 @@ def _print_reasons(name: str, selection: Selection, wanted: HandlerPlatform) -> 
             refused.setdefault(verdict.reason, []).append(_number(verdict.position))
     for reason, numbers in refused.items():
         print(f"  not {', '.join(numbers)}: {render.printable(reason)}")
-    if selection.hint:
-        print(f"  hint: {render.printable(selection.hint)}")
+    for remark in wanted.remarks(selection):
+        print(f"  note: {render.printable(remark)}")
+    hint = wanted.advise(selection)
+    if hint:
+        print(f"  hint: {render.printable(hint)}")
 
 
 def _origin(wanted: HandlerPlatform) -> str:
@@ -187,7 +190,8 @@ def _as_json(title: str, selections: Mapping[str, Selection], wanted: Mapping[st
                 "chosen": None if selection.chosen is None else _verdict_json(selection.chosen),
                 "runnerUp": None if selection.runner_up is None else _verdict_json(selection.runner_up),
                 "entries": [_verdict_json(verdict) for verdict in selection.verdicts],
-                "hint": selection.hint,
+                "remarks": list(wanted[name].remarks(selection)),
+                "hint": wanted[name].advise(selection),
             }
             for name, selection in selections.items()
         ],

@@ -9,6 +9,7 @@ import click
 from imagestore.cli import access, describe, render
 from imagestore.cli.access import access_options
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.cli.rate import limit_rate_option
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:

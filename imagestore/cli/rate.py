@@ -17,17 +17,13 @@ _RATE: Final = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,3}))? ?([kmgt]?i?b?)(?:/s
 _POWERS: Final = "kmgt"
 
 
-class Rate(click.ParamType):
-    """Bytes per second: a number, or one with a unit (``10MiB``, ``10MiB/s``, ``1.5MB``)."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read the text of the option."""
-        rate = value if isinstance(value, int) else parse_rate(str(value))
-        if rate is None or rate < 1:
-            self.fail(f"{value!r}: expected bytes per second above zero, for example 10MiB or 10MiB/s", param, ctx)
-        return rate
+def _read(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    rate = parse_rate(value)
+    if not rate:
+        raise click.BadParameter(f"{value!r}: expected bytes per second above zero, for example 10MiB or 10MiB/s")
+    return rate
 
 
 def parse_rate(text: str) -> int | None:
@@ -51,7 +47,7 @@ def limit_rate_option(function: F) -> F:
     """``--limit-rate``; arrives as ``limit_rate``."""
     option = click.option(
         "--limit-rate",
-        type=Rate(),
+        callback=_read,
         metavar="RATE",
         help="Receive no more than this for the pull altogether, for example 10MiB/s.",
     )

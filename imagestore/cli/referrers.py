@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def referrers(app: App, reference: str, artifact_type: str, creds_stdin: bool, anonymous: bool, output: str) -> None:
     """List what refers to REFERENCE in its registry: signatures, bills of materials, attestations.
 
-    The documents are listed, not fetched, and nothing says that they are genuine. Registries without a referrers API are
+    The documents are listed, not fetched, and nothing says that they are genuine. A registry without a referrers API is
     asked for the tag that stands for it. Documents may refer to an index or to one of its manifests: name the one that
     is meant by its digest.
     """

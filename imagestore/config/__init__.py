@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from imagestore.config.check import Report, check, check_config
 from imagestore.config.defaults import default_text
-from imagestore.config.dump import dumps
+from imagestore.config.dump import dumps, effective
 from imagestore.config.findings import Finding, Location, Severity
 from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
 from imagestore.config.load import default, load, loads
@@ -33,6 +33,7 @@ __all__ = [
     "default",
     "default_text",
     "dumps",
+    "effective",
     "load",
     "loads",
 ]

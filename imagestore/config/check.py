@@ -52,6 +52,9 @@ def check(path: str | os.PathLike[str], *, host: Platform | None = None) -> Repo
     Args:
         path: of the main file.
         host: the node to check for; this machine by default.
+
+    Raises:
+        InvalidPlatformError: ``host`` is Windows with a version that can't be read.
     """
     host = host or host_module.detect()
     name = os.fspath(path)
@@ -64,7 +67,11 @@ def check(path: str | os.PathLike[str], *, host: Platform | None = None) -> Repo
 
 
 def check_config(config: Config) -> Report:
-    """Check a configuration that is loaded already."""
+    """Check a configuration that is loaded already.
+
+    Raises:
+        InvalidPlatformError: its host is Windows with a version that can't be read.
+    """
     return _report(config.host, config, config.findings)
 
 

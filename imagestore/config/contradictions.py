@@ -8,22 +8,37 @@ it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
 from imagestore.config.declared import complete, parse_text
-from imagestore.config.findings import Finding, Severity, dotted
+from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.handlers import Isolation
-from imagestore.config.known import RUNC_TYPE, RUNHCS_TYPE
+from imagestore.config.known import RUNC_TYPE, RUNHCS_TYPE, WASM_SYSTEMS
+from imagestore.config.mends import assignment, place
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import windows, windows_releases
+from imagestore.platforms.normalize import normalize_architecture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.config.findings import Location
     from imagestore.config.handlers import RuntimeHandler
     from imagestore.platforms.spec import Platform
+    from imagestore.platforms.windows import WindowsVersion
+
+#: Variants that Go's toolchain and images use, in normal form, by architecture; others have none.
+_VARIANTS: Final = {
+    "amd64": re.compile(r"v[1-4]"),
+    "arm64": re.compile(r"v[89](\.[0-9])?"),
+    "arm": re.compile(r"v[5-8]"),
+    "386": re.compile(r"sse2|softfloat"),
+    "ppc64": re.compile(r"power[0-9]+"),
+    "ppc64le": re.compile(r"power[0-9]+"),
+    "riscv64": re.compile(r"rva[0-9]+u64"),
+}
 
 
 def contradictions(handler: RuntimeHandler, platform: Platform, *, host: Platform, is_host: bool) -> Iterator[Finding]:
@@ -36,6 +51,11 @@ def contradictions(handler: RuntimeHandler, platform: Platform, *, host: Platfor
         is_host: no platform is declared; ``platform`` is the host's.
     """
     yield from _two_tables(handler, host)
+    yield from _borrowed_variant(handler, host)
+    if platform.architecture == "wasm":
+        yield from _wasm(handler, platform)
+        return
+    yield from _fits_nothing(handler, platform, host)
     yield from _sandbox_platform(handler, platform, host)
     if not is_host:
         yield from _windows_version(handler, platform)
@@ -44,25 +64,11 @@ def contradictions(handler: RuntimeHandler, platform: Platform, *, host: Platfor
         yield misplaced
     elif handler.runtime_type == RUNHCS_TYPE:
         yield from _runhcs(handler, platform, host, is_host=is_host)
-    elif handler.runtime_type == RUNC_TYPE and platform.os != host.os:
+    elif handler.runtime_type == RUNC_TYPE and platform.os != platforms.normalize(host).os:
         text = f"{platforms.format_all(platform)} can't run under runc, which shares the {host.os} kernel of the host"
         yield _finding(
             handler, "os", text, "declare a platform of the host's operating system, or use a sandboxed runtime"
         )
-
-
-def place(handler: RuntimeHandler, member: str) -> tuple[Location, str]:
-    """Location and key of what declares a member of the platform; the handler itself when nothing does."""
-    path = ["runtimes", handler.name]
-    guest = handler.guest_platform
-    if guest is not None:
-        names = {"os": "OS", "architecture": "Architecture", "os_version": "OSVersion"}
-        location = guest.locations.get(member)
-        path.append("guest_platform")
-        return (guest.location, dotted(path)) if location is None else (location, dotted([*path, names[member]]))
-    if handler.runtime_platform is not None:
-        return handler.runtime_platform.location, dotted(["runtime_platforms", handler.name, "platform"])
-    return handler.location, dotted(path)
 
 
 def _finding(
@@ -84,6 +90,49 @@ def _two_tables(handler: RuntimeHandler, host: Platform) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, text.location, key, said, "keep one of the two")
 
 
+def _borrowed_variant(handler: RuntimeHandler, host: Platform) -> Iterator[Finding]:
+    """A variant without an architecture joins the host's, which may have no such variant."""
+    guest = handler.guest_platform
+    if guest is None or not guest.variant or guest.architecture:
+        return
+    architecture = platforms.normalize(host).architecture
+    if _is_variant(architecture, guest.variant):
+        return
+    meant = next((name for name in _VARIANTS if _is_variant(name, guest.variant)), "")
+    text = f"{show(guest.variant)} is no variant of {architecture}, the architecture that the host gives"
+    mend = f'add Architecture = "{meant}"' if meant else "remove Variant, or add its Architecture"
+    yield _finding(handler, "variant", text, mend)
+
+
+def _is_variant(architecture: str, variant: str) -> bool:
+    pattern = _VARIANTS.get(architecture)
+    # The lowest level of amd64 and v8 of arm64 are no variant in normal form.
+    normal = normalize_architecture(architecture, variant)[1]
+    return pattern is not None and (not normal or pattern.fullmatch(normal) is not None)
+
+
+def _wasm(handler: RuntimeHandler, platform: Platform) -> Iterator[Finding]:
+    if platform.os not in WASM_SYSTEMS:
+        text = f"wasm images have the operating system wasi (or js), not {platform.os}"
+        wanted = replace(platform, os="wasi", os_version="")
+        yield _finding(handler, "architecture", text, f"write {assignment(handler, platform, wanted)}")
+
+
+def _fits_nothing(handler: RuntimeHandler, platform: Platform, host: Platform) -> Iterator[Finding]:
+    found = platforms.default_for(platform, host=host).explain(platform)
+    is_unknown = "unknown" in (platform.os, platform.architecture)
+    if found.matched and not is_unknown:
+        return
+    why = "images of unknown platforms are never chosen" if is_unknown else found.reason
+    text = f"no image is ever chosen for {platforms.format_all(platform)}: {why}"
+    mend = "declare a platform that can run"
+    if not is_unknown:
+        mend = f"write {assignment(handler, platform, replace(platform, variant=''))}"
+        if handler.guest_platform is not None:
+            mend = "remove Variant, or write one up to v8.9 or v9.7"
+    yield _finding(handler, "variant", text, mend)
+
+
 def _sandbox_platform(handler: RuntimeHandler, platform: Platform, host: Platform) -> Iterator[Finding]:
     option = handler.sandbox_platform
     if option is None:
@@ -97,17 +146,21 @@ def _sandbox_platform(handler: RuntimeHandler, platform: Platform, host: Platfor
     wanted = platforms.normalize(platform, host=host)
     if (sandbox.os, sandbox.architecture) != (wanted.os, wanted.architecture):
         text = f"the sandbox runs {option.text}, but images are chosen for {platforms.format_all(platform)}"
-        yield Finding(Severity.WARNING, option.location, key, text, "make guest_platform and SandboxPlatform agree")
+        mend = f'write SandboxPlatform = "{wanted.os}/{wanted.architecture}", or change the platform of its images'
+        yield Finding(Severity.WARNING, option.location, key, text, mend)
 
 
 def _windows_version(handler: RuntimeHandler, platform: Platform) -> Iterator[Finding]:
     if platform.os == "windows" and not platform.os_version:
         text = "a Windows platform without a version takes images of every build, also those that can't run"
-        mend = 'set the build, for example OSVersion = "10.0.17763"'
-        yield _finding(handler, "os_version", text, mend)
+        written = assignment(handler, platform, replace(platform, os_version="10.0.17763"))
+        yield _finding(handler, "os_version", text, f"set the build, for example {written}")
     elif platform.os != "windows" and platform.os_version:
         text = f"a version has no effect on {platform.os} images"
-        yield _finding(handler, "os_version", text, "remove it", Severity.NOTE)
+        mend = "remove it"
+        if handler.guest_platform is None:
+            mend = f"write {assignment(handler, platform, replace(platform, os_version=''))}"
+        yield _finding(handler, "os_version", text, mend, Severity.NOTE)
 
 
 def _wrong_node(handler: RuntimeHandler, host: Platform) -> Finding | None:
@@ -128,29 +181,39 @@ def _runhcs(handler: RuntimeHandler, platform: Platform, host: Platform, *, is_h
             mend = "add guest_platform with the OSVersion of the guest to choose an older build"
             yield _finding(handler, "", text, mend, Severity.NOTE)
         return
-    if platform.architecture != platforms.normalize(host, host=host).architecture:
-        text = f"the host's processor is {host.architecture} and doesn't run {platform.architecture} sandboxes"
-        yield _finding(handler, "architecture", text, f"use {host.architecture}")
+    own = platforms.normalize(host, host=host)
+    if platform.architecture != own.architecture:
+        text = f"the host's processor is {own.architecture} and doesn't run {platform.architecture} sandboxes"
+        wanted = replace(platform, architecture=own.architecture, variant="")
+        yield _finding(handler, "architecture", text, f"write {assignment(handler, platform, wanted)}")
     if platform.os != "windows":
         if not is_hypervisor and handler.sandbox_platform is None:
             text = f"{platform.os} images need a virtual machine, but the handler has process isolation"
             yield _finding(handler, "os", text, 'set options.SandboxPlatform = "linux/amd64"')
         return
-    yield from _windows_builds(handler, platform, host, is_hypervisor=is_hypervisor)
+    theirs, ours = windows.parse_version(platform.os_version), windows.parse_version(host.os_version)
+    if theirs is not None and ours is not None:
+        yield from _windows_builds(handler, platform, ours, theirs)
 
 
 def _windows_builds(
-    handler: RuntimeHandler, platform: Platform, host: Platform, *, is_hypervisor: bool
+    handler: RuntimeHandler, platform: Platform, ours: WindowsVersion, theirs: WindowsVersion
 ) -> Iterator[Finding]:
-    guest_version, host_version = windows.parse_version(platform.os_version), windows.parse_version(host.os_version)
-    if guest_version is None or host_version is None:
-        return
-    ours, theirs = host_version.build, guest_version.build
-    guest_name, host_name = windows_releases.describe(theirs), windows_releases.describe(ours)
-    if not windows.hyperv_compatible(ours, theirs):
+    is_hypervisor = handler.isolation is Isolation.HYPERVISOR
+    runs = windows.hyperv_compatible if is_hypervisor else windows.process_compatible
+    # What this isolation runs here: the declared build if it does, else the host's own.
+    build = theirs.build if runs(ours.build, theirs.build) else ours.build
+    version = f"{ours.major}.{ours.minor}.{build}"
+    mend = f"write {assignment(handler, platform, replace(platform, os_version=version))}"
+    guest_name, host_name = windows_releases.describe(theirs.build), windows_releases.describe(ours.build)
+    if (theirs.major, theirs.minor) != (ours.major, ours.minor):
+        text = f"guest version {theirs.major}.{theirs.minor} differs from the host's {ours.major}.{ours.minor}"
+        yield _finding(handler, "os_version", f"{text}; no isolation runs it", mend)
+    elif not windows.hyperv_compatible(ours.build, theirs.build):
         text = f"guest build {guest_name} is newer than the host's {host_name}; no isolation runs it"
-        yield _finding(handler, "os_version", text, f"set a build up to {ours}")
-    elif not is_hypervisor and not windows.process_compatible(ours, theirs):
+        mend += f" (or an older build: under Hyper-V isolation any up to {ours.build} runs)" if is_hypervisor else ""
+        yield _finding(handler, "os_version", text, mend)
+    elif not is_hypervisor and not windows.process_compatible(ours.build, theirs.build):
         text = f"guest build {guest_name} doesn't run on the host's {host_name} under process isolation"
         mend = "set options.SandboxIsolation = 1 (hypervisor), or remove the declared platform"
         yield _finding(handler, "os_version", text, mend)

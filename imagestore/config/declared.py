@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
@@ -12,6 +13,15 @@ if TYPE_CHECKING:
 
 #: Where each member of a platform that is set came from, in words for people.
 Origin = dict[str, str]
+
+
+class PlatformSource(enum.Enum):
+    """What decided a handler's platform."""
+
+    EXPLICIT = "explicit"
+    GUEST_PLATFORM = "guest_platform"
+    RUNTIME_PLATFORMS = "runtime_platforms"
+    HOST = "host"
 
 
 def complete(guest: GuestPlatform, *, host: Platform) -> tuple[Platform, Origin]:

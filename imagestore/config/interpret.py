@@ -27,6 +27,7 @@ from imagestore.config.known import (
     TOP_LEVEL,
     VERIFIER_PLUGIN,
     VERIFIER_SECTION,
+    WASM_SYSTEMS,
     normal_member,
     options_of,
 )
@@ -42,6 +43,7 @@ from imagestore.platforms.normalize import (
     normalize_architecture,
     normalize_os,
 )
+from imagestore.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from imagestore.platforms.spec import Platform
 
 MAX_FEATURES: Final = 16
+_MAX_NAME_CHARACTERS: Final = 253
 _MAX_MEMBER_CHARACTERS: Final = 64
 #: What a specifier takes in each place, so that every platform has a text form that reads back.
 _MEMBER_FORMS: Final = {
@@ -128,8 +131,7 @@ class Reading:
         return found
 
     def _handler(self, name: str, section: Section) -> RuntimeHandler:
-        if not name:
-            section.report(Severity.WARNING, "", "no request can name a handler without a name", "give it a name")
+        _check_handler_name(name, section)
         runtime_type = section.text("runtime_type")
         options = section.section("options", options_of(runtime_type))
         image_side = self._image_side.get(name)
@@ -197,6 +199,15 @@ class Reading:
             build = windows_releases.build_of_tag(version)
             mend = error.hint if build is None else f"{version} is build 10.0.{build}: write that"
             section.report(Severity.ERROR, name, str(error), mend)
+
+
+def _check_handler_name(name: str, section: Section) -> None:
+    """CRI requests carry it, records are kept under it, and an empty one stands for the default handler."""
+    if not name:
+        section.report(Severity.ERROR, "", "no request can name a handler without a name", "give it a name")
+    elif len(name) > _MAX_NAME_CHARACTERS or printable(name) != name:
+        text = f"expected a name of up to {_MAX_NAME_CHARACTERS} characters without control characters"
+        section.report(Severity.ERROR, "", text, "rename the handler")
 
 
 def _verifier(section: Section) -> VerifierSettings:
@@ -284,7 +295,7 @@ def _check_names(section: Section, members: Mapping[str, str]) -> None:
     """Warn about an operating system or architecture that no image can have: usually a slip."""
     architecture = normalize_architecture(members["Architecture"], members["Variant"])[0]
     for name, value, known in (
-        ("OS", members["OS"].lower(), KNOWN_OPERATING_SYSTEMS | {"macos"}),
+        ("OS", members["OS"].lower(), KNOWN_OPERATING_SYSTEMS | {"macos", *WASM_SYSTEMS}),
         ("Architecture", architecture, KNOWN_ARCHITECTURES),
     ):
         if members[name] and value not in known:

@@ -21,6 +21,10 @@ RUNHCS_TYPE: Final = "io.containerd.runhcs.v1"
 RUNC_TYPE: Final = "io.containerd.runc.v2"
 
 
+#: Operating systems that wasm images state.
+WASM_SYSTEMS: Final = frozenset({"wasi", "wasip1", "wasip2", "js"})
+
+
 class Kind(enum.Enum):
     """What a key's value has to be."""
 
@@ -53,6 +57,36 @@ TOP_LEVEL: Final = {
     "ttrpc": _TABLE,
     "metrics": _TABLE,
 }
+
+#: The daemon's own sections, for the spelling of their keys.
+DAEMON_SECTIONS: Final = {
+    "cgroup": ("path",),
+    "debug": ("address", "uid", "gid", "level", "format"),
+    "grpc": (
+        *("address", "uid", "gid", "max_recv_message_size", "max_send_message_size"),
+        *("tcp_address", "tcp_tls_ca", "tcp_tls_cert", "tcp_tls_key", "tcp_tls_common_name"),
+    ),
+    "ttrpc": ("address", "uid", "gid"),
+    "metrics": ("address", "grpc_histogram"),
+}
+
+#: What stays in version 2's CRI plugin: the streaming server's keys.
+SERVER_KEYS: Final = frozenset(
+    {
+        "disable_tcp_service",
+        "stream_server_address",
+        "stream_server_port",
+        "stream_idle_timeout",
+        "enable_tls_streaming",
+        "x509_key_pair_streaming",
+    }
+)
+#: What versions 1 and 2 have under ``containerd`` and version 3 in the images section.
+IMAGES_KEYS_OF_CONTAINERD: Final = frozenset({"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"})
+CNI_KEYS: Final = (
+    *("bin_dir", "bin_dirs", "conf_dir", "conf_template", "ip_pref", "max_conf_num", "setup_serially"),
+    "use_internal_loopback",
+)
 
 RUNTIME_SECTION: Final = {
     "containerd": _TABLE,

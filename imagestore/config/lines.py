@@ -3,7 +3,7 @@
 A lax scanner over the TOML 1.0 grammar (toml.io, sections Keys, Table, Inline Table): it accepts everything legal and
 some things that aren't, and stops at the first character it can't place, so that the strict parser, which runs after
 it, always has the last word. Running first, it also keeps hostile nesting away from that parser: key paths and
-brackets deeper than MAX_DEPTH are refused here, where refusing costs nothing.
+brackets deeper than MAX_DEPTH are refused here, where refusing costs nothing. So are integers of thousands of digits.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import bisect
 import re
 from typing import Final
 
-from imagestore.config.findings import Location, refusal
+from imagestore.config.findings import Location, dotted, refusal
 
 #: Deepest key path, and deepest nesting of brackets in a value. containerd's own files need eight.
 MAX_DEPTH: Final = 32
+#: Longest decimal integer handed to the parser. Twenty are too many for 64 bits, and Python complains about some
+#: hundreds in its own words.
+MAX_DIGITS: Final = 100
 
 _BLANK: Final = re.compile(r"[ \t]*+")
 _BLANK_LINES: Final = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
@@ -25,6 +28,7 @@ _STRING: Final = re.compile(
     r'"(?:[^"\\\n]++|\\.)*+"|' + r"'[^'\n]*+'",
     re.DOTALL,
 )
+_INTEGER: Final = re.compile(r"[+-]?([0-9][0-9_]*+)")
 _BARE_VALUE: Final = re.compile(r"[^,\[\]{}#\n\"']++")
 
 Path = tuple[str, ...]
@@ -38,7 +42,7 @@ class KeyLines:
         file: its name, for refusals.
 
     Raises:
-        RefusalError: a key path or a value is nested deeper than MAX_DEPTH.
+        RefusalError: a key path or a value is nested deeper than MAX_DEPTH, or an integer longer than MAX_DIGITS.
 
     >>> lines = KeyLines('[a."b.c"]\\nd = {e = 1}\\n', "test")
     >>> lines.find(("a", "b.c", "d", "e")), lines.find(("a", "b.c")), lines.find(("z",))
@@ -118,6 +122,11 @@ class KeyLines:
         match = (_STRING if first in {'"', "'"} else _BARE_VALUE).match(self._text, position)
         if match is None:
             raise _LostError
+        digits = _INTEGER.fullmatch(match.group().strip())
+        count = 0 if digits is None else len(digits[1].replace("_", ""))
+        if count > MAX_DIGITS:
+            text = f"expected an integer of 64 bits, got one of {count} digits"
+            raise refusal(Location(self._file, self.line_at(position)), dotted(path), text)
         return match.end()
 
     def _items(self, position: int, close: str, path: Path, depth: int) -> int:

@@ -14,6 +14,7 @@ The first rule surprises people, so a zero that was dropped is reported.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.findings import Finding, Severity, dotted, show
@@ -48,9 +49,9 @@ def merge(base: Table, over: Table, findings: list[Finding]) -> Table:
         elif name in _JOINED_LISTS:
             merged[name] = _joined(before, entry)
         elif name in _REPLACED_ENTRIES:
-            merged[name] = _deep(before, entry, depth=1)
+            merged[name] = deep(before, entry, (name,), findings, depth=1)
         else:
-            merged[name] = _deep(before, entry)
+            merged[name] = deep(before, entry, (name,), findings)
     return merged
 
 
@@ -82,13 +83,31 @@ def _joined(before: Entry, entry: Entry) -> Entry:
     return Entry([*before.value, *(item for item in entry.value if item not in before.value)], before.location)
 
 
-def _deep(before: Entry, entry: Entry, *, depth: int | None = None) -> Entry:
-    """Merge tables key by key, to a depth or to the leaves; anything else is replaced."""
+def deep(before: Entry, entry: Entry, path: Path, findings: list[Finding], *, depth: int | None = None) -> Entry:
+    """Merge tables key by key, to a depth or to the leaves; anything else is replaced.
+
+    Args:
+        before: read before.
+        entry: what is laid over it.
+        path: of both.
+        findings: gets a warning where a key replaces one in another spelling.
+        depth: how deep; None for all the way.
+    """
     if depth == 0 or not isinstance(before.value, dict) or not isinstance(entry.value, dict):
+        _warn_of_spelling(before, entry, path, findings)
         return entry
     merged = dict(before.value)
     for name, inner in entry.value.items():
         held = merged.get(name)
-        merged[name] = inner if held is None else _deep(held, inner, depth=None if depth is None else depth - 1)
+        lower = None if depth is None else depth - 1
+        merged[name] = inner if held is None else deep(held, inner, (*path, name), findings, depth=lower)
     # The table stays where it was opened first: that is where a person looks for it.
-    return Entry(merged, before.location)
+    return replace(before, value=merged)
+
+
+def _warn_of_spelling(before: Entry, entry: Entry, path: Path, findings: list[Finding]) -> None:
+    ours, theirs = entry.spelling or path[-1], before.spelling or path[-1]
+    if ours != theirs:
+        text = f"is spelled {theirs} at {before.location}; spelling doesn't tell keys apart, and this one is used"
+        key = dotted((*path[:-1], ours))
+        findings.append(Finding(Severity.WARNING, entry.location, key, text, f"spell it {path[-1]} in both places"))

@@ -16,7 +16,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.findings import Finding, Severity, dotted
-from imagestore.config.known import CRI_PLUGIN, IMAGES_PLUGIN, RUNTIME_PLUGIN
+from imagestore.config.known import (
+    CRI_PLUGIN,
+    IMAGES_KEYS_OF_CONTAINERD,
+    IMAGES_PLUGIN,
+    RUNTIME_PLUGIN,
+    SERVER_KEYS,
+)
 from imagestore.config.merge import merge
 from imagestore.config.tree import Entry, Table, child
 
@@ -39,16 +45,6 @@ _V1_NAMES: Final = {
         for name in ("aufs", "btrfs", "devmapper", "native", "overlayfs", "zfs", "windows", "windows-lcow")
     },
 }
-_SERVER_KEYS: Final = frozenset(
-    {
-        "disable_tcp_service",
-        "stream_server_address",
-        "stream_server_port",
-        "stream_idle_timeout",
-        "enable_tls_streaming",
-        "x509_key_pair_streaming",
-    }
-)
 _IMAGES_KEYS: Final = frozenset(
     {
         "registry",
@@ -58,9 +54,6 @@ _IMAGES_KEYS: Final = frozenset(
         "image_pull_with_sync_fs",
         "stats_collect_period",
     }
-)
-_IMAGES_KEYS_OF_CONTAINERD: Final = frozenset(
-    {"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"}
 )
 _OLD_HANDLERS: Final = {"default_runtime": "default", "untrusted_workload_runtime": "untrusted"}
 _SOCKET_KEYS: Final = {"address": "address", "uid": "uid", "gid": "gid"}
@@ -136,13 +129,13 @@ def _split_cri(table: Table, version: int, findings: list[Finding]) -> Table:
     if entry is None or not isinstance(entry.value, dict):
         return table
     old = entry.value
-    if version >= 3 and not old.keys() <= _SERVER_KEYS:
+    if version >= 3 and not old.keys() <= SERVER_KEYS:
         text = f"has keys of version 2 in a file of version {version}; containerd before 2.3 ignores them"
         mend = f"move them to {RUNTIME_PLUGIN} and {IMAGES_PLUGIN}"
         findings.append(Finding(Severity.WARNING, entry.location, dotted(["plugins", CRI_PLUGIN]), text, mend))
     runtime, images = _runtime_keys(old, findings), _image_keys(old)
     split = {name: value for name, value in plugins.items() if name != CRI_PLUGIN}
-    server = {name: value for name, value in old.items() if name in _SERVER_KEYS}
+    server = {name: value for name, value in old.items() if name in SERVER_KEYS}
     for name, moved in ((CRI_PLUGIN, server), (RUNTIME_PLUGIN, runtime), (IMAGES_PLUGIN, images)):
         if moved:
             split[name] = _under(moved, split.get(name), entry.location)
@@ -157,14 +150,14 @@ def _under(moved: Table, existing: Entry | None, location: Location) -> Entry:
 
 
 def _runtime_keys(old: Table, findings: list[Finding]) -> Table:
-    elsewhere = _SERVER_KEYS | _IMAGES_KEYS | {"sandbox_image"}
+    elsewhere = SERVER_KEYS | _IMAGES_KEYS | {"sandbox_image"}
     moved = {name: entry for name, entry in old.items() if name not in elsewhere}
     cni = moved.get("cni")
     if cni is not None and isinstance(cni.value, dict):
         moved["cni"] = Entry(_plural_bin_dir(cni.value), cni.location)
     containerd = moved.get("containerd")
     if containerd is not None and isinstance(containerd.value, dict):
-        kept = {name: entry for name, entry in containerd.value.items() if name not in _IMAGES_KEYS_OF_CONTAINERD}
+        kept = {name: entry for name, entry in containerd.value.items() if name not in IMAGES_KEYS_OF_CONTAINERD}
         moved["containerd"] = Entry(_handlers(kept, findings), containerd.location)
     return moved
 
@@ -213,7 +206,7 @@ def _sandboxer(handler: Table) -> Table:
 def _image_keys(old: Table) -> Table:
     moved = {name: entry for name, entry in old.items() if name in _IMAGES_KEYS}
     containerd = child(old, "containerd")
-    moved.update({name: entry for name, entry in containerd.items() if name in _IMAGES_KEYS_OF_CONTAINERD})
+    moved.update({name: entry for name, entry in containerd.items() if name in IMAGES_KEYS_OF_CONTAINERD})
     pause = old.get("sandbox_image")
     if pause is not None:
         moved["pinned_images"] = Entry({"sandbox": pause}, pause.location)

@@ -146,6 +146,6 @@ class Config:
 
         Raises:
             UnknownRuntimeHandlerError: no such handler.
-            InvalidPlatformError: ``explicit`` is a Windows platform whose version can't be read.
+            InvalidPlatformError: ``explicit`` or the host is a Windows platform whose version can't be read.
         """
         return runtimes.resolve(self.handler(name), host=host or self.host, explicit=explicit)

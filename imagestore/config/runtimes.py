@@ -9,14 +9,16 @@ platform the host's default matcher decides, under Hyper-V isolation too, as the
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
+from imagestore.config import advice
 from imagestore.config.contradictions import contradictions
+from imagestore.config.declared import PlatformSource as PlatformSource
 from imagestore.config.declared import complete, parse_text, same_origin
+from imagestore.config.handlers import Isolation
 from imagestore.platforms import windows
 
 if TYPE_CHECKING:
@@ -24,16 +26,9 @@ if TYPE_CHECKING:
 
     from imagestore.config.findings import Finding
     from imagestore.config.handlers import RuntimeHandler
+    from imagestore.documents.select import Selection
     from imagestore.platforms.spec import Platform
-
-
-class PlatformSource(enum.Enum):
-    """What decided a handler's platform."""
-
-    EXPLICIT = "explicit"
-    GUEST_PLATFORM = "guest_platform"
-    RUNTIME_PLATFORMS = "runtime_platforms"
-    HOST = "host"
+    from imagestore.platforms.windows import WindowsVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +60,31 @@ class HandlerPlatform:
         return self.source is not PlatformSource.HOST
 
     @property
+    def host_version(self) -> WindowsVersion | None:
+        """The node's Windows version; None when the node isn't Windows, or says none."""
+        is_windows = platforms.normalize(self.host).os == "windows"
+        return windows.parse_version(self.host.os_version) if is_windows else None
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """The findings as sentences."""
         return tuple(str(finding) for finding in self.findings)
+
+    def advise(self, selection: Selection) -> str:
+        """What to change so that this handler gets something from an image; empty when it does, or nothing is known.
+
+        Args:
+            selection: what the handler gets.
+        """
+        return advice.advise(self, selection)
+
+    def remarks(self, selection: Selection) -> tuple[str, ...]:
+        """What the handler could run beside what it gets, each with the setting that would choose it.
+
+        Args:
+            selection: what the handler gets.
+        """
+        return advice.remarks(self, selection)
 
 
 def resolve(handler: RuntimeHandler, *, host: Platform, explicit: Platform | None = None) -> HandlerPlatform:
@@ -79,9 +96,12 @@ def resolve(handler: RuntimeHandler, *, host: Platform, explicit: Platform | Non
         explicit: named in the call.
 
     Raises:
-        InvalidPlatformError: the platform is Windows with a version that can't be read, which would match every build.
-            A configured one was refused at load, unless only another ``host`` makes it a Windows platform.
+        InvalidPlatformError: the host, or the platform, is Windows with a version that can't be read: it would match
+            every build. A configured one was refused at load, unless only another ``host`` makes it a Windows
+            platform.
     """
+    normal_host = platforms.normalize(host)
+    _check_version(normal_host, "os version of the host")
     guest, text = handler.guest_platform, handler.runtime_platform
     if explicit is not None:
         source = PlatformSource.EXPLICIT
@@ -96,10 +116,21 @@ def resolve(handler: RuntimeHandler, *, host: Platform, explicit: Platform | Non
     else:
         source = PlatformSource.HOST
         platform, origin = host, same_origin(host, "host")
-    if source is not PlatformSource.HOST and platform.os == "windows" and platform.os_version:
-        windows.check_version(platform.os_version)
+    _check_version(platform, "os version")
     # What the call names is the caller's affair: only configured platforms can contradict the configuration.
     is_host = source is PlatformSource.HOST
     found = () if source is PlatformSource.EXPLICIT else contradictions(handler, platform, host=host, is_host=is_host)
-    matcher = platforms.default_for(platform)
+    matcher = platforms.default_for(platform, host=normal_host, is_guest=_is_guest(handler, source))
     return HandlerPlatform(handler, platform, host, source, matcher, MappingProxyType(origin), tuple(found))
+
+
+def _check_version(platform: Platform, what: str) -> None:
+    if platform.os == "windows" and platform.os_version:
+        windows.check_version(platform.os_version, what=what)
+
+
+def _is_guest(handler: RuntimeHandler, source: PlatformSource) -> bool:
+    """Whether the platform's kernel is a sandbox's own: under Hyper-V, or where another shim's platform is declared."""
+    if handler.isolation is None:
+        return source in (PlatformSource.GUEST_PLATFORM, PlatformSource.RUNTIME_PLATFORMS)
+    return handler.isolation is Isolation.HYPERVISOR

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, assert_never
 
 from imagestore.config.findings import Finding, Location, Severity, dotted, nearest, show
+from imagestore.config.fold import fold_names
 from imagestore.config.known import Kind
-from imagestore.config.tree import Entry, Table, fold_names
+from imagestore.config.tree import Entry, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

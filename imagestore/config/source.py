@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.findings import Location, dotted, refusal, show
-from imagestore.config.known import TOP_LEVEL
+from imagestore.config.fold import fold_file
 from imagestore.config.lines import KeyLines
-from imagestore.config.tree import Plain, Table, build, fold_names
+from imagestore.config.tree import Plain, Table, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ class SourceFile:
         version: of the format; 1 when the file doesn't say.
         is_versioned: whether the file says its version.
         imports: its ``imports``, unresolved.
-        table: its keys, without ``version`` and ``imports``.
+        table: its keys in their known spelling, without ``version``.
     """
 
     name: str
@@ -94,7 +94,7 @@ def parse(raw: bytes, name: str, findings: list[Finding]) -> SourceFile:
         return Location(name, lines.find(path))
 
     _check_numbers(document, (), locate)
-    table = fold_names(build(document, locate), TOP_LEVEL, (), findings)
+    table = fold_file(build(document, locate), findings)
     version, is_versioned = _take_version(table, name)
     return SourceFile(name, version, is_versioned, _take_imports(table), table)
 
@@ -115,7 +115,7 @@ def _parse_toml(text: str, name: str) -> dict[str, Plain]:
 
     try:
         document: dict[str, Plain] = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is an integer of 5000 digits
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         message = str(error)
         found = _POSITION.search(message)
         line = int(found[1]) if found is not None and found[1] else text.count("\n") + 1 if found else None

@@ -10,10 +10,10 @@ import datetime
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from imagestore.config.findings import Finding, Location, Severity, dotted
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
+
+    from imagestore.config.findings import Location
 
 Scalar: TypeAlias = "str | int | float | bool | datetime.datetime | datetime.date | datetime.time"
 #: A value without locations: what TOML can say.
@@ -30,10 +30,12 @@ class Entry:
     Attributes:
         value: scalar, list, or a table of entries.
         location: of the key, or of the table's header.
+        spelling: the key as written, where that differs from its known name; else empty.
     """
 
     value: Scalar | list[Plain] | Table
     location: Location
+    spelling: str = ""
 
 
 def build(document: Mapping[str, Plain], locate: Callable[[Path], Location], path: Path = ()) -> Table:
@@ -70,29 +72,3 @@ def child(table: Table, name: str) -> Table:
 def is_zero(value: Scalar | list[Plain] | Table) -> bool:
     """Whether Go would call it a zero value: false, 0, an empty text, list or table."""
     return not value and not isinstance(value, datetime.time)
-
-
-def fold_names(table: Table, known: Iterable[str], path: Path, findings: list[Finding]) -> Table:
-    """Rename keys that equal a known name but for case, as containerd's decoder reads them.
-
-    A key given in two spellings is reported: which of the two containerd takes isn't defined. The exact spelling wins
-    here, else the last one.
-
-    Args:
-        table: as read.
-        known: names in the spelling wanted.
-        path: of the table, for findings.
-        findings: gets a warning for each doubled key.
-    """
-    wanted = {name.lower(): name for name in known}
-    folded: Table = {}
-    for name, entry in table.items():
-        target = wanted.get(name.lower(), name)
-        if target in folded:
-            text = f"is set twice in different case, the other time at {folded[target].location}"
-            mend = f"keep one, spelled {target}"
-            findings.append(Finding(Severity.WARNING, entry.location, dotted((*path, name)), text, mend))
-            if name != target and target in table:
-                continue
-        folded[target] = entry
-    return folded

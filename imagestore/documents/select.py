@@ -37,7 +37,7 @@ from imagestore.documents.verdict import Selection as Selection
 from imagestore.documents.verdict import Verdict as Verdict
 from imagestore.errors import ContentNotFoundError, DocumentError
 from imagestore.media_types import Kind
-from imagestore.platforms import Explanation, format_all
+from imagestore.platforms import Explanation, Rule, format_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,6 +57,8 @@ MAX_CONFIGS: Final = 16
 MAX_INDEXES: Final = 64
 
 _UNKNOWN: Final = "unknown"
+#: Refusals for which version and features don't matter.
+_NAME_RULES: Final = frozenset([Rule.NOTHING_WANTED, Rule.OS, Rule.ARCHITECTURE, Rule.VARIANT, Rule.VARIANT_UNKNOWN])
 _Position = tuple[int, ...]
 _Key = tuple["Digest", str]
 
@@ -127,13 +129,14 @@ class _Item:
     Attributes:
         entry: the descriptor.
         kind: of the document it leads to.
-        alike: number of the first entry that is judged by the same platform, so that each is judged once.
+        akin: number of the first entry of the same operating system, architecture and variant. Most entries are
+            refused for these alone, and then all that are akin are.
         settled: the verdict where no matcher has a say; None when the stated platform decides.
     """
 
     entry: Descriptor
     kind: Kind
-    alike: int
+    akin: int
     settled: Explanation | None
 
 
@@ -203,9 +206,11 @@ class _Search:
             entry, platform = item.entry, item.entry.platform
             found = item.settled
             if found is None and platform is not None:
-                found = explain(platform) if item.alike == number else explanations[item.alike]
-                if found.matched:
-                    fitting.append((sort_key(platform), number))
+                found = explanations[item.akin] if item.akin < number else None
+                if found is None or found.rule not in _NAME_RULES:
+                    found = explain(platform)
+                    if found.matched:
+                        fitting.append((sort_key(platform), number))
             assert found is not None
             explanations.append(found)
             position = (*above, number)
@@ -274,15 +279,17 @@ class _Search:
 def _listing(index: Index) -> list[_Item]:
     """What is the same for every matcher."""
     kinds: dict[str, Kind] = {}
-    first: dict[Platform | None, int] = {}
+    first: dict[tuple[str, str, str], int] = {}
     listing = []
     for number, entry in enumerate(index.manifests):
         kind = kinds.get(entry.media_type)
         if kind is None:
             kind = kinds[entry.media_type] = entry.kind
-        settled = _settled(entry, kind)
-        alike = number if settled is not None else first.setdefault(entry.platform, number)
-        listing.append(_Item(entry, kind, alike, settled))
+        settled, akin = _settled(entry, kind), number
+        if settled is None and entry.platform is not None:
+            names = (entry.platform.os, entry.platform.architecture, entry.platform.variant)
+            akin = first.setdefault(names, number)
+        listing.append(_Item(entry, kind, akin, settled))
     return listing
 
 

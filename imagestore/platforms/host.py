@@ -11,14 +11,13 @@ import functools
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import cpuinfo as cpu
 from imagestore.platforms.spec import Platform
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -89,6 +88,9 @@ _NARROW: Final = {
     "s390x": "s390",
     "ppc64": "ppc",
 }
+#: Parts of a Windows version with their largest values, as containerd reads them.
+_VERSION_PARTS: Final = (("major version", 255), ("minor version", 255), ("build", 65535))
+_MAX_REVISION: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,9 @@ def detect(
         with_amd64_level: add the microarchitecture level (v2 to v4) as variant; containerd doesn't.
         with_windows_revision: add the revision to the os version; containerd doesn't.
 
+    Raises:
+        InvalidPlatformError: the Windows version or its revision is none.
+
     >>> detect(system="Linux", machine="aarch64", cpuinfo="CPU architecture: 8")
     Platform(os='linux', architecture='arm64', variant='v8', os_version='', os_features=())
     >>> detect(system="win32", machine="AMD64", windows_version=(10, 0, 20348)).os_version
@@ -169,7 +174,11 @@ def detect(
 
 
 def describe(facts: Facts, *, with_amd64_level: bool = False, with_windows_revision: bool = False) -> Platform:
-    """The platform that these facts make; pure."""
+    """The platform that these facts make; pure.
+
+    Raises:
+        InvalidPlatformError: the Windows version or its revision is none.
+    """
     name = _os_name(facts)
     architecture = _architecture(facts, name)
     variant = _variant(facts, name, architecture)
@@ -177,9 +186,9 @@ def describe(facts: Facts, *, with_amd64_level: bool = False, with_windows_revis
         variant = cpu.amd64_variant(facts.cpuinfo or "")
     version = ""
     if name == "windows" and facts.windows_version is not None:
-        version = ".".join(map(str, facts.windows_version))
+        version = ".".join(map(str, _three(facts.windows_version)))
         if with_windows_revision and facts.windows_revision is not None:
-            version += f".{facts.windows_revision}"
+            version += f".{_number(facts.windows_revision, 'revision', _MAX_REVISION)}"
     return Platform(name, architecture, variant, version)
 
 
@@ -268,9 +277,28 @@ def _cpuinfo() -> str | None:
         return None
 
 
-def _three(version: Sequence[int]) -> tuple[int, int, int]:
-    major, minor, build = version[:3]
+def _three(version: object) -> tuple[int, int, int]:
+    """Major, minor and build, from what callers without a type checker give too."""
+    parts = version if isinstance(version, Sequence) and not isinstance(version, str) else ()
+    if len(parts) < len(_VERSION_PARTS):
+        raise InvalidPlatformError(
+            f"windows version: expected three numbers (major, minor, build), "
+            f"got {len(parts)} in a {type(version).__name__}",
+            hint="give for example (10, 0, 20348)",
+        )
+    major, minor, build = (
+        _number(each, what, largest) for each, (what, largest) in zip(parts, _VERSION_PARTS, strict=False)
+    )
     return major, minor, build
+
+
+def _number(value: object, what: str, largest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
+        # Python refuses to write integers of thousands of digits.
+        is_huge = isinstance(value, int) and value.bit_length() > 64
+        came = "a huge one" if is_huge else f"{value!r:.40}"
+        raise InvalidPlatformError(f"windows {what}: expected a number from 0 to {largest}, got {came}")
+    return value
 
 
 def _windows_version() -> tuple[tuple[int, int, int] | None, int | None]:

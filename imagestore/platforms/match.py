@@ -55,7 +55,10 @@ class Matcher(Protocol):
         """Smaller is better; equal where neither is preferred. Platforms that fit come before those that don't."""
 
     def explain(self, platform: Platform, /) -> Explanation:
-        """The answer of :meth:`match` with its rule and a sentence."""
+        """The answer of :meth:`match` with its rule and a sentence.
+
+        A refusal for operating system, architecture or variant holds for every platform that has the same three.
+        """
 
 
 class BaseMatcher:

@@ -81,7 +81,11 @@ class Decider:
             return
         if target.kind is Kind.INDEX or self.wanted.is_declared:
             raise NoMatchingManifestError(
-                self.reference, self.wanted_text, selection.offered, explanation=selection, hint=selection.hint
+                self.reference,
+                self.wanted_text,
+                selection.offered,
+                explanation=selection,
+                hint=self.wanted.advise(selection),
             )
         reason = selection.verdicts[0].reason
         yield f"{self.reference} is a single manifest that does not fit the host's platform: {reason}"

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.exchange import Response, Sender
     from imagestore.registry.listing import Referrers
-    from imagestore.registry.operation import Operation
     from imagestore.registry.session import Line
 
 T = TypeVar("T")
@@ -88,6 +87,11 @@ class RegistryClient:
         self._operations = Operations(self._shared.policy, used_timing)
         self._places = HostPlaces(self._shared.policy.connections_per_host)
         self._stranger = stranger
+
+    @property
+    def policy(self) -> TransferPolicy:
+        """The limits in force."""
+        return self._shared.policy
 
     def observed_by(self, observer: Observer) -> RegistryClient:
         """This client, with its connections, tokens and memory of dead hosts, but telling another observer."""
@@ -201,11 +205,9 @@ class RegistryClient:
 
                 hosts = {*avoid, *suspects}
                 try:
-                    return self._first(
-                        reference, {PULL}, ask, what=what, cancel=token, avoid=hosts, operation=operation
-                    )
+                    return self._first(reference, {PULL}, ask, what=what, cancel=token, avoid=hosts)
                 except ReferenceNotFoundError:
-                    found = self._foreign(asked, descriptor, offset, token, operation)
+                    found = self._foreign(asked, descriptor, offset, token)
                     if found is None:
                         raise
                     return found
@@ -274,14 +276,12 @@ class RegistryClient:
     ) -> None:
         self.close()
 
-    def _foreign(
-        self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken, operation: Operation
-    ) -> Body | None:
+    def _foreign(self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken) -> Body | None:
         """A layer from its own addresses; None when none of them may be asked."""
         sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
         if self._stranger is None or not sources:
             return None
-        line, policy = foreign_line(self._stranger), self._shared.policy
+        line, operation, policy = foreign_line(self._stranger), self._operations.of(cancel), self._shared.policy
         by_endpoint = {source.endpoint: source.url for source in sources}
 
         def attempt(endpoint: Endpoint, _: int) -> Body:
@@ -303,12 +303,11 @@ class RegistryClient:
         what: str,
         cancel: CancelToken,
         avoid: Collection[str] = (),
-        operation: Operation | None = None,
     ) -> T:
         """Ask the reference's endpoints in order."""
         able = [one for one in self._endpoints.endpoints(reference.host) if needed <= one.capabilities]
         able.sort(key=lambda endpoint: endpoint.host in avoid)
-        policy, operation = self._shared.policy, operation or self._operations.of(cancel)
+        policy, operation = self._shared.policy, self._operations.of(cancel)
 
         def attempt(endpoint: Endpoint, behind: int) -> T:
             attempts = policy.mirror_attempts if behind else policy.attempts

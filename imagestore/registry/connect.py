@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.exchange import Origin
     from imagestore.registry.policy import TransferPolicy
+    from imagestore.registry.retry import Timing
     from imagestore.registry.transport.http import HttpxSender
 
 
@@ -44,6 +45,7 @@ def connect(
     state_folder: str = "",
     transport: httpx.BaseTransport | None = None,
     unix_socket: str = "",
+    timing: Timing | None = None,
 ) -> RegistryClient:
     """A registry client; close it.
 
@@ -58,6 +60,7 @@ def connect(
         state_folder: where dead mirrors are remembered across processes; without it, in this client only.
         transport: answers instead of the network (replay, tests).
         unix_socket: connect to this socket whatever the host, for servers under test.
+        timing: clocks, chance and sleep.
 
     Raises:
         ConfigError: a proxy variable can't be used.
@@ -79,6 +82,7 @@ def connect(
         observer=observer,
         stranger=sender.stranger(),
         breaker=Breaker.shared(state_folder) if state_folder else None,
+        timing=timing,
         on_close=sender.close,
     )
 

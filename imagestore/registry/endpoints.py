@@ -131,7 +131,10 @@ class ConfiguredEndpoints:
 
 
 def endpoints_from(host: str, configured: RegistryHosts) -> tuple[Endpoint, ...]:
-    """Mirrors in their order, the registry last; a mirror that is the registry's own address isn't repeated.
+    """Mirrors in their order, the registry last.
+
+    A host table for the registry's own address is how many people write down its authority or its headers. Where the
+    registry has no settings of its own, it takes those; and such a table right before it isn't asked twice.
 
     Args:
         host: of the references.
@@ -139,7 +142,19 @@ def endpoints_from(host: str, configured: RegistryHosts) -> tuple[Endpoint, ...]
     """
     upstream = _upstream(host, configured.server)
     mirrors = [_endpoint(host, mirror, is_upstream=False) for mirror in configured.mirrors]
-    return (*(mirror for mirror in mirrors if mirror.base != upstream.base), upstream)
+    own = next((mirror for mirror in mirrors if mirror.base == upstream.base), None)
+    if own is not None and not upstream.headers and upstream.connection == _DEFAULT_CONNECTION:
+        upstream = replace(upstream, headers=own.headers, connection=own.connection, source=own.source)
+    if mirrors and _asks_the_same(mirrors[-1], upstream):
+        mirrors.pop()
+    return (*mirrors, upstream)
+
+
+def _asks_the_same(mirror: Endpoint, upstream: Endpoint) -> bool:
+    """Whether asking the mirror first could give no better answer than the registry gives anyway."""
+    settings = (mirror.headers, mirror.connection)
+    is_same_way = settings in {((), _DEFAULT_CONNECTION), (upstream.headers, upstream.connection)}
+    return mirror.base == upstream.base and is_same_way and mirror.capabilities <= upstream.capabilities
 
 
 def _upstream(host: str, server: HostConfig) -> Endpoint:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import string
 import tomllib
+from collections.abc import Callable
+from pathlib import Path
 
 import tomli_w
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagestore import config
 from imagestore.config.findings import Location
 from imagestore.config.globs import compile_component, matches
+from imagestore.config.known import normal_member
 from imagestore.config.lines import KeyLines
 from imagestore.config.load import read
 from imagestore.config.merge import merge
@@ -216,6 +219,71 @@ def test_dumping_and_loading_changes_no_platform(document: dict[str, Plain], hos
     assert config.dumps(again).split("\n")[1:] == config.dumps(loaded).split("\n")[1:]
     for name in loaded.handlers:
         assert again.handler_platform(name).platform == loaded.handler_platform(name).platform
+
+
+_PEOPLES_NAMES = {"kata", "runc", "h", "ghost"}
+
+
+def _respelled(value: Plain, draw: Callable[[str], str]) -> Plain:
+    """The same document with keys in another case; names that people give stay."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        name if name in _PEOPLES_NAMES or name.startswith("io.") else draw(name): _respelled(inner, draw)
+        for name, inner in value.items()
+    }
+
+
+def _accepted(text: str, host: Platform) -> dict[str, object] | None:
+    try:
+        loaded = config.loads(text, filename="f", host=host)
+    except ConfigError:
+        return None
+    return {
+        name: (loaded.handler_platform(name).platform, loaded.handler(name).snapshotter) for name in loaded.handlers
+    }
+
+
+@given(CONFIGS, HOSTS, st.sampled_from([str.upper, str.title, str.swapcase]))
+def test_keys_mean_the_same_in_any_case(
+    document: dict[str, Plain], host: Platform, respell: Callable[[str], str]
+) -> None:
+    plain_text, odd_text = tomli_w.dumps(document), tomli_w.dumps(_table(_respelled(document, respell)))
+    if len(_keys(document)) == len({key.lower() for key in _keys(document)}):
+        assert _accepted(odd_text, host) == _accepted(plain_text, host)
+
+
+@given(CONFIGS, CONFIGS, HOSTS, st.sampled_from([str.upper, str.title, str.swapcase]))
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_an_import_in_any_case_overrides_as_in_the_known_one(
+    tmp_path: Path, main: dict[str, Plain], over: dict[str, Plain], host: Platform, respell: Callable[[str], str]
+) -> None:
+    if any(len(_keys(each)) != len({key.lower() for key in _keys(each)}) for each in (main, over)):
+        return
+    over = {**over, "version": main["version"]}
+    imported = tmp_path / "import.toml"
+    text = tomli_w.dumps({**main, "imports": [str(imported)]})
+    found = []
+    for document in (over, _table(_respelled(over, respell))):
+        imported.write_text(tomli_w.dumps(document))
+        found.append(_accepted(text, host))
+    assert found[0] == found[1]
+
+
+def _table(value: Plain) -> dict[str, Plain]:
+    assert isinstance(value, dict)
+    return value
+
+
+def _keys(value: Plain, above: tuple[str, ...] = ()) -> list[str]:
+    """Key paths, in which members of a guest platform stand as the reader knows them."""
+    if not isinstance(value, dict):
+        return []
+    found = []
+    for name, inner in value.items():
+        here = (*above, normal_member(name) if above and above[-1] == "guest_platform" else name)
+        found += [".".join(here), *_keys(inner, here)]
+    return found
 
 
 @given(PLUGINS)

@@ -172,3 +172,12 @@ def _equal(prefers: Callable[[Platform, Platform], bool], first: Platform, secon
 def _writable(text: str) -> str:
     """Only what the grammar can carry: its own letters, and the five that have an escape."""
     return "".join(letter for letter in text if letter.isascii() and (letter.isalnum() or letter in "_.-%+()/"))
+
+
+@given(MATCHERS, PLATFORMS, _VERSIONS, _FEATURES)
+def test_a_refusal_for_the_names_holds_whatever_version_and_features(
+    matcher: platforms.Matcher, platform: Platform, version: str, features: tuple[str, ...]
+) -> None:
+    found = matcher.explain(platform)
+    if found.rule in {"nothing-wanted", "os", "architecture", "variant", "variant.unknown"}:
+        assert matcher.explain(replace(platform, os_version=version, os_features=features)) == found

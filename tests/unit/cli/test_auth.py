@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from imagestore.cli.auth import auth, login, logout
+from imagestore.cli.context import App
 from imagestore.errors import AccessDeniedError, AuthenticationError, ImageStoreError, InvalidInputError, ProtocolError
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Shell:
         return self.folder / "docker" / "config.json"
 
     def run(self, command: object, *arguments: str, typed: str | bytes = "") -> Result:
-        result = CliRunner().invoke(command, arguments, input=typed, env=self.environment)  # type: ignore[arg-type]
+        result = CliRunner().invoke(command, arguments, input=typed, env=self.environment, obj=App())  # type: ignore[arg-type]
         self.printed += result.output + repr(result.exception)
         if isinstance(result.exception, ImageStoreError):
             self.printed += result.exception.hint

@@ -142,7 +142,7 @@ def test_rmi_of_nothing_says_so_and_succeeds(line: Line) -> None:
 def test_match_shows_a_matrix_and_the_reasons(line: Line) -> None:
     out = line("match", line.python)
     assert "CHOSEN" in out
-    assert "process isolation before 20348 needs the exact build" in out
+    assert "os.version build 20348 ≠ 17763: before build 20348 kernel and image need the exact same build" in out
     answer = line.json("match", line.python, "--runtime-handler", HYPERV)
     (handler,) = answer["handlers"]
     assert handler["chosen"]["platform"]["os.version"] == "10.0.17763.4851"

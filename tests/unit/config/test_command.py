@@ -41,7 +41,7 @@ def test_check_shows_warnings_with_place_and_mend_and_succeeds(capsys: pytest.Ca
     assert status == 0
     assert "warning: " in out
     assert "config.toml.example:65: runtime_platforms.runhcs-wcow-process.platform: guest build 20348" in out
-    assert "  mend: set a build up to 17763" in out
+    assert '  mend: write platform = "windows(10.0.17763)/amd64"' in out
 
 
 def test_check_exits_with_9_and_lists_every_error(capsys: pytest.CaptureFixture[str], write: Path) -> None:
@@ -69,9 +69,9 @@ def test_check_escapes_control_characters(capsys: pytest.CaptureFixture[str], wr
 def test_check_as_json_has_the_same_facts(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "config", "check", *NODE, "-o", "json", str(ROOT / "config.toml.example"))
     document = json.loads(out)
-    assert (status, document["host"], document["default_handler"]) == (0, "windows(10.0.20348)/amd64", "runc")
-    [hypervisor] = [row for row in document["handlers"] if row["name"] == "runhcs-wcow-hypervisor"]
-    assert (hypervisor["platform"], hypervisor["source"], hypervisor["isolation"]) == (
+    assert (status, document["host"], document["defaultRuntimeHandler"]) == (0, "windows(10.0.20348)/amd64", "runc")
+    [hypervisor] = [row for row in document["handlers"] if row["runtimeHandler"] == "runhcs-wcow-hypervisor"]
+    assert (hypervisor["wantedPlatform"], hypervisor["source"], hypervisor["isolation"]) == (
         "windows(10.0.17763)/amd64",
         "guest_platform",
         "hypervisor",
@@ -125,3 +125,78 @@ def test_dump_of_a_broken_file_exits_with_9(capsys: pytest.CaptureFixture[str], 
     status, _, error = run(capsys, "config", "dump", str(write))
     assert status == 9
     assert f"{write}:1: version: expected a configuration version up to 4, got 9" in error
+
+
+def test_no_command_has_names_of_its_own_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "config", "check", *NODE, "-o", "json", str(ROOT / "config.toml.example"))
+    document = json.loads(out)
+    names = {*document, *(name for row in document["handlers"] for name in row)}
+    assert not [name for name in names if "_" in name]
+    assert {"runtimeHandler", "wantedPlatform", "declared", "origin"} <= names
+
+
+@pytest.mark.parametrize("version", ["10.0.x", "10.0.70000", "10.0", "ltsc2019"])
+@pytest.mark.parametrize("command", [("config", "check"), ("match", "--index", "-")])
+def test_a_host_of_an_unreadable_version_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str], write: Path, command: tuple[str, ...], version: str
+) -> None:
+    write.write_text("version = 3\n")
+    status, _, error = run(capsys, "--config", str(write), *command, "--host", f"windows({version})/amd64")
+    assert status == 2
+    assert f"os version of the host '{version}'" in error
+
+
+def test_default_as_json_has_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "config", "default", *NODE, "-o", "json")
+    runtime = json.loads(out)["plugins"]["io.containerd.cri.v1.runtime"]["containerd"]
+    assert runtime["default_runtime_name"] == "runhcs-wcow-process"
+
+
+def test_dump_as_json_has_the_same_keys_for_any_host(capsys: pytest.CaptureFixture[str], write: Path) -> None:
+    write.write_text("version = 3\n[stream_processors]\nday = 2024-05-01\nat = 07:32:00\nodd = [inf, nan, 1.5]\n")
+    _, out, _ = run(capsys, "config", "dump", "-o", "json", *NODE, str(write))
+    document = json.loads(out, parse_constant=lambda name: pytest.fail(name))
+    assert document["stream_processors"] == {"day": "2024-05-01", "at": "07:32:00", "odd": ["inf", "nan", 1.5]}
+    write.write_text("""version = 3
+[plugins."io.containerd.cri.v1.runtime".containerd]
+default_runtime_name = "runhcs-wcow-process"
+""")
+    assert run(capsys, "config", "dump", *NODE, str(write))[0] == 0
+    assert run(capsys, "--config", str(write), "config", "dump", *NODE)[0] == 0
+    assert run(capsys, "config", "dump", "--host", "linux/amd64", str(write))[0] == 9
+
+
+def test_match_gives_each_handler_its_own_hint_and_remarks(
+    capsys: pytest.CaptureFixture[str], write: Path, tmp_path: Path
+) -> None:
+    runtimes = '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes'
+    shim = "runtime_type = 'io.containerd.runhcs.v1'"
+    write.write_text(
+        f"version = 3\n{runtimes}.open]\n{shim}\noptions.SandboxIsolation = 1\n"
+        f"{runtimes}.guest]\n{shim}\noptions.SandboxIsolation = 1\nguest_platform.OSVersion = '10.0.19042'\n"
+        f"{runtimes}.process]\n{shim}\n"
+    )
+    index = tmp_path / "index.json"
+    listed = [
+        {
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "digest": f"sha256:{build:064}",
+            "size": 7,
+            "platform": {"os": "windows", "architecture": "amd64", "os.version": f"10.0.{build}.1"},
+        }
+        for build in (17763, 20348)
+    ]
+    index.write_text(json.dumps({"schemaVersion": 2, "manifests": listed}))
+    arguments = ["--config", str(write), "--root", str(tmp_path / "store"), "match", "--index", str(index), *NODE]
+    _, out, _ = run(capsys, *arguments)
+    assert "  note: Hyper-V isolation could run build 17763 (ltsc2019) too: give runtimes.open a guest_platform" in out
+    mend = f'set OSVersion = "10.0.20348" in runtimes.guest.guest_platform ({write}:8)'
+    assert (
+        f"  hint: build 20348 (ltsc2022) runs under Hyper-V isolation on this host (build 20348 (ltsc2022)): {mend}"
+        in out
+    )
+    _, out, _ = run(capsys, *arguments, "-o", "json")
+    rows = {row["runtimeHandler"]: row for row in json.loads(out)["handlers"]}
+    assert [len(rows[name]["remarks"]) for name in ("open", "guest", "process")] == [1, 0, 0]
+    assert rows["guest"]["hint"].endswith(mend)
+    assert rows["open"]["hint"] == rows["process"]["hint"] == ""

@@ -232,6 +232,29 @@ def test_an_explicit_windows_platform_with_an_unreadable_version_is_refused() ->
         config.default(LINUX).handler_platform("", explicit=Platform("windows", "amd64", os_version="10.0"))
 
 
+@pytest.mark.parametrize("version", ["10.0.x", "10.0.70000", "10.0", "0.0.0", "ltsc2019", "10.0.20348.x"])
+def test_an_unreadable_version_of_the_host_is_refused_whatever_decides_the_platform(version: str) -> None:
+    host = Platform("windows", "amd64", os_version=version)
+    loaded = config.default(host)
+    for explicit in (None, Platform("windows", "amd64", os_version="10.0.17763"), LINUX):
+        with pytest.raises(errors.InvalidPlatformError, match=r"^os version of the host '"):
+            loaded.handler_platform("", explicit=explicit)
+    with pytest.raises(errors.InvalidPlatformError, match=r"^os version of the host '"):
+        config.default(WINDOWS).handler_platform("", host=Platform("Windows", "amd64", os_version=version))
+
+
+def test_a_windows_platform_without_a_version_says_that_versions_were_not_compared() -> None:
+    found = config.default(Platform("windows", "amd64")).handler_platform("").matcher.explain(WINDOWS)
+    assert (found.matched, found.rule) == (True, "match.os.version-open")
+    assert "versions were not compared" in found.reason
+
+
+def test_candidates_without_os_count_for_the_given_host() -> None:
+    found = config.default(WINDOWS).handler_platform("", explicit=Platform("windows", "amd64"))
+    assert found.matcher.match(Platform("", "amd64"))
+    assert not config.default(LINUX).handler_platform("", explicit=WINDOWS).matcher.match(Platform("", "amd64"))
+
+
 def test_another_host_can_be_asked_about() -> None:
     found = config.loads(BOTH, host=LINUX).handler_platform("h", host=Platform("freebsd", "amd64"))
     assert (found.platform.os, found.host.os) == ("freebsd", "freebsd")
@@ -293,9 +316,29 @@ def test_a_built_in_handler_may_be_the_default_without_a_table() -> None:
     assert loaded.handler("").isolation is Isolation.HYPERVISOR
 
 
-def test_a_handler_without_a_name_is_a_warning() -> None:
-    [finding] = config.loads(f'version = 3\n[{V3}.containerd.runtimes.""]', filename="f", host=LINUX).findings
-    assert str(finding) == 'f:2: runtimes."": no request can name a handler without a name'
+@pytest.mark.parametrize("section", [V2, V3], ids=["v2", "v3"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ('""', 'runtimes."": no request can name a handler without a name'),
+        ('"a\\u001bb"', 'runtimes."a\\u001bb": expected a name of up to 253 characters without control characters'),
+        ('"a\\nb"', 'runtimes."a\\nb": expected a name of up to 253'),
+        ('"a\\u202eb"', 'runtimes."a\\u202eb": expected a name of up to 253'),
+        ("a" * 254, "runtimes." + "a" * 254 + ": expected a name of up to 253"),
+    ],
+)
+def test_a_handler_that_no_request_can_name_is_refused(section: str, name: str, text: str) -> None:
+    version = 2 if section == V2 else 3
+    with pytest.raises(ConfigError) as caught:
+        config.loads(f"version = {version}\n[{section}.containerd.runtimes.{name}]", filename="f", host=LINUX)
+    assert str(caught.value).startswith(f"f:2: {text}")
+    assert caught.value.hint
+
+
+def test_a_handlers_name_may_be_long_and_in_any_script() -> None:
+    names = ["a" * 253, "läufer", "with blank"]
+    tables = "\n".join(f'[{V3}.containerd.runtimes."{name}"]' for name in names)
+    assert list(config.loads(f"version = 3\n{tables}", host=LINUX).handlers) == [*names, "runc"]
 
 
 # The rest of a handler

@@ -163,3 +163,124 @@ def test_a_key_in_two_cases_is_a_warning_and_the_exact_one_wins() -> None:
         assert loaded.version == 3
         assert [finding.severity for finding in loaded.findings] == [config.Severity.WARNING]
         assert "is set twice in different case" in str(loaded.findings[0])
+
+
+def findings(loaded: config.Config) -> list[str]:
+    return [str(finding).replace(str(Path(loaded.files[0]).parent) + "/", "") for finding in loaded.findings]
+
+
+def test_an_import_overrides_a_key_spelled_in_another_case_and_says_so(folder: Folder) -> None:
+    folder.write("main.toml", "version = 3", "imports = ['a.toml']", *handler("k", "main"))
+    folder.write("a.toml", "version = 3", f"{RUNTIMES}.k]", "Snapshotter = 'a'")
+    loaded = folder.load()
+    assert loaded.handler("k").snapshotter == "a"
+    [finding] = findings(loaded)
+    assert finding == (
+        'a.toml:3: plugins."io.containerd.cri.v1.runtime".containerd.runtimes.k.Snapshotter: is spelled snapshotter at '
+        "main.toml:4; spelling doesn't tell keys apart, and this one is used"
+    )
+    assert loaded.findings[0].mend == "spell it snapshotter in both places"
+
+
+@pytest.mark.parametrize(
+    ("main", "over", "expected"),
+    [
+        ("snapshotter = 'x'", "SNAPSHOTTER = ''", ""),
+        ("Snapshotter = 'x'", "snapshotter = 'y'", "y"),
+        ("Snapshotter = 'x'", "Snapshotter = 'y'", "y"),
+    ],
+)
+def test_the_import_wins_whichever_of_the_two_is_odd(folder: Folder, main: str, over: str, expected: str) -> None:
+    folder.write("main.toml", "version = 3", "imports = ['a.toml']", f"{RUNTIMES}.k]", main)
+    folder.write("a.toml", "version = 3", f"{RUNTIMES}.k]", over)
+    loaded = folder.load()
+    assert loaded.handler("k").snapshotter == expected
+    assert len(loaded.findings) == (main.split()[0] != over.split()[0])
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_guest_platform_is_overridden_in_any_spelling(folder: Folder, version: int) -> None:
+    plugin = "io.containerd.grpc.v1.cri" if version == 2 else "io.containerd.cri.v1.runtime"
+    main, over = (
+        f'[{each}."{plugin}".{inner}.Runtimes.k.guest_platform]'
+        for each, inner in (("plugins", "containerd"), ("Plugins", "Containerd"))
+    )
+    folder.write(
+        "main.toml", f"version = {version}", "imports = ['a.toml']", main, "OSVersion = '10.0.17763'", "OS = 'windows'"
+    )
+    folder.write("a.toml", f"version = {version}", over, "os_version = '10.0.20348'")
+    loaded = folder.load()
+    found = loaded.handler("k").guest_platform
+    assert found is not None
+    assert (found.os, found.os_version) == ("windows", "10.0.20348")
+    assert found.locations["os_version"].file.endswith("a.toml")
+    assert [finding.severity for finding in loaded.findings] == [config.Severity.WARNING]
+
+
+def test_options_of_a_shim_are_overridden_in_any_case(folder: Folder) -> None:
+    folder.write(
+        "main.toml",
+        "version = 3",
+        "imports = ['a.toml']",
+        f"{RUNTIMES}.k]",
+        "runtime_type = 'io.containerd.runhcs.v1'",
+        "options.SandboxIsolation = 0",
+    )
+    folder.write("a.toml", "version = 3", f"{RUNTIMES}.k]", "options.sandboxisolation = 1")
+    assert folder.load().handler("k").isolation is config.Isolation.HYPERVISOR
+
+
+def test_options_of_an_unknown_shim_and_names_that_people_give_are_told_apart_by_case(folder: Folder) -> None:
+    folder.write(
+        "main.toml",
+        "version = 3",
+        "imports = ['a.toml']",
+        f"{RUNTIMES}.k]",
+        "runtime_type = 'x'",
+        "options.debug = 1",
+        f"{RUNTIMES}.K]",
+        "snapshotter = 'main'",
+    )
+    folder.write("a.toml", "version = 3", f"{RUNTIMES}.k]", "runtime_type = 'x'", "options.Debug = 2")
+    loaded = folder.load()
+    assert dict(loaded.handler("k").options) == {"debug": 1, "Debug": 2}
+    assert loaded.handler("K").snapshotter == "main"
+    assert loaded.findings == ()
+
+
+def test_a_table_in_two_cases_is_joined_and_the_later_one_counts() -> None:
+    text = "\n".join(["version = 3", *handler("k", "one"), "runtime_type = 'x'", *handler("k", "two")])
+    first, second = text.split("[plugins", 2)[1:]
+    loaded = config.loads("version = 3\n[Plugins" + first + "[plugins" + second, filename="f", host=LINUX)
+    found = loaded.handler("k")
+    assert (found.snapshotter, found.runtime_type) == ("two", "x")
+    [finding] = loaded.findings
+    assert str(finding) == (
+        "f:5: plugins: is set twice in different case, the other time at f:2; both are read, and this one counts where "
+        "they differ"
+    )
+
+
+def test_of_a_key_in_two_cases_the_finding_says_which_is_used() -> None:
+    for lines, used in (
+        (("snapshotter = 'exact'", "Snapshotter = 'odd'"), "that one is used"),
+        (("Snapshotter = 'odd'", "snapshotter = 'exact'"), "this one is used"),
+    ):
+        loaded = config.loads("\n".join(["version = 3", f"{RUNTIMES}.k]", *lines]), filename="f", host=LINUX)
+        assert loaded.handler("k").snapshotter == "exact"
+        assert str(loaded.findings[0]).endswith(f"the other time at f:3; {used}")
+
+
+def test_version_2_keys_in_another_case_are_migrated_too() -> None:
+    text = """
+version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  Sandbox_Image = "pause:1"
+  [plugins."io.containerd.grpc.v1.cri".Containerd]
+    Snapshotter = "mine"
+    Default_Runtime_Name = "k"
+    [plugins."io.containerd.grpc.v1.cri".Containerd.Runtimes.k]
+"""
+    loaded = config.loads(text, host=LINUX)
+    assert (loaded.settings.snapshotter, loaded.settings.pinned_images) == ("mine", {"sandbox": "pause:1"})
+    assert loaded.default_handler == "k"

@@ -20,7 +20,15 @@ BAD_TEXT = {
     "duplicate key": ("a = 1\na = 2", "f:2: is not TOML: Cannot overwrite a value"),
     "duplicate table": ("[a]\n[a]", "f:2: is not TOML"),
     "control character": ('a = "\0"', "f:1: is not TOML"),
-    "integer of 5000 digits": ("a = " + "9" * 5000, "f (line unknown): is not TOML: Exceeds the limit"),
+    "integer of 6000 digits": ("\na = " + "9" * 6000, "f:2: a: expected an integer of 64 bits, got one of 6000 digits"),
+    "integer of 3001 digits in a list": (
+        "[t]\na = [\n1,\n -" + "9_" * 3000 + "9 ]",
+        "f:4: t.a: expected an integer of 64 bits, got one of 3001 digits",
+    ),
+    "hexadecimal integer of 6000 digits": (
+        "a = 0x" + "f" * 6000,
+        "f:1: a: expected an integer of 64 bits, got a larger one",
+    ),
     "integer beyond 64 bits": ("[b]\na = 9223372036854775808", "f:2: b.a: expected an integer of 64 bits"),
     "integer in a list beyond 64 bits": ("a = [-9223372036854775809]", "f:1: a: expected an integer of 64 bits"),
     "lone surrogate": ('\na = "\ud800"', "f:2: is not UTF-8"),

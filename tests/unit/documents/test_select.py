@@ -118,6 +118,12 @@ def test_equals_keep_the_order_of_the_index() -> None:
     assert _chosen(_select(gzip, zstd)) == (0,)
 
 
+def test_a_node_gets_a_fallback_where_there_is_nothing_better() -> None:
+    node = default_for(parse("linux/arm64/v8"))
+    found = _select(_entry("linux/amd64"), _entry("linux/arm/v5"), _entry("linux/arm/v7"), matcher=node)
+    assert _chosen(found) == (2,)
+
+
 def test_more_features_win_over_index_order() -> None:
     found = _select(_entry("linux/amd64"), _entry("linux(+a)/amd64"), matcher=only(parse("linux(+a+b)/amd64")))
     assert _chosen(found) == (1,)

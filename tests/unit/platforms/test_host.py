@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import Platform, format_all, host
 from imagestore.platforms.cpuinfo import amd64_variant, arm_variant, field
 
@@ -241,3 +243,31 @@ def test_facts_of_this_machine_can_be_replaced_one_by_one() -> None:
         pytest.skip("needs a Linux machine with amd64")
     assert host.detect(cpuinfo=_text("amd64-level2"), with_amd64_level=True) == Platform("linux", "amd64", "v2")
     assert host.detect(bits=32) == Platform("linux", "386")
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        *((), (10,), (10, 0), "abc", "10.0.20348", 20348, None.__class__),
+        *((10, 0, -1), (-10, 0, 1), (256, 0, 1), (10, 256, 1), (10, 0, 65536), (10, 0, 10**5000)),
+        *(("10", "0", "20348"), (10, 0, None), (10, 0, 20348.0), (10, 0, True)),
+    ],
+)
+def test_a_windows_version_that_is_none_is_refused(version: Any) -> None:
+    with pytest.raises(InvalidPlatformError, match="windows") as caught:
+        host.detect(system="win32", machine="AMD64", windows_version=version)
+    assert len(str(caught.value)) < 200
+    with pytest.raises(InvalidPlatformError):
+        host.describe(host.Facts("win32", "AMD64", windows_version=version))
+
+
+@pytest.mark.parametrize("revision", [-1, 2**32, "1", 1.5, True])
+def test_a_windows_revision_that_is_none_is_refused(revision: Any) -> None:
+    with pytest.raises(InvalidPlatformError, match="windows revision"):
+        host.detect(
+            system="win32",
+            machine="AMD64",
+            windows_version=(10, 0, 20348),
+            windows_revision=revision,
+            with_windows_revision=True,
+        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from imagestore.config.connection import ConnectionSettings
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
@@ -72,6 +73,30 @@ def test_a_mirror_at_the_registrys_own_address_is_not_asked_twice() -> None:
     (only,) = endpoints_from("docker.io", configured)
     assert only.is_upstream
     assert only.headers == (("A", "b"),)
+
+
+OWN = HostConfig(
+    "https://r.example/v2", headers=(("A", "b"),), connection=ConnectionSettings(ca_files=("/ca.pem",)), location="here"
+)
+
+
+@pytest.mark.parametrize("server", [HostConfig(), HostConfig("https://r.example/v2")], ids=["unnamed", "named"])
+def test_a_host_table_for_the_registrys_own_address_holds_for_the_registry(server: HostConfig) -> None:
+    (only,) = endpoints_from("r.example", RegistryHosts((OWN,), server))
+    assert only.is_upstream
+    assert (only.headers, only.connection, only.source) == (OWN.headers, OWN.connection, "here")
+
+
+def test_a_host_table_for_the_registry_before_a_mirror_keeps_its_place() -> None:
+    found = endpoints_from("r.example", RegistryHosts((OWN, HostConfig("https://m.example/v2"))))
+    assert [endpoint.origin.host for endpoint in found] == ["r.example", "m.example", "r.example"]
+    assert [endpoint.headers for endpoint in found] == [OWN.headers, (), OWN.headers]
+
+
+def test_two_ways_to_reach_the_registry_are_both_tried() -> None:
+    server = HostConfig("https://r.example/v2", connection=ConnectionSettings(ca_files=("/other.pem",)))
+    found = endpoints_from("r.example", RegistryHosts((OWN,), server))
+    assert [endpoint.connection for endpoint in found] == [OWN.connection, server.connection]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,219 @@
+"""What to change when a handler gets nothing from an image, and what else its isolation could run.
+
+The advice follows the entry that came closest. For Windows it asks Microsoft's matrices
+(:mod:`imagestore.platforms.windows`) what the node could run under the handler's isolation: process isolation wants
+the host's build (from 20348 on, one that its stable kernel interface reaches back to); under Hyper-V isolation any
+build up to the host's runs, and the handler's guest_platform says which one is wanted. That platform is taken for the
+guest's own, so it has to name a build on offer: a 20348 guest refuses 19042 images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from imagestore.config.declared import PlatformSource
+from imagestore.config.handlers import Isolation
+from imagestore.config.known import RUNHCS_TYPE
+from imagestore.config.mends import sentence
+from imagestore.platforms import format, format_all, normalize, windows  # noqa: A004 - our public name
+from imagestore.platforms.normalize import normalize_architecture, normalize_os
+from imagestore.platforms.requirement import exact_requirement
+from imagestore.platforms.rules import REFUSALS, Rule
+from imagestore.platforms.windows_releases import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from imagestore.config.runtimes import HandlerPlatform
+    from imagestore.documents.select import Selection
+    from imagestore.platforms.spec import Platform
+
+_SHOWN: Final = 5
+_CUT: Final = 60
+_VERSION_RULES: Final = frozenset(
+    {Rule.VERSION_MAJOR_MINOR, Rule.VERSION_BUILD_EXACT, Rule.VERSION_FLOOR, Rule.VERSION_NEWER}
+)
+_STAGES: Final[Mapping[str, int]] = {rule: stage for stage, rule in enumerate(REFUSALS)}
+
+
+def advise(wanted: HandlerPlatform, selection: Selection) -> str:
+    """What to change so that the handler gets something from this image.
+
+    Args:
+        wanted: the handler with its platform.
+        selection: what it gets.
+
+    Returns:
+        One or two sentences; empty when something is chosen, or there is nothing useful to say.
+    """
+    if selection.chosen is not None or selection.hint:
+        return selection.hint
+    refused = [verdict for verdict in selection.real if verdict.rule in _STAGES]
+    if not refused:
+        return ""
+    closest = max((verdict.rule for verdict in refused), key=_STAGES.__getitem__)
+    if closest in _VERSION_RULES:
+        return _about_builds(wanted, _builds(wanted, selection))
+    near = [verdict.platform for verdict in refused if verdict.rule == closest and verdict.platform is not None]
+    advice = _ADVICE.get(closest)
+    return "" if advice is None else advice(wanted, near)
+
+
+def remarks(wanted: HandlerPlatform, selection: Selection) -> tuple[str, ...]:
+    """What the handler's isolation could run beside the chosen entry, and the setting that would choose it.
+
+    The host's default matcher decides for a Hyper-V handler without a declared platform, as KEP-4216 says, though
+    Hyper-V runs older builds too.
+    """
+    is_open = wanted.handler.isolation is Isolation.HYPERVISOR and not wanted.is_declared
+    host = wanted.host_version
+    if selection.chosen is None or not is_open or host is None:
+        return ()
+    older = [build for build in _builds(wanted, selection) if windows.hyperv_compatible(host.build, build)]
+    return tuple(
+        f"Hyper-V isolation could run build {describe(build)} too: {_declare_build(wanted, build)} to choose it"
+        for build in sorted(older, reverse=True)[:_SHOWN]
+    )
+
+
+def _builds(wanted: HandlerPlatform, selection: Selection) -> list[int]:
+    """Builds on offer that were refused, of the same line as the host's (or, not knowing that, the wanted one)."""
+    line = wanted.host_version or windows.parse_version(wanted.platform.os_version)
+    found = set()
+    for verdict in selection.real:
+        version = None if verdict.platform is None else windows.parse_version(verdict.platform.os_version)
+        if verdict.rule in _VERSION_RULES and version is not None and line is not None:
+            found.update([version.build] if (version.major, version.minor) == (line.major, line.minor) else [])
+    return sorted(found)
+
+
+def _about_builds(wanted: HandlerPlatform, builds: list[int]) -> str:
+    if not builds:
+        return "none of the image's os.version values can be compared; ask its publisher to mend the index"
+    if wanted.source is PlatformSource.EXPLICIT:
+        texts = ", ".join(format_all(_with_build(wanted, build)) for build in builds[:_SHOWN])
+        return f"ask for a build that is on offer: {texts}"
+    if wanted.handler.runtime_type != RUNHCS_TYPE and wanted.is_declared:
+        nearest = _nearest(wanted, builds)
+        return f"where its sandbox runs build {describe(nearest)}, {_declare_build(wanted, nearest)}"
+    host = wanted.host_version
+    return _on_some_node(wanted, _nearest(wanted, builds)) if host is None else _on_node(wanted, host.build, builds)
+
+
+def _on_node(wanted: HandlerPlatform, host: int, builds: list[int]) -> str:
+    """For a Windows node whose build is known."""
+    here = f"this host (build {describe(host)})"
+    hyperv = [build for build in builds if windows.hyperv_compatible(host, build)]
+    process = [build for build in builds if windows.process_compatible(host, build)]
+    if not hyperv:
+        lowest = builds[0]
+        only = f"the image has only builds newer than {here}, from {describe(lowest)} on, which no isolation runs here"
+        return f"{only}: {_node_for(wanted, lowest)}"
+    if wanted.handler.isolation is Isolation.HYPERVISOR:
+        best = hyperv[-1]
+        return f"build {describe(best)} runs under Hyper-V isolation on {here}: {_declare_build(wanted, best)}"
+    if process:
+        best = process[-1]
+        return f"build {describe(best)} runs on {here} itself: {_declare_build(wanted, best)}"
+    best = hyperv[-1]
+    return f"build {describe(best)} runs on {here} only under Hyper-V isolation: use {_hyperv_handler(wanted, best)}"
+
+
+def _on_some_node(wanted: HandlerPlatform, build: int) -> str:
+    """For a node that isn't Windows, or whose build nobody knows: only what holds of any node."""
+    if wanted.handler.isolation is Isolation.HYPERVISOR:
+        where = f"a Windows node of build {build} or newer"
+        return f"build {describe(build)} runs under Hyper-V isolation on {where}: {_declare_build(wanted, build)}"
+    return f"build {describe(build)} is on offer: {_node_for(wanted, build)}"
+
+
+def _node_for(wanted: HandlerPlatform, build: int) -> str:
+    exact = f"exactly build {build}" if build < windows.STABLE_INTERFACE else f"build {build} or newer"
+    return (
+        f"process isolation needs a Windows node of {exact}, Hyper-V isolation one of build {build} or newer and "
+        f'OSVersion = "{_with_build(wanted, build).os_version}" in the handler\'s guest_platform'
+    )
+
+
+def _hyperv_handler(wanted: HandlerPlatform, build: int) -> str:
+    version = _with_build(wanted, build).os_version
+    return f'a runtime handler with options.SandboxIsolation = 1 and guest_platform.OSVersion = "{version}"'
+
+
+def _nearest(wanted: HandlerPlatform, builds: list[int]) -> int:
+    """The newest build below the wanted one, else the oldest above it."""
+    version = windows.parse_version(wanted.platform.os_version)
+    below = [build for build in builds if version is None or build <= version.build]
+    return below[-1] if below else builds[0]
+
+
+def _with_build(wanted: HandlerPlatform, build: int) -> Platform:
+    line = wanted.host_version or windows.parse_version(wanted.platform.os_version)
+    major, minor = (10, 0) if line is None else (line.major, line.minor)
+    return replace(wanted.platform, os_version=f"{major}.{minor}.{build}")
+
+
+def _declare_build(wanted: HandlerPlatform, build: int) -> str:
+    return _declare(wanted, _with_build(wanted, build))
+
+
+def _declare(wanted: HandlerPlatform, platform: Platform) -> str:
+    if wanted.source is PlatformSource.EXPLICIT:
+        return f"ask for {format_all(platform)[:_CUT]}"
+    return sentence(wanted.handler, wanted.platform, platform)
+
+
+def _about_unreadable(_wanted: HandlerPlatform, near: Sequence[Platform]) -> str:
+    versions = ", ".join(repr(platform.os_version[:_CUT]) for platform in near[:_SHOWN])
+    return f"the image's os.version {versions} can't be read; ask its publisher to mend the index"
+
+
+def _about_features(wanted: HandlerPlatform, near: Sequence[Platform]) -> str:
+    requirement = exact_requirement(normalize(wanted.platform, host=wanted.host), host=wanted.host)
+    needed = min((sorted(set(requirement.unmet(platform))) for platform in near), key=len)[:_SHOWN]
+    listed = ", ".join(f'"{feature[:_CUT]}"' for feature in needed)
+    features = (*wanted.platform.os_features, *(feature[:_CUT] for feature in needed))
+    return f"if the sandbox provides {listed}, {_declare(wanted, replace(wanted.platform, os_features=features))}"
+
+
+def _about_variants(wanted: HandlerPlatform, near: Sequence[Platform]) -> str:
+    names = ", ".join(dict.fromkeys(format(platform)[:_CUT] for platform in near[:_SHOWN]))
+    first = normalize(near[0], host=wanted.host)
+    better = replace(wanted.platform, architecture=first.architecture, variant=first.variant[:_CUT])
+    return f"the image needs {names}: where the processor has it, {_declare(wanted, better)}"
+
+
+def _about_unknown_variant(wanted: HandlerPlatform, _near: Sequence[Platform]) -> str:
+    return (
+        f"its variant is none that is known to run anything: {_declare(wanted, replace(wanted.platform, variant=''))}"
+    )
+
+
+def _about_architectures(wanted: HandlerPlatform, near: Sequence[Platform]) -> str:
+    offered = dict.fromkeys(normalize_architecture(each.architecture, each.variant)[0][:_CUT] for each in near)
+    own, platform = normalize(wanted.host, host=wanted.host), wanted.platform
+    only = f"the image has no entry for {platform.architecture} on {platform.os}, only for "
+    only += ", ".join([*offered][:_SHOWN])
+    if wanted.is_declared and own.architecture in offered and own.os == platform.os:
+        theirs = replace(platform, architecture=own.architecture, variant="")
+        return f"{only}; for the host's own architecture {_declare(wanted, theirs)}"
+    return f"{only}: a runtime handler that emulates one of them must declare it as its platform"
+
+
+def _about_systems(wanted: HandlerPlatform, near: Sequence[Platform]) -> str:
+    offered = dict.fromkeys(normalize_os(each.os, host=wanted.host)[:_CUT] for each in near)
+    return (
+        f"the image is for {', '.join([*offered][:_SHOWN])}: use a runtime handler whose platform is that, "
+        f"or an image for {wanted.platform.os}"
+    )
+
+
+_ADVICE: Final[Mapping[str, Callable[[HandlerPlatform, Sequence[Platform]], str]]] = {
+    Rule.VERSION_UNREADABLE: _about_unreadable,
+    Rule.FEATURES: _about_features,
+    Rule.VARIANT: _about_variants,
+    Rule.VARIANT_UNKNOWN: _about_unknown_variant,
+    Rule.ARCHITECTURE: _about_architectures,
+    Rule.OS: _about_systems,
+}

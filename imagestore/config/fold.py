@@ -1,0 +1,152 @@
+"""Key names brought to one spelling, file by file, before anything is merged.
+
+containerd decodes tables into records whose keys compare without case, so ``Snapshotter`` of an import overrides the
+main file's ``snapshotter``. Names that people give (plugins, handlers, hosts) are told apart by case and stay as they
+are, and so do keys that nobody here knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from imagestore.config import known
+from imagestore.config.findings import Finding, Severity, dotted
+from imagestore.config.merge import deep
+from imagestore.config.tree import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from imagestore.config.tree import Path, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is known of a table.
+
+    Attributes:
+        names: keys in the spelling wanted.
+        inside: shapes of the tables under them.
+        each: shape of the tables under every other key.
+    """
+
+    names: Iterable[str] = ()
+    inside: Mapping[str, Shape] = field(default_factory=dict)
+    each: Shape | None = None
+
+
+_GUEST: Final = Shape(known.GUEST_MEMBERS)
+_OPTIONS: Final = Shape()
+_HANDLER: Final = Shape(known.HANDLER, {"guest_platform": _GUEST, "options": _OPTIONS})
+_CONTAINERD: Final = Shape(
+    (*known.CONTAINERD_SECTION, *known.IMAGES_KEYS_OF_CONTAINERD),
+    {"runtimes": Shape(each=_HANDLER), "default_runtime": _HANDLER, "untrusted_workload_runtime": _HANDLER},
+)
+_CNI: Final = Shape(known.CNI_KEYS)
+_SIDES: Final = Shape(each=Shape(known.RUNTIME_PLATFORM))
+_IMAGES_INSIDE: Final = {
+    "registry": Shape(known.REGISTRY_SECTION),
+    "runtime_platforms": _SIDES,
+    "runtime_platform": _SIDES,
+}
+_RUNTIME_INSIDE: Final = {"containerd": _CONTAINERD, "cni": _CNI}
+#: Version 1 and 2: everything in one table.
+_CRI: Final = Shape(
+    (*known.RUNTIME_SECTION, *known.IMAGES_SECTION, *known.SERVER_KEYS, "sandbox_image"),
+    {**_RUNTIME_INSIDE, **_IMAGES_INSIDE},
+)
+_PLUGINS: Final = Shape(
+    inside={
+        "cri": _CRI,
+        known.CRI_PLUGIN: _CRI,
+        known.RUNTIME_PLUGIN: Shape(known.RUNTIME_SECTION, _RUNTIME_INSIDE),
+        known.IMAGES_PLUGIN: Shape(known.IMAGES_SECTION, _IMAGES_INSIDE),
+        known.VERIFIER_PLUGIN: Shape(known.VERIFIER_SECTION),
+        known.REGISTRY_PLUGIN: Shape(known.REGISTRY_PLUGIN_SECTION),
+    }
+)
+_FILE: Final = Shape(
+    known.TOP_LEVEL,
+    {"plugins": _PLUGINS, **{name: Shape(keys) for name, keys in known.DAEMON_SECTIONS.items()}},
+)
+
+
+def fold_file(table: Table, findings: list[Finding]) -> Table:
+    """All names of one file in the spelling that the rest of the package reads.
+
+    Args:
+        table: as read.
+        findings: gets a warning for each key that is given in two spellings.
+    """
+    return _fold(table, _FILE, (), findings)
+
+
+def fold_names(table: Table, names: Iterable[str], path: Path, findings: list[Finding]) -> Table:
+    """Rename keys that equal a known name but for case.
+
+    Of a key given in two spellings the exact one is used, else the last one; tables in two spellings are joined.
+
+    Args:
+        table: as read.
+        names: in the spelling wanted.
+        path: of the table, for findings.
+        findings: gets a warning for each doubled key.
+    """
+    wanted = {name.lower(): name for name in names}
+    folded: Table = {}
+    for name, entry in table.items():
+        target = wanted.get(name.lower(), name)
+        spelled = entry if name == target else replace(entry, spelling=name)
+        before = folded.get(target)
+        if before is None:
+            folded[target] = spelled
+            continue
+        is_joined = isinstance(before.value, dict) and isinstance(entry.value, dict)
+        is_used = is_joined or name == target or target not in table
+        if is_joined:
+            folded[target] = deep(before, entry, (*path, target), findings)
+        elif is_used:
+            folded[target] = spelled
+        what = "both are read, and this one counts where they differ" if is_joined else "this one is used"
+        text = f"is set twice in different case, the other time at {before.location}; "
+        text += what if is_used else "that one is used"
+        mend = f"keep one, spelled {target}"
+        findings.append(Finding(Severity.WARNING, entry.location, dotted((*path, name)), text, mend))
+    return folded
+
+
+def _fold(table: Table, shape: Shape, path: Path, findings: list[Finding]) -> Table:
+    if shape is _GUEST:
+        return _fold_guest(table)
+    inside = {name.lower(): inner for name, inner in shape.inside.items()} if shape.names else shape.inside
+    folded: Table = {}
+    for name, entry in table.items():
+        inner = inside.get(name.lower() if shape.names else name, shape.each)
+        if inner is _OPTIONS:
+            inner = _options(table)
+        if inner is not None and isinstance(entry.value, dict):
+            entry = replace(entry, value=_fold(entry.value, inner, (*path, name), findings))
+        folded[name] = entry
+    return fold_names(folded, shape.names, path, findings)
+
+
+def _options(handler: Table) -> Shape | None:
+    """The options of a handler's shim; of both known shims where this file doesn't say which it is."""
+    kind = next((entry.value for name, entry in handler.items() if name.lower() == "runtime_type"), "")
+    options = (
+        known.options_of(kind) if isinstance(kind, str) and kind else {**known.RUNHCS_OPTIONS, **known.RUNC_OPTIONS}
+    )
+    return None if options is None else Shape(options)
+
+
+def _fold_guest(table: Table) -> Table:
+    """Members in the KEP's spelling. One that is given twice stays as it is: the reader looks whether both agree."""
+    folded: Table = {}
+    for name, entry in table.items():
+        target = known.normal_member(name)
+        if target != name and target not in table and target not in folded:
+            folded[target] = Entry(entry.value, entry.location, name)
+        else:
+            folded[name] = entry
+    return folded

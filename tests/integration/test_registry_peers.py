@@ -1,0 +1,280 @@
+"""The client against docker-registry: open, with passwords, a private authority, a token service, and mirrored."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import http.server
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from imagestore import config, platforms
+from imagestore.cancel import CancelToken
+from imagestore.digest import Digest
+from imagestore.errors import AuthenticationError, RegistryUnavailableError
+from imagestore.observe import SourceSwitched
+from imagestore.reference import Reference
+from imagestore.registry.credentials.model import Credential, CredentialLookup, Found, Target
+from imagestore.secret import Secret
+from imagestore.store import ImageStore
+from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, layer, synthetic_layer
+from imagestore.testing.faults import Drip
+from tests.support.peers import DockerRegistry, docker_registry
+
+pytestmark = pytest.mark.integration
+
+PASSWORD: Final = "s3cret"
+#: bcrypt of the password, the only form docker-registry takes.
+HTPASSWD: Final = "alice:$2b$05$ImTr06ZbrGU/SExG9V44.On5Yd.PBK9faL2q74Ka5h0WoLMwiiUli\n"
+IMAGE: Final = build_index(["linux/amd64", "windows(10.0.17763.1)/amd64"], seed="peers", shared=[layer("shared")])
+LINUX: Final = platforms.parse("linux/amd64")
+
+
+class Alice:
+    """Her login, at every registry, right or wrong."""
+
+    def __init__(self, password: str = PASSWORD) -> None:
+        self.found = Found(Credential("alice", Secret(password)), "a test")
+
+    def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+        return self.found
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A registry's folder with the image in it; the registry that took it has ended."""
+    with docker_registry(tmp_path) as plain:
+        plain.push("team/app", "1", IMAGE)
+    return tmp_path
+
+
+def open_store(root: Path, *, certs: Path | None = None, credentials: CredentialLookup | None = None) -> ImageStore:
+    text = f'version = 3\n[plugins."io.containerd.cri.v1.images".registry]\nconfig_path = "{certs or root / "none"}"\n'
+    loaded = config.loads(text, filename="config.toml", host=LINUX)
+    return ImageStore(root / "store", config=loaded, host=LINUX, credentials=credentials)
+
+
+def assert_arrives(store: ImageStore, reference: str, **more: Any) -> None:
+    image = store.pull(reference, cancel=CancelToken(30), **more)
+    assert image.id == IMAGE.manifests[0].config.digest
+    assert [Digest.of(path.read_bytes()) for path in image.layer_paths] == [part.digest for part in image.layers]
+
+
+def test_an_open_registry(filled: Path) -> None:
+    with docker_registry(filled) as registry, open_store(filled) as store:
+        assert_arrives(store, f"{registry.address}/team/app:1")
+
+
+def test_a_registry_with_passwords(filled: Path) -> None:
+    (filled / "htpasswd").write_text(HTPASSWD)
+    guard = f"auth: {{htpasswd: {{realm: here, path: {filled}/htpasswd}}}}"
+    with docker_registry(filled, more=guard) as registry:
+        reference = f"{registry.address}/team/app:1"
+        with open_store(filled, credentials=Alice("wrong")) as store, pytest.raises(AuthenticationError) as caught:
+            store.pull(reference)
+        assert "wrong" not in str(caught.value)
+        with open_store(filled, credentials=Alice()) as store:
+            assert_arrives(store, reference)
+
+
+def test_a_registry_with_a_private_authority(filled: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(filled / "key.pem")
+    for blob in issued.cert_chain_pems:
+        blob.write_to_path(filled / "cert.pem", append=True)
+    authority.cert_pem.write_to_path(filled / "ca.pem")
+    tls = f"  tls: {{certificate: {filled}/cert.pem, key: {filled}/key.pem}}"
+    with docker_registry(filled, more=tls) as registry:
+        reference = f"{registry.address}/team/app:1"
+        folder = filled / "certs" / f"{registry.address.replace(':', '_')}_"
+        folder.mkdir(parents=True)
+        server = f'server = "https://{registry.address}"\n'
+        (folder / "hosts.toml").write_text(server)
+        with (
+            open_store(filled, certs=filled / "certs") as store,
+            pytest.raises(RegistryUnavailableError, match="certificate is not accepted"),
+        ):
+            store.pull(reference)
+        for text in (
+            f'{server}ca = "{filled}/ca.pem"\n',
+            f'[host."https://{registry.address}"]\nca = "{filled}/ca.pem"\n',
+        ):
+            (folder / "hosts.toml").write_text(text)
+            with open_store(filled / str(len(text)), certs=filled / "certs") as store:
+                assert_arrives(store, reference)
+
+
+class TokenService(http.server.ThreadingHTTPServer):
+    """Signs tokens as the registry's specification wants them, for alice only."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _TokenHandler)
+        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "tokens of a test")])
+        now = datetime.datetime.now(datetime.UTC)
+        self.certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(self.key.public_key())
+            .serial_number(1)
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(self.key, hashes.SHA256())
+        )
+        self.bundle = folder / "tokens.pem"
+        self.bundle.write_bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
+        self.scopes: list[str] = []
+
+    @property
+    def configuration(self) -> str:
+        """The registry's auth section."""
+        realm = f"http://127.0.0.1:{self.server_address[1]}/token"
+        return f"auth: {{token: {{realm: {realm}, service: a-test, issuer: a-test, rootcertbundle: {self.bundle}}}}}"
+
+    def token(self, scopes: list[str]) -> str:
+        chain = [base64.b64encode(self.certificate.public_bytes(serialization.Encoding.DER)).decode()]
+        now = int(time.time())
+        access = [
+            dict(zip(("type", "name", "actions"), (kind, name, actions.split(",")), strict=True))
+            for kind, name, actions in (scope.split(":") for scope in scopes)
+        ]
+        times = {"exp": now + 60, "nbf": now - 5, "iat": now}
+        claims = {"iss": "a-test", "sub": "alice", "aud": "a-test", "jti": str(now), "access": access, **times}
+        head = {"typ": "JWT", "alg": "RS256", "x5c": chain}
+        signed = ".".join(_encoded(json.dumps(part).encode()) for part in (head, claims))
+        signature = self.key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
+        return f"{signed}.{_encoded(signature)}"
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+class _TokenHandler(http.server.BaseHTTPRequestHandler):
+    server: TokenService
+
+    def do_GET(self) -> None:
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+        expected = "Basic " + base64.b64encode(f"alice:{PASSWORD}".encode()).decode()
+        is_alice = self.headers.get("Authorization") == expected
+        self.server.scopes += query.get("scope", [])
+        body = json.dumps({"token": self.server.token(query.get("scope", []))} if is_alice else {}).encode()
+        self.send_response(200 if is_alice else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Iterator[TokenService]:
+    with TokenService(tmp_path) as service:
+        thread = threading.Thread(target=service.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield service
+        service.shutdown()
+        thread.join()
+
+
+def test_a_registry_behind_a_token_service(filled: Path, tokens: TokenService) -> None:
+    with docker_registry(filled, more=tokens.configuration) as registry:
+        reference = f"{registry.address}/team/app:1"
+        with open_store(filled, credentials=Alice("wrong")) as store, pytest.raises(AuthenticationError):
+            store.pull(reference)
+        tokens.scopes.clear()
+        with open_store(filled, credentials=Alice()) as store:
+            assert_arrives(store, reference)
+        # One token serves the whole pull, and asks for no more than pulling.
+        assert tokens.scopes == ["repository:team/app:pull"]
+
+
+def mirrored(folder: Path, upstream: DockerRegistry, *mirrors: str) -> Path:
+    certs = folder / "certs"
+    place = certs / f"{upstream.address.replace(':', '_')}_"
+    place.mkdir(parents=True)
+    text = f'server = "http://{upstream.address}"\n' + "".join(f'[host."{mirror}"]\n' for mirror in mirrors)
+    (place / "hosts.toml").write_text(text)
+    return certs
+
+
+def test_a_mirror_behind_a_dead_mirror(filled: Path) -> None:
+    dead = "http://127.0.0.1:1"
+    (filled / "second").mkdir()
+    with (
+        docker_registry(filled) as upstream,
+        docker_registry(filled / "second", more=f"proxy: {{remoteurl: http://{upstream.address}}}") as mirror,
+    ):
+        certs = mirrored(filled, upstream, dead, f"http://{mirror.address}")
+        reference = f"{upstream.address}/team/app:1"
+        events: list[Any] = []
+        with open_store(filled, certs=certs) as store:
+            assert_arrives(store, reference, observer=events.append)
+        switched = [event for event in events if isinstance(event, SourceSwitched)]
+        # Six things were asked for, and one of them noticed; the others left the dead mirror out.
+        assert [(event.failed_host, event.next_host) for event in switched] == [("127.0.0.1:1", mirror.address)]
+        layer_path = mirror.blob_path(IMAGE.manifests[0].layers[0].digest.encoded)
+        for _ in range(100):  # the mirror keeps what it passed on, a moment later
+            if layer_path.exists():
+                break
+            time.sleep(0.05)
+        assert layer_path.exists()
+        again: list[Any] = []
+        with open_store(filled, certs=certs) as store:
+            store.registry.observed_by(again.append).resolve(Reference.parse(reference), cancel=CancelToken(30))
+        assert again == []
+
+
+def test_a_pull_that_was_killed_goes_on_in_another_process(tmp_path: Path) -> None:
+    size = 4 << 20
+    image = build_image("linux/amd64", layers=[synthetic_layer("killed", size)])
+    (part,) = image.layers
+    paced = FaultRule(Drip(bytes_per_second=2.0 * (1 << 20)), Where(reference=str(part.digest)), times=0)
+    with RegistryServer({"registry.example/team/app:1": image}, faults=[paced]) as server:
+        root = tmp_path / "store"
+        reference = server.server.reference("registry.example/team/app:1")
+        command = [sys.executable, "-m", "imagestore", "--root", str(root), "pull", "--platform=linux/amd64", reference]
+        first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        kept = _wait_for_bytes(root, size // 4)
+        first.send_signal(signal.SIGKILL)
+        assert first.wait(timeout=10) == -signal.SIGKILL
+        kept = _wait_for_bytes(root, kept)
+        done = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=60, check=True)
+        assert json.loads(done.stdout)["images"][0]["manifest"]["digest"] == str(image.target.digest)
+        ranges = [entry.range for entry in server.ledger.select(digest=part.digest)]
+        assert ranges[0] == ""
+        assert ranges[1].startswith("bytes=")
+        assert int(ranges[1][6:-1]) >= kept
+        server.ledger.assert_bytes_fetched(part.digest, size, ratio=1.05)
+    with ImageStore(root, host=LINUX) as store:
+        assert Digest.of(store.content.path(part.digest).read_bytes()) == part.digest
+
+
+def _wait_for_bytes(root: Path, least: int) -> int:
+    """Wait until an unfinished download has so many bytes on disk."""
+    for _ in range(600):
+        size = max((path.stat().st_size for path in root.glob("content/ingest/*/data")), default=0)
+        if size >= least:
+            return size
+        time.sleep(0.02)
+    raise AssertionError(f"no download of {least} bytes began within 12 seconds")

@@ -1,0 +1,496 @@
+"""Known pitfalls of registry clients, one class of test for each; test ids carry the advisories.
+
+Rows of the table that aren't here, and why:
+
+- rollback and freeze of signed content (CVE-2024-23332): freshness is the verifier's policy; records tell their times;
+- archive members that escape (CVE-2007-4559 and kin): layers are kept packed; the importer of archives has its tests;
+- races on shared folders (CVE-2018-15664, CVE-2025-47290): the content store's tests, private folders and no links;
+- local names poisoned by an import (CVE-2026-50195), links inside a layout that is read: the importer's tests;
+- mounts across repositories in a shared server (CVE-2024-39897): a server's, and this is a client;
+- collection of content in use: tests of the collector and the store's state machine;
+- fixtures that leak secrets: tests of recording.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import ssl
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from imagestore import errors
+from imagestore.cancel import CancelToken
+from imagestore.config.connection import ConnectionSettings
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.media_types import OCI_LAYER
+from imagestore.reference import Reference
+from imagestore.registry.connect import connect
+from imagestore.registry.credentials.lookup import CredentialResolver, Surroundings
+from imagestore.registry.exchange import Origin, Request
+from imagestore.registry.transport.http import HttpxSender
+from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.testing import (
+    BasicAuth,
+    FaultRule,
+    RegistryServer,
+    TokenAuth,
+    Where,
+    build_image,
+    build_index,
+    foreign_layer,
+    layer,
+)
+from imagestore.testing.faults import (
+    Drip,
+    DuplicateKeys,
+    ExpireToken,
+    Flip,
+    ForeignRealm,
+    GzipCoding,
+    HugeManifest,
+    LinkLoop,
+    Redirect,
+    Refuse,
+    Reset,
+    Stall,
+)
+from imagestore.testing.images.invalid import invalid_images
+from tests.support.node import HYPERV, PROCESS, PYTHON, node
+from tests.unit.registry.pitfall_bench import LOGIN, PASSWORD, REFERENCE, Bench, Logins
+
+ALWAYS = 0
+INVALID = {one.name: one for one in invalid_images()}
+
+
+def fault(what: Any, *, kind: str = "", times: int = ALWAYS, method: str = "") -> FaultRule:
+    return FaultRule(what, Where(kind=kind, method=method), times=times)
+
+
+@pytest.mark.parametrize("allowed", [False, True], ids=["CVE-2020-15157", "GHSA-qvqc-4c52-x6qp"])
+def test_hosts_that_an_image_names_get_no_credentials(tmp_path: Path, allowed: bool) -> None:
+    image = build_image(layers=[foreign_layer("base", ("https://collector.example/v2/team/app/blobs/x",))])
+    settings = 'foreign_layer_hosts = ["collector.example"]' if allowed else ""
+    with Bench(tmp_path, {REFERENCE: image}, auth=LOGIN, settings=settings) as bench:
+        with pytest.raises(errors.ImageStoreError):
+            bench.pull()
+        bench.registry.ledger.assert_credentials_only_at("registry.example")
+        assert ("collector.example" in bench.hosts_asked) is allowed
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        pytest.param("storage.example", id="CVE-2018-18074"),
+        pytest.param("registry.example:8443", id="GHSA-vh4v-2xq2-g5cg"),
+        pytest.param("sub.registry.example", id="CVE-2026-50151"),
+    ],
+)
+@pytest.mark.parametrize("hops", [1, 3])
+def test_credentials_do_not_follow_a_redirect(tmp_path: Path, host: str, hops: int) -> None:
+    redirect = fault(Redirect(to_host=host, hops=hops), kind="blob")
+    with Bench(tmp_path, auth=LOGIN, faults=[redirect]) as bench:
+        bench.pull()
+        assert host in bench.hosts_asked
+        bench.registry.ledger.assert_credentials_only_at("registry.example")
+
+
+@pytest.mark.parametrize("location", ["https://storage.example/x", "https://registry.example:8443/x"])
+def test_configured_headers_do_not_follow_a_redirect(tmp_path: Path, location: str) -> None:
+    """GHSA-whvf-jp7m-59f3, GHSA-h3wm-jjqf-8jm2: whatever was configured for a registry is for that registry."""
+    folder = tmp_path / "certs" / "registry.example"
+    folder.mkdir(parents=True)
+    (folder / "hosts.toml").write_text('[host."https://registry.example".header]\nX-Token = "CANARY"\n')
+    seen: list[tuple[str, str]] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append((request.url.netloc.decode(), request.headers.get("X-Token", "")))
+        return httpx.Response(307, headers={"Location": location}) if len(seen) == 1 else httpx.Response(404)
+
+    with Bench(tmp_path, transport=httpx.MockTransport(handle)) as bench, pytest.raises(errors.RegistryError):
+        bench.client.tags(Reference.parse(REFERENCE), cancel=CancelToken(5))
+    assert dict(seen) == {"registry.example": "CANARY", location.split("/")[2]: ""}
+
+
+@pytest.mark.parametrize(
+    ("realm", "scheme"),
+    [
+        pytest.param("collector.example", "http", id="GHSA-xf85-363p-868w-plain-http"),
+        pytest.param("169.254.169.254", "https", id="CVE-2026-33540-link-local"),
+        pytest.param("10.0.0.5", "https", id="CVE-2026-48978-private"),
+        pytest.param("127.0.0.1", "https", id="GHSA-28r5-37g7-p6mp-loopback"),
+        pytest.param("0x7f000001", "https", id="go-containerregistry-2440-number"),
+        pytest.param("alice@collector.example", "https", id="GHSA-9m43-p3cx-w8j5-userinfo"),
+        pytest.param("localhost", "https", id="GHSA-x2f5-332j-9xwq-localhost"),
+    ],
+)
+def test_a_realm_where_no_registry_has_business_is_refused(tmp_path: Path, realm: str, scheme: str) -> None:
+    with Bench(tmp_path, auth=LOGIN, faults=[fault(ForeignRealm(realm, scheme))]) as bench:
+        with pytest.raises(errors.AuthenticationError):
+            bench.pull()
+        assert bench.hosts_asked == {"registry.example"}
+
+
+def test_a_realm_of_another_domain_gets_no_password_in_strict_mode(tmp_path: Path) -> None:
+    """CVE-2026-33540: the distribution proxy demands the same registrable domain; so does strict mode."""
+    settings = 'realm_trust = "strict"'
+    with Bench(tmp_path, auth=LOGIN, faults=[fault(ForeignRealm())], settings=settings) as bench:
+        with pytest.raises(errors.AuthenticationError, match="were not sent"):
+            bench.pull()
+        assert bench.hosts_asked == {"registry.example"}
+
+
+def test_a_realm_of_another_domain_is_named_in_the_log_by_default(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """go-containerregistry#2193."""
+    with Bench(tmp_path, auth=LOGIN, faults=[fault(ForeignRealm())]) as bench, pytest.raises(errors.ImageStoreError):
+        bench.pull()
+    assert "credentials go to token service https://collector.example" in caplog.text
+
+
+def test_two_registries_with_one_token_service_do_not_share_tokens(tmp_path: Path) -> None:
+    """The tokens of registry A at registry B: seen in a Python client."""
+    auth = {
+        host: TokenAuth(
+            users={"alice": PASSWORD}, realm_host="auth.example", realm_path=f"/{host}/token", service="both"
+        )
+        for host in ("a.example", "b.example")
+    }
+    images = {"a.example/app:1": build_image(seed="a"), "b.example/app:1": build_image(seed="b")}
+    logins = Logins(frozenset({"a.example", "b.example"}))
+    with Bench(tmp_path, images, auth=auth, credentials=logins) as bench:
+        for reference in images:
+            bench.pull(reference)
+        ledger = bench.registry.ledger
+        for host in auth:
+            # Nothing is known there yet, whatever the token service gave for the other registry.
+            assert ledger.select(host=host)[0].credential == ""
+            assert [entry.path for entry in ledger.select(kind="token")].count(f"/{host}/token") == 1
+
+
+def docker_logins(folder: Path, document: dict[str, object], *, path: str = "") -> CredentialResolver:
+    (folder / "config.json").write_text(json.dumps(document))
+    environment = {"DOCKER_CONFIG": str(folder), "PATH": path}
+    return CredentialResolver.standard(surroundings=Surroundings(environment, str(folder), 1000, False))
+
+
+def test_a_missing_helper_is_an_error_and_no_other_registry_is_tried(tmp_path: Path) -> None:
+    """CVE-2021-41092."""
+    credentials = docker_logins(tmp_path, {"credHelpers": {"registry.example": "missing"}})
+    with Bench(tmp_path, auth=LOGIN, credentials=credentials) as bench:
+        with pytest.raises(errors.ConfigError, match="missing"):
+            bench.pull()
+        assert bench.hosts_asked == {"registry.example"}
+        bench.registry.ledger.assert_no_credential_at("registry.example")
+
+
+def test_netrc_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CVE-2024-47081."""
+    (tmp_path / ".netrc").write_text(f"machine registry.example login alice password {PASSWORD}\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    auth = BasicAuth({"alice": PASSWORD})
+    with Bench(tmp_path, auth=auth, credentials=docker_logins(tmp_path, {})) as bench:
+        with pytest.raises(errors.AuthenticationError):
+            bench.pull()
+        bench.registry.ledger.assert_no_credential_at("registry.example")
+
+
+def test_a_link_to_another_host_is_not_followed(tmp_path: Path) -> None:
+    """GHSA-h7vf-4x9w-h99v."""
+    with Bench(tmp_path, auth=LOGIN, faults=[fault(LinkLoop(to_host="inside.example"), kind="tags")]) as bench:
+        with pytest.raises(errors.ProtocolError):
+            bench.client.tags(Reference.parse(REFERENCE), cancel=CancelToken(5))
+        assert bench.hosts_asked == {"registry.example"}
+
+
+@pytest.mark.parametrize(
+    "url", ["http://169.254.169.254/latest", "https://10.1.2.3/", "https://[::1]/", "http://localhost/"]
+)
+def test_a_public_registry_cannot_send_us_to_a_private_address(url: str) -> None:
+    """GHSA-h7vf-4x9w-h99v, go-containerregistry#2440; names are judged when they are connected to (test_addresses)."""
+    sender = HttpxSender(proxies=ProxyRules())
+    bound = sender.bound(Origin("https", "registry.example", 443), ConnectionSettings())
+    with pytest.raises(errors.ProtocolError, match="expected a public address"):
+        bound.send(Request("GET", url), cancel=CancelToken(5))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("manifest-and-index-in-one", id="CVE-2021-41190"),
+        pytest.param("index-with-layers", id="GHSA-mc8v-mgrf-8f4m"),
+        pytest.param("media-type-of-an-index", id="GHSA-77vh-xpmg-72qh"),
+        pytest.param("entry-of-wrong-type", id="descriptor-and-answer-disagree"),
+        pytest.param("digest-with-path", id="CVE-2024-3727-path"),
+        pytest.param("digest-with-newline", id="GHSA-6wvf-f2vw-3425-newline"),
+        pytest.param("data-contradicts-digest", id="CVE-2025-24882-inline-data"),
+        pytest.param("config-of-other-content", id="CVE-2025-24882-config"),
+        pytest.param("manifest-of-other-content", id="GHSA-qv35-3gw6-8q4j-manifest"),
+        pytest.param("layer-with-flipped-byte", id="oras-py-247-layer"),
+        pytest.param("huge-document", id="CVE-2020-1702-manifest"),
+        pytest.param("endless-number", id="CVE-2020-1702-number"),
+        pytest.param("too-deeply-nested-index", id="GHSA-298f-872v-2rcx"),
+        pytest.param("duplicate-member", id="parser-differences-duplicates"),
+        pytest.param("member-differing-by-case", id="parser-differences-case"),
+        pytest.param("byte-order-mark", id="parser-differences-encoding"),
+    ],
+)
+def test_an_image_that_breaks_a_rule_does_not_enter(tmp_path: Path, name: str) -> None:
+    case = INVALID[name]
+    with Bench(tmp_path, {REFERENCE: case.image}) as bench:
+        with pytest.raises(case.error):
+            bench.pull()
+        assert bench.blobs == []
+        assert all(".." not in entry.path and "\n" not in entry.path for entry in bench.registry.ledger.entries)
+
+
+@pytest.mark.parametrize("kind", ["manifest", "blob"])
+def test_content_other_than_the_pinned_digest_is_refused(tmp_path: Path, kind: str) -> None:
+    """CVE-2025-24882, GHSA-qv35-3gw6-8q4j."""
+    image = build_image()
+    with Bench(tmp_path, {REFERENCE: image}, faults=[fault(Flip(), kind=kind, method="GET")]) as bench:
+        with pytest.raises(errors.IntegrityError):
+            bench.pull(f"{REFERENCE}@{image.target.digest}")
+        assert bench.blobs == []
+
+
+def test_the_verifier_is_asked_for_every_handler(tmp_path: Path) -> None:
+    """CVE-2022-24778: a policy that saw one manifest says nothing about the next."""
+
+    class Verifier:
+        asked = 0
+
+        def verify(self, reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
+            self.asked += 1
+            if self.asked > 1:
+                raise errors.ImageDeniedError(reference, "a test", "no")
+
+    with node(tmp_path, verifier=Verifier()) as here:
+        here.store.pull(PYTHON, runtime_handler=PROCESS)
+        with pytest.raises(errors.ImageDeniedError):
+            here.store.pull(PYTHON, runtime_handler=HYPERV)
+        assert [image.runtime_handler for image in here.store.list()] == [PROCESS]
+
+
+def test_a_manifest_of_many_megabytes_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """CVE-2020-1702."""
+    with Bench(tmp_path, faults=[fault(HugeManifest(64 << 20), kind="manifest", method="GET")]) as bench:
+        with pytest.raises(errors.ImageStoreError):
+            bench.pull()
+        assert bench.registry.ledger.bytes_sent() < 16 << 20
+
+
+def test_no_memory_and_no_disk_is_taken_on_a_declared_size(tmp_path: Path) -> None:
+    """CVE-2023-25153, GHSA-f36w-mj3v-6jqv."""
+    size = 1 << 60
+    claimed = {"mediaType": OCI_LAYER, "digest": str(Digest.of(b"small")), "size": size}
+    with Bench(tmp_path, {REFERENCE: build_image(members={"layers": [claimed] * 2})}) as bench:
+        with pytest.raises(errors.ImageStoreError):
+            bench.pull()
+        assert bench.registry.ledger.count(digest=Digest.of(b"small")) == 0
+
+
+@pytest.mark.parametrize("kind", ["blob", "manifest", "tags"])
+def test_a_body_compressed_in_transit_is_not_unpacked(tmp_path: Path, kind: str) -> None:
+    """CVE-2025-66418, CVE-2025-66471, CVE-2026-21441."""
+    with Bench(tmp_path, faults=[fault(GzipCoding(is_bomb=True), kind=kind)]) as bench:
+        with pytest.raises(errors.ImageStoreError):
+            bench.pull() if kind != "tags" else bench.client.tags(Reference.parse(REFERENCE), cancel=CancelToken(5))
+        assert bench.blobs == []
+
+
+def test_nobody_else_can_read_the_store(tmp_path: Path) -> None:
+    """CVE-2024-25621."""
+    before = os.umask(0)
+    try:
+        with Bench(tmp_path) as bench:
+            bench.pull()
+            assert stat.S_IMODE(bench.root.stat().st_mode) == 0o700
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("name", ["config-without-os", "config-without-rootfs", "diff-ids-not-a-list"])
+def test_an_image_config_is_checked_before_anybody_sees_it(tmp_path: Path, name: str) -> None:
+    """CVE-2022-23648, CVE-2026-53488: what a consumer gets has the types it expects, and nothing was expanded."""
+    with Bench(tmp_path, {REFERENCE: INVALID[name].image}) as bench:
+        with pytest.raises(INVALID[name].error):
+            bench.pull()
+        assert list(bench.store.list()) == []
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param([fault(Refuse(403))], id="GHSA-5jhf-2qmf-m8c5-refused"),
+        pytest.param(
+            [fault(Redirect(), kind="blob"), fault(Reset(at=9), kind="blob")], id="containerd-5453-signed-url"
+        ),
+        pytest.param([fault(ExpireToken())], id="GHSA-5jhf-2qmf-m8c5-token"),
+    ],
+)
+def test_no_secret_is_in_logs_or_errors(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, faults: list[FaultRule]
+) -> None:
+    caplog.set_level(logging.DEBUG, "imagestore")
+    with Bench(tmp_path, auth=LOGIN, faults=faults) as bench, pytest.raises(errors.ImageStoreError) as caught:
+        bench.pull()
+    said = f"{caplog.text} {caught.value} {caught.value.hint} {caught.value!r}"
+    assert caplog.records
+    for secret in (PASSWORD, "tape-token", "signature"):
+        assert secret not in said
+
+
+def test_a_registrys_words_cannot_act_on_a_terminal(tmp_path: Path) -> None:
+    """CWE-150."""
+    refusal = Refuse(403, code="\x1b[2J\u202e\x9b")
+    with Bench(tmp_path, faults=[fault(refusal)]) as bench, pytest.raises(errors.AccessDeniedError) as caught:
+        bench.pull()
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("token", ["a\r\nX-Evil: 1", "a b", "\u00e9", ""])
+def test_a_token_that_no_header_may_carry_is_refused(tmp_path: Path, token: str) -> None:
+    """Header injection through tokens."""
+    seen: list[httpx.Request] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        if request.url.path == "/token":
+            return httpx.Response(200, json={"token": token})
+        challenge = 'Bearer realm="https://registry.example/token"'
+        return httpx.Response(401, headers={"WWW-Authenticate": challenge})
+
+    with Bench(tmp_path, transport=httpx.MockTransport(handle)) as bench, pytest.raises(errors.RegistryError):
+        bench.pull()
+    assert all("X-Evil" not in request.headers for request in seen)
+    assert sum("Authorization" in request.headers and request.url.path != "/token" for request in seen) == 0
+
+
+@pytest.mark.parametrize("text", ["registry.example/a\r\nb:1", "registry.example/a:1\n", "registry.example/a%0d:1"])
+def test_a_reference_cannot_carry_a_header(text: str) -> None:
+    """Header injection through references."""
+    with pytest.raises(errors.InvalidReferenceError):
+        Reference.parse(text)
+
+
+@pytest.mark.parametrize("what", [Stall(at=10, seconds=5), Drip(bytes_per_second=200)], ids=["stall", "drip"])
+def test_an_endless_body_ends_at_the_deadline(tmp_path: Path, what: Stall | Drip) -> None:
+    """Slow drips and stalls; the least rate without a deadline is tested at the transport."""
+    image = build_image(layers=[layer("slow", size=20_000, compression="none")])
+    faults = [FaultRule(what, Where(reference=str(image.layers[0].digest)), times=ALWAYS)]
+    with RegistryServer({REFERENCE: image}, faults=faults) as server, Bench(tmp_path) as bench:
+        client = bench.enter_context(connect())
+        reference = Reference.parse(server.server.reference(REFERENCE))
+        started = time.monotonic()
+        with pytest.raises(errors.DeadlineExceededError):
+            b"".join(client.blob(reference, image.layers[0], cancel=CancelToken(0.3)))
+        assert time.monotonic() - started < 2
+
+
+def test_pages_that_lead_to_themselves_come_to_an_end(tmp_path: Path) -> None:
+    """GHSA-298f-872v-2rcx."""
+    with Bench(tmp_path, faults=[fault(LinkLoop(), kind="tags")]) as bench:
+        assert bench.client.tags(Reference.parse(REFERENCE), cancel=CancelToken(5)) == ("1",)
+        assert bench.registry.ledger.count(kind="tags") < 5
+
+
+def test_a_member_that_parsers_read_differently_is_refused(tmp_path: Path) -> None:
+    """The class behind CVE-2021-41190: a second reader must not see another document."""
+    with Bench(tmp_path, faults=[fault(DuplicateKeys(), kind="manifest", method="GET")]) as bench:
+        with pytest.raises(errors.ImageStoreError):
+            bench.pull()
+        assert bench.blobs == []
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["[::1%25eth0]", "registry.example@evil.example", "evil.example\\@registry.example", "[::1", "registry%2eexample"],
+)
+def test_a_host_that_parsers_read_differently_is_refused(host: str) -> None:
+    """CVE-2024-11168."""
+    sender = HttpxSender(proxies=ProxyRules())
+    with pytest.raises(errors.ProtocolError):
+        sender.send(Request("GET", f"https://{host}/v2/"), cancel=CancelToken(5))
+
+
+@pytest.mark.parametrize(
+    "error", [httpx.ConnectError("refused"), httpx.ConnectError("tls", request=None)], ids=["refused", "certificate"]
+)
+def test_nothing_falls_back_to_plain_http(tmp_path: Path, error: httpx.ConnectError) -> None:
+    """Fallback to plain http or unverified TLS."""
+    if error.args == ("tls",):
+        failure = ssl.SSLCertVerificationError(1, "certificate verify failed")
+        failure.verify_message = "self-signed certificate"
+        error.__cause__ = failure
+    schemes: set[str] = set()
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        schemes.add(request.url.scheme)
+        raise error
+
+    with (
+        Bench(tmp_path, transport=httpx.MockTransport(handle)) as bench,
+        pytest.raises(errors.RegistryUnavailableError),
+    ):
+        bench.pull()
+    assert schemes == {"https"}
+
+
+@pytest.mark.parametrize("helper", ["../evil", "/bin/evil", "a/b", "", "a\nb"])
+def test_a_helper_is_a_plain_name_and_found_in_absolute_folders_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, helper: str
+) -> None:
+    """Hijacked helper programs."""
+    program = tmp_path / "docker-credential-evil"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    credentials = docker_logins(tmp_path, {"credHelpers": {"registry.example": helper or "evil"}}, path=".:")
+    with Bench(tmp_path, auth=LOGIN, credentials=credentials) as bench, pytest.raises(errors.ConfigError):
+        bench.pull()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("wish", ["999999", "+99999"])
+def test_a_huge_retry_after_is_an_error_at_once(tmp_path: Path, wish: str) -> None:
+    """Denial by Retry-After."""
+    with Bench(tmp_path, faults=[fault(Refuse(429, retry_after=wish))]) as bench:
+        with pytest.raises(errors.RateLimitedError) as caught:
+            bench.pull()
+        assert caught.value.retry_after is not None
+        assert caught.value.retry_after > 90_000
+        assert len(bench.registry.ledger.entries) <= 2
+
+
+def test_cookies_are_not_kept(tmp_path: Path) -> None:
+    """Cookie tracking across hosts and requests."""
+    sent: list[str | None] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        sent.append(request.headers.get("Cookie"))
+        return httpx.Response(200, headers={"Set-Cookie": "id=1; Domain=example; Path=/"}, json={"tags": ["a"]})
+
+    with Bench(tmp_path, transport=httpx.MockTransport(handle)) as bench:
+        for _ in range(2):
+            bench.client.tags(Reference.parse(REFERENCE), cancel=CancelToken(5))
+    assert sent == [None, None]
+
+
+def test_a_tag_that_moves_between_two_questions_does_not_mix_images(tmp_path: Path) -> None:
+    """The pair (HEAD by tag, GET by digest) is free of races; what HEAD said is what is fetched."""
+    index = build_index(["linux/amd64", "linux/arm64"])
+    with Bench(tmp_path, {REFERENCE: index}) as bench:
+        assert bench.pull().target.digest == index.target.digest
+        by_tag = [entry for entry in bench.registry.ledger.select(kind="manifest") if entry.path.endswith("/1")]
+        assert [entry.method for entry in by_tag] == ["HEAD"]
