@@ -117,8 +117,8 @@ def sweep(
 
 def _stale_ingests(content: LocalContentStore, before: float, *, dry_run: bool) -> tuple[list[str], int]:
     names, size = [], 0
-    for status in content.statuses():
-        if status.updated_at < before and (dry_run or content.abort(status.ref)):
+    for status in content.stale_ingests(before):
+        if dry_run or content.abort_stale(status):
             names.append(status.ref)
             size += status.offset
     if not dry_run:

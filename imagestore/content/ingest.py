@@ -24,6 +24,7 @@ from imagestore.content.api import IngestStatus
 from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
 from imagestore.digest import Digest, new_hash
 from imagestore.errors import AlreadyExistsError, DigestMismatchError, SizeMismatchError
+from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +59,28 @@ def read_status(directory: Path) -> IngestStatus | None:
         started_at=_read_time(directory / "startedat", data.st_mtime),
         updated_at=max(_read_time(directory / "updatedat", 0.0), data.st_mtime),
     )
+
+
+def read_remains(directory: Path) -> IngestStatus | None:
+    """A folder that has lost (or never got) its name, as an ingest named like the folder; None when it is gone."""
+    try:
+        with os.scandir(directory) as entries:
+            files = [entry.stat(follow_symlinks=False) for entry in entries]
+        made_at = os.stat(directory).st_mtime
+    except OSError:
+        return None
+    updated_at = max([made_at, *(each.st_mtime for each in files)])
+    return IngestStatus(directory.name, sum(each.st_size for each in files), 0, made_at, updated_at)
+
+
+def remove_ingest(directory: Path) -> None:
+    """Throw an ingest's folder away, its data last, so that a half removed one still says how big it is."""
+    for name in ("ref", "startedat", "updatedat", "total"):
+        reach("ingest-remove")
+        with contextlib.suppress(OSError):
+            os.unlink(directory / name)
+    reach("ingest-remove-data")
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 class LocalIngestWriter:
@@ -98,6 +121,7 @@ class LocalIngestWriter:
         rest = memoryview(chunk)
         with translated("write ingest", self._data):
             while rest:
+                reach("ingest-write")
                 written = os.write(self._descriptor, rest)
                 self._hash.update(rest[:written])
                 self._offset += written
@@ -106,6 +130,7 @@ class LocalIngestWriter:
     def truncate(self) -> None:
         """Start again from nothing."""
         with translated("truncate ingest", self._data):
+            reach("ingest-truncate")
             os.ftruncate(self._descriptor, 0)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
         self._offset = 0
@@ -119,6 +144,7 @@ class LocalIngestWriter:
         if actual != expected:
             raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(actual))
         with translated("commit", self._data):
+            reach("commit-sync")
             os.fsync(self._descriptor)
             folder = self._blobs / expected.algorithm
             make_directory(folder)
@@ -126,14 +152,18 @@ class LocalIngestWriter:
             if target.exists():
                 self.abort()
                 raise AlreadyExistsError(f"content {expected} is in the store already")
+            reach("commit-protect")
             os.fchmod(self._descriptor, 0o444)
+            reach("commit-rename")
             os.rename(self._data, target)
+            reach("commit-sync-folder")
             sync_directory(folder)
+            reach("commit-clean")
             self.abort()
 
     def abort(self) -> None:
         """Throw the ingest away and close."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        remove_ingest(self._directory)
         self._let_go()
 
     def close(self) -> None:
@@ -142,6 +172,7 @@ class LocalIngestWriter:
             return
         # The bytes are kept even if the note about when they came can't be.
         with contextlib.suppress(OSError):
+            reach("ingest-close")
             os.fsync(self._descriptor)
             replace_text(self._directory / "updatedat", _now())
         self._let_go()
@@ -168,7 +199,8 @@ class LocalIngestWriter:
         return fits and (not total or not status.total or status.total == total)
 
     def _create(self, total: int) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
+        remove_ingest(self._directory)
+        reach("ingest-make")
         self._directory.mkdir(0o755)
         now = _now()
         replace_text(self._directory / "startedat", now)

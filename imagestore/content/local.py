@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import ContentInfo, IngestStatus
 from imagestore.content.disk import make_directory, translated
-from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_status
+from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.digest import VERIFIABLE, Digest, verify
 from imagestore.errors import (
@@ -26,12 +26,16 @@ from imagestore.errors import (
     InvalidInputError,
     SizeMismatchError,
 )
+from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
     from imagestore.cancel import CancelToken
+
+
+_INGEST_NAME: Final = re.compile(r"[a-f0-9]{64}")
 
 
 class LocalContentStore:
@@ -103,6 +107,7 @@ class LocalContentStore:
         with translated("delete", path):
             try:
                 freed = os.stat(path).st_size
+                reach("delete-unlink")
                 os.unlink(path)
             except FileNotFoundError:
                 return 0
@@ -112,13 +117,15 @@ class LocalContentStore:
         """Open an ingest, waiting while another writer (thread or process) holds it."""
         if not ref:
             raise InvalidInputError("an ingest needs a name")
-        lock = self._lock(ref)
+        name = ingest_name(ref)
+        lock = self._lock(name)
         lock.acquire(cancel)
         try:
             if self.exists(expected):
                 raise AlreadyExistsError(f"content {expected} is in the store already")
-            directory = self._ingests / ingest_name(ref)
-            return LocalIngestWriter(directory, self._blobs, ref=ref, expected=expected, total=total, lock=lock)
+            return LocalIngestWriter(
+                self._ingests / name, self._blobs, ref=ref, expected=expected, total=total, lock=lock
+            )
         except BaseException:
             lock.release()
             raise
@@ -133,12 +140,25 @@ class LocalContentStore:
 
     def abort(self, ref: str) -> bool:
         """Throw an ingest away unless a writer holds it; say whether it is gone."""
-        with self._lock(ref) as lock:
-            if not lock.try_acquire():
-                return False
-            with translated("remove ingest", self._ingests):
-                shutil.rmtree(self._ingests / ingest_name(ref), ignore_errors=True)
-            return True
+        return self._abort_folder(ingest_name(ref))
+
+    def stale_ingests(self, before: float) -> Iterator[IngestStatus]:
+        """Ingests that nobody touched since ``before`` (seconds since 1970).
+
+        What a process left that died while it made or removed an ingest counts too; its name is that of its folder.
+        """
+        with os.scandir(self._ingests) as entries:
+            for entry in entries:
+                if _INGEST_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                    path = Path(entry.path)
+                    status = read_status(path) or read_remains(path)
+                    if status is not None and status.updated_at < before:
+                        yield status
+
+    def abort_stale(self, ingest: IngestStatus) -> bool:
+        """Throw a stale ingest away unless a writer holds it; say whether it is gone."""
+        is_remains = bool(_INGEST_NAME.fullmatch(ingest.ref)) and (self._ingests / ingest.ref).is_dir()
+        return self._abort_folder(ingest.ref if is_remains else ingest_name(ingest.ref))
 
     def clear_locks(self) -> None:
         """Remove lock files that killed processes left behind."""
@@ -153,8 +173,16 @@ class LocalContentStore:
             status = os.statvfs(self.root)
         return status.f_bavail * status.f_frsize
 
-    def _lock(self, ref: str) -> FileLock:
-        return FileLock(self._locks / f"ingest-{ingest_name(ref)}")
+    def _abort_folder(self, name: str) -> bool:
+        with self._lock(name) as lock:
+            if not lock.try_acquire():
+                return False
+            with translated("remove ingest", self._ingests):
+                remove_ingest(self._ingests / name)
+            return True
+
+    def _lock(self, name: str) -> FileLock:
+        return FileLock(self._locks / f"ingest-{name}")
 
     def _blob(self, digest: Digest) -> Path:
         if not digest.is_verifiable:

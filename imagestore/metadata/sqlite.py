@@ -22,6 +22,7 @@ from imagestore.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
+from imagestore.failpoint import reach
 from imagestore.metadata import rows, schema
 from imagestore.metadata.api import ImageRecord, Lease
 
@@ -244,6 +245,7 @@ class SqliteMetadataStore:
                 )
             for step in schema.STEPS[version:]:
                 for statement in step:
+                    reach("database-migrate")
                     db.execute(statement)
             db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {schema.CURRENT}")
@@ -270,7 +272,9 @@ class SqliteMetadataStore:
         with self._lock, self._translated():
             db = self._connection
             if self._depth == 0:
+                reach("database-begin")
                 db.execute("BEGIN IMMEDIATE")
+                reach("database-begun")
             self._depth += 1
             try:
                 yield db
@@ -281,7 +285,9 @@ class SqliteMetadataStore:
                 raise
             self._depth -= 1
             if self._depth == 0:
+                reach("database-commit")
                 db.execute("COMMIT")
+                reach("database-committed")
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
