@@ -193,5 +193,5 @@ class PullWork:
                 self.metadata.delete_lease(held.id)
                 for descriptor in new:
                     self.content.abort(ingest_ref(descriptor))
-                sweep(self.metadata, self.content, [each.digest for each in new], since_generation=0)
+                sweep(self.metadata, self.content, [each.digest for each in new])
             raise
