@@ -20,23 +20,25 @@ from imagestore.image import Image
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.observe import ignore
 from imagestore.reference import Reference
+from imagestore.upkeep import Removal, Upkeep
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
     from imagestore.collect import GarbageReport
     from imagestore.config import Config
     from imagestore.documents.select import Selection
+    from imagestore.metadata.api import ImageRecord
     from imagestore.observe import Observer
     from imagestore.platforms import Platform
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.credentials.model import CredentialLookup
 
 
-class ImageStore:
+class ImageStore(Upkeep):
     """Images by (reference, runtime handler) in one folder.
 
     Args:
@@ -114,7 +116,9 @@ class ImageStore:
             cancel=cancel or CancelToken(),
             parallel=self.config.settings.max_concurrent_downloads or PARALLEL_BLOBS,
         )
-        return Image(work.run(), self.content)
+        record = work.run()
+        self.metadata.touch_image(record.reference, record.handler)
+        return Image(record, self.content)
 
     def pull_sandbox_image(
         self, *, runtime_handler: str = "", observer: Observer = ignore, cancel: CancelToken | None = None
@@ -187,21 +191,35 @@ class ImageStore:
             UnknownRuntimeHandlerError: neither configured nor in any record.
             InvalidInputError: the beginning of an id fits several images, or handler and all_handlers are both given.
         """
+        records = self._doomed(name, runtime_handler, all_handlers=all_handlers)
+        removed = self.metadata.remove_images((record.reference, record.handler) for record in records)
+        return tuple((record.reference, record.handler) for record in removed)
+
+    def delete(self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False) -> Removal:
+        """Remove records and free what only they needed, at a cost that does not grow with the store.
+
+        Args:
+            name, runtime_handler, all_handlers: as for remove().
+
+        Raises:
+            UnknownRuntimeHandlerError, InvalidInputError: as remove().
+            StoreError: something can't be deleted.
+        """
+        return self._delete(self._doomed(name, runtime_handler, all_handlers=all_handlers))
+
+    def _doomed(self, name: str, runtime_handler: str | None, *, all_handlers: bool) -> Sequence[ImageRecord]:
         if all_handlers and runtime_handler is not None:
             raise InvalidInputError("give a runtime handler or all handlers, not both")
         handler = self._default_if_empty(runtime_handler)
         if handler is not None:
             self._check_known(handler)
-        if all_handlers:
-            records = [
-                record
-                for owner in sorted({each.handler for each in self.metadata.find_images()})
-                for record in lookup.doomed(self.metadata, name, owner, self.config.default_handler)
-            ]
-        else:
-            records = lookup.doomed(self.metadata, name, handler, self.config.default_handler)
-        removed = self.metadata.remove_images((record.reference, record.handler) for record in records)
-        return tuple((record.reference, record.handler) for record in removed)
+        if not all_handlers:
+            return lookup.doomed(self.metadata, name, handler, self.config.default_handler)
+        return [
+            record
+            for owner in sorted({each.handler for each in self.metadata.find_images()})
+            for record in lookup.doomed(self.metadata, name, owner, self.config.default_handler)
+        ]
 
     def match(
         self,

@@ -75,7 +75,7 @@ def pull(
     app.credentials = access.lookup(hosts.pop(), creds_stdin=creds_stdin, anonymous=anonymous)
     token = CancelToken(deadline)
     pulled = []
-    with _cancelled_by_signals(token), shown.observer(progress) as observer:
+    with cancelled_by_signals(token), shown.observer(progress) as observer:
         for reference, handler in work:
             image = app.store.pull(
                 reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
@@ -89,7 +89,7 @@ def pull(
 
 
 @contextlib.contextmanager
-def _cancelled_by_signals(token: CancelToken) -> Iterator[None]:
+def cancelled_by_signals(token: CancelToken) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the pull in order, so that sockets close and the lease is released."""
 
     def cancel(_signum: int, _frame: object) -> None:

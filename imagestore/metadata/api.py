@@ -234,6 +234,9 @@ class MetadataStore(Protocol):
     def exclusive(self) -> AbstractContextManager[None]:
         """Hold the database's write lock, so that no lease and no record can appear meanwhile; commits at the end."""
 
+    def damage(self) -> tuple[str, ...]:
+        """What is wrong with the database's own files, a line each; nothing when they are whole."""
+
     def backup(self, target: Path) -> None:
         """Write a consistent copy to a new file while others go on.
 

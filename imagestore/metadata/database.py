@@ -53,6 +53,10 @@ _HINTS: Final[dict[type[StoreError], str]] = {
 }
 
 
+class SchemaTooNewError(StoreCorruptError):
+    """A newer version wrote the database; it is whole, and not for us."""
+
+
 class Database:
     """One file; made when missing.
 
@@ -120,6 +124,12 @@ class Database:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
 
+    def damage(self) -> tuple[str, ...]:
+        """What SQLite's own check finds wrong with the file, a line each; nothing when it is whole."""
+        with self._reading() as db:
+            lines = [str(line) for (line,) in db.execute("PRAGMA quick_check(20)")]
+        return tuple(line for line in lines if line != "ok")
+
     def close(self) -> None:
         """Close the database."""
         with self._lock:
@@ -135,7 +145,7 @@ class Database:
         with self._writing():
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version > schema.CURRENT:
-                raise StoreCorruptError(
+                raise SchemaTooNewError(
                     f"{self._path}: schema version {version} is newer than {schema.CURRENT}, the newest this one reads",
                     hint="use the newer imagestore that wrote it",
                 )

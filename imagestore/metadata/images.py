@@ -107,7 +107,8 @@ class ImageTables(Database):
         with self._lock, self._translated():
             db = self._connection
             key = (reference, handler)
-            found = db.execute("SELECT used_at FROM image WHERE reference = ? AND handler = ?", key).fetchone()
+            query = "SELECT max(used_at, updated_at) FROM image WHERE reference = ? AND handler = ?"
+            found = db.execute(query, key).fetchone()
             # A clock set back must not stop the times for ever.
             if found is None or db.in_transaction or abs(now - found[0]) < _USE_SECONDS:
                 return

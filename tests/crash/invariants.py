@@ -16,6 +16,7 @@ from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
 from imagestore.documents.manifest import Manifest
 from imagestore.metadata.api import ImageRecord
+from imagestore.rebuild import rebuild
 from imagestore.store import ImageStore
 
 LATER_SECONDS = 25 * 3600.0
@@ -96,6 +97,12 @@ def _leaks(root: Path) -> Iterator[str]:
                 yield "a lease outlived its end"
             if not store.metadata.edges().keys() <= needed:
                 yield "edges of content that is gone"
+            before = {(image.reference, image.runtime_handler) for image in store.list()}
+        for path in copy.glob("metadata.db*"):
+            path.unlink()
+        restored = {(record.reference, record.handler) for record in rebuild(copy).restored}
+        if not before <= restored:
+            yield f"records that a rebuild does not find: {sorted(before - restored)}"
         for name in ("content/ingest", "locks"):
             if entries := sorted(os.listdir(copy / name)):
                 yield f"{name} still holds {entries}"

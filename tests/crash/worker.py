@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+
+_WORK = [*["pull"] * 6, "remove", "delete", "delete", "collect", "collect", "pin", "touch", "evict", "lease"]
 
 
 def run(root: Path, references: Sequence[str], seed: int, failpoint: str, failures: Path) -> None:
@@ -29,6 +32,8 @@ def run(root: Path, references: Sequence[str], seed: int, failpoint: str, failur
 
 def _work(root: Path, references: Sequence[str], chance: random.Random) -> None:
     from imagestore import config, platforms
+    from imagestore.errors import ImageNotFoundError
+    from imagestore.policy import Policy
     from imagestore.store import ImageStore
     from tests.support.node import CONFIG
 
@@ -39,13 +44,22 @@ def _work(root: Path, references: Sequence[str], chance: random.Random) -> None:
         with ImageStore(root, config=settings, host=host) as store:
             for _ in range(chance.randrange(1, 12)):
                 reference, handler = chance.choice(references), chance.choice(handlers)
-                match chance.choice(["pull"] * 5 + ["remove", "remove", "collect", "collect", "lease"]):
+                match chance.choice(_WORK):
                     case "pull":
                         store.pull(reference, runtime_handler=handler)
                     case "remove":
                         store.remove(reference, runtime_handler=handler)
                     case "collect":
                         store.collect_garbage()
+                    case "delete":
+                        store.delete(reference, runtime_handler=handler)
+                    case "pin":
+                        with contextlib.suppress(ImageNotFoundError):
+                            chance.choice([store.pin, store.unpin])(reference, runtime_handler=handler)
+                    case "touch":
+                        store.touch(reference, runtime_handler=handler)
+                    case "evict":
+                        store.evict(Policy(keep_last=1))
                     case "lease":
                         _lease(store, chance)
 
