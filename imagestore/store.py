@@ -47,6 +47,7 @@ class ImageStore(Upkeep):
         host: the node's platform; detected by default.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         registry: asked for images; by default a client made at the first pull.
+        sources: folders with ``blobs`` (containerd's content, OCI layouts) to adopt content from instead of fetching.
         clock: seconds since 1970.
 
     Raises:
@@ -61,6 +62,7 @@ class ImageStore(Upkeep):
         host: Platform | None = None,
         credentials: CredentialLookup | None = None,
         registry: RegistryClient | None = None,
+        sources: Sequence[str | os.PathLike[str]] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.root = Path(root)
@@ -73,7 +75,9 @@ class ImageStore(Upkeep):
         self._lock = threading.Lock()
         with translated("make the store's folder", self.root):
             make_directory(self.root, 0o700)
-        self.content = LocalContentStore(self.root / "content", self.root / "locks")
+        self.content = LocalContentStore(
+            self.root / "content", self.root / "locks", sources=[Path(source) for source in sources]
+        )
         self.metadata = SqliteMetadataStore(self.root / "metadata.db", clock=clock)
 
     def pull(

@@ -50,11 +50,13 @@ class App:
     Attributes:
         given_root: --root, or None.
         given_config: --config, or None.
+        sources: every --source.
         credentials: used instead of stored logins, or None.
     """
 
     given_root: Path | None = None
     given_config: Path | None = None
+    sources: tuple[Path, ...] = ()
     credentials: CredentialLookup | None = None
     _opened: list[ImageStore] = field(default_factory=list)
 
@@ -88,7 +90,9 @@ class App:
         """The store, opened when first needed and closed when the command ends."""
         from imagestore.store import ImageStore
 
-        opened = ImageStore(self.root, config=self.config, host=self.host, credentials=self.credentials)
+        opened = ImageStore(
+            self.root, config=self.config, host=self.host, credentials=self.credentials, sources=self.sources
+        )
         self._opened.append(opened)
         return opened
 

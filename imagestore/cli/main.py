@@ -92,17 +92,28 @@ class LazyGroup(click.Group):
     help="containerd-style configuration file. Default: the user's imagestore/config.toml, "
     "then /etc/imagestore/config.toml, then built-in defaults with one runtime handler.",
 )
+@click.option(
+    "--source",
+    "sources",
+    type=click.Path(file_okay=False, path_type=Path),
+    multiple=True,
+    envvar="IMAGESTORE_SOURCES",
+    show_envvar=True,
+    help="Folder with blobs/ (containerd's content, an OCI layout) to adopt content from; only read. May be repeated.",
+)
 @click.option("--debug", is_flag=True, help="Log what is done to standard error; secrets are left out.")
 @click.version_option(__version__, prog_name="imagestore", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(ctx: click.Context, root: Path | None, config_path: Path | None, debug: bool) -> None:
+def cli(
+    ctx: click.Context, root: Path | None, config_path: Path | None, sources: tuple[Path, ...], debug: bool
+) -> None:
     """Keep container images by (reference, runtime handler), so that every sandbox gets the manifest it can run."""
     if debug:
         logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
         for noisy in ("httpx", "httpcore"):
             # Their debug lines show whole header lists.
             logging.getLogger(noisy).setLevel(logging.WARNING)
-    app = App(root, config_path)
+    app = App(root, config_path, sources)
     ctx.obj = app
     ctx.call_on_close(app.close)
 

@@ -27,6 +27,7 @@ from imagestore.errors import AlreadyExistsError, DigestMismatchError, SizeMisma
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -96,7 +97,7 @@ class LocalIngestWriter:
     """
 
     def __init__(self, directory: Path, blobs: Path, *, ref: str, expected: Digest, total: int, lock: FileLock) -> None:
-        self._directory = directory
+        self.directory = directory
         self._data = directory / "data"
         self._blobs = blobs
         self._ref = ref
@@ -136,6 +137,19 @@ class LocalIngestWriter:
         self._offset = 0
         self._hash = new_hash(self._algorithm)
 
+    def clone(self, share: Callable[[int], bool]) -> bool:
+        """Fill an empty ingest by sharing another file's blocks; say whether that was possible.
+
+        Args:
+            share: fills the open file it is given, or says that it can't.
+        """
+        with translated("write ingest", self._data):
+            if not share(self._descriptor):
+                return False
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            self._rehash()
+            return True
+
     def commit(self, expected: Digest, size: int) -> None:
         """Verify and publish, then close."""
         if self._offset != size:
@@ -163,7 +177,7 @@ class LocalIngestWriter:
 
     def abort(self) -> None:
         """Throw the ingest away and close."""
-        remove_ingest(self._directory)
+        remove_ingest(self.directory)
         self._let_go()
 
     def close(self) -> None:
@@ -174,7 +188,7 @@ class LocalIngestWriter:
         with contextlib.suppress(OSError):
             reach("ingest-close")
             os.fsync(self._descriptor)
-            replace_text(self._directory / "updatedat", _now())
+            replace_text(self.directory / "updatedat", _now())
         self._let_go()
 
     def __enter__(self) -> Self:
@@ -192,22 +206,22 @@ class LocalIngestWriter:
         self._lock.release()
 
     def _can_resume(self, total: int) -> bool:
-        status = read_status(self._directory)
+        status = read_status(self.directory)
         if status is None or status.ref != self._ref:
             return False
         fits = not total or status.offset <= total
         return fits and (not total or not status.total or status.total == total)
 
     def _create(self, total: int) -> None:
-        remove_ingest(self._directory)
+        remove_ingest(self.directory)
         reach("ingest-make")
-        self._directory.mkdir(0o755)
+        self.directory.mkdir(0o755)
         now = _now()
-        replace_text(self._directory / "startedat", now)
-        replace_text(self._directory / "updatedat", now)
+        replace_text(self.directory / "startedat", now)
+        replace_text(self.directory / "updatedat", now)
         if total > 0:
-            replace_text(self._directory / "total", str(total))
-        replace_text(self._directory / "ref", self._ref)
+            replace_text(self.directory / "total", str(total))
+        replace_text(self.directory / "ref", self._ref)
 
     def _rehash(self) -> None:
         """Read what is there, so that the running digest covers it; a hash's state can't be kept on disk."""

@@ -14,6 +14,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content import adopt
+from imagestore.content.adopt import Adoption
 from imagestore.content.api import ContentInfo, IngestStatus
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
@@ -22,6 +24,7 @@ from imagestore.digest import VERIFIABLE, Digest, verify
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
+    IntegrityError,
     InvalidDigestError,
     InvalidInputError,
     SizeMismatchError,
@@ -29,7 +32,7 @@ from imagestore.errors import (
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
     from imagestore.cancel import CancelToken
@@ -44,13 +47,15 @@ class LocalContentStore:
     Args:
         root: holds ``blobs`` and ``ingest``; made when missing.
         locks: folder for lock files, on the same machine; made when missing.
+        sources: folders that hold ``blobs`` to adopt from; only read.
 
     Raises:
         StoreReadOnlyError, StoreFullError, StoreError: the folders can't be made.
     """
 
-    def __init__(self, root: Path, locks: Path) -> None:
+    def __init__(self, root: Path, locks: Path, *, sources: Sequence[Path] = ()) -> None:
         self.root = root
+        self._sources = tuple(sources)
         self._blobs = root / "blobs"
         self._ingests = root / "ingest"
         self._locks = locks
@@ -129,6 +134,46 @@ class LocalContentStore:
         except BaseException:
             lock.release()
             raise
+
+    def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
+        """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise meanwhile).
+
+        Args:
+            digest: which blob; a lease must hold it already.
+            size: its size in bytes.
+            cancel: ends the work.
+
+        Raises:
+            StoreError: the store can't be written.
+            OperationCancelledError: cancelled.
+        """
+        for source in self._sources if digest.is_verifiable else ():
+            with translated("adopt from", source), adopt.opened(source, digest, size) as descriptor:
+                if descriptor is None or not adopt.is_right(descriptor, digest, size, cancel):
+                    continue
+                try:
+                    return self._adopt(descriptor, source, digest, size, cancel)
+                except AlreadyExistsError:
+                    return None
+        return None
+
+    def _adopt(self, descriptor: int, source: Path, digest: Digest, size: int, cancel: CancelToken) -> Adoption:
+        with self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel) as writer:
+            writer.truncate()
+            how = Adoption.REFLINK
+            if not writer.clone(lambda data: adopt.reflink(data, descriptor)):
+                named, waiting = adopt.name_in(source, digest), writer.directory / "linked"
+                if adopt.hard_link(descriptor, named, self._blob(digest), waiting):
+                    writer.abort()
+                    return Adoption.HARD_LINK
+                how = Adoption.COPY
+                adopt.copy(descriptor, writer, cancel)
+            try:
+                writer.commit(digest, size)
+            except IntegrityError:
+                writer.abort()
+                raise
+            return how
 
     def statuses(self) -> Iterator[IngestStatus]:
         """Every unfinished ingest."""
