@@ -9,7 +9,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-_WORK = [*["pull"] * 6, "remove", "delete", "delete", "collect", "collect", "pin", "touch", "evict", "lease"]
+_MIXED = [*["pull"] * 6, "remove", "delete", "delete", "collect", "collect", "pin", "touch", "evict", "lease"]
+#: What a process is out for; those that only pull and those that only clear away meet most often.
+_ROLES = [_MIXED, _MIXED, ["pull"], ["collect"], ["delete", "collect"]]
 
 
 def run(root: Path, references: Sequence[str], seed: int, failpoint: str, failures: Path) -> None:
@@ -40,11 +42,12 @@ def _work(root: Path, references: Sequence[str], chance: random.Random) -> None:
     host = platforms.parse("windows(10.0.20348)/amd64")
     settings = config.loads(CONFIG, filename="config.toml", host=host)
     handlers = sorted(settings.handlers)
+    role = chance.choice(_ROLES)
     while True:
         with ImageStore(root, config=settings, host=host) as store:
             for _ in range(chance.randrange(1, 12)):
                 reference, handler = chance.choice(references), chance.choice(handlers)
-                match chance.choice(_WORK):
+                match chance.choice(role):
                     case "pull":
                         store.pull(reference, runtime_handler=handler)
                     case "remove":
