@@ -75,7 +75,7 @@ def collect(
     garbage = {digest: size for digest, size in sizes.items() if digest not in live}
     if not dry_run:
         # A collection that died after deleting a blob left the edges that start there.
-        dangling = [parent for parent in metadata.edges() if parent not in live and parent not in garbage]
+        dangling = sorted(metadata.parents_of_any() - live - garbage.keys())
         gone = sweep(metadata, content, [*sorted(garbage), *dangling])
         garbage = {digest: size for digest, size in garbage.items() if digest in gone}
         metadata.tidy()

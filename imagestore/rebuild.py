@@ -1,4 +1,4 @@
-"""Rebuilding a damaged database: put it aside, start a new one, restore each record whose content is all there.
+"""Rebuilding a damaged database: make a new one with each record whose content is all there, then exchange them.
 
 The journal beside the database says which records there were; the content says which of them are true.
 """
@@ -57,23 +57,42 @@ def rebuild(root: Path) -> RebuildReport:
     path = root / "metadata.db"
     if _is_whole(path):
         return RebuildReport(True, None, (), (), 0)
-    kept_as = _put_aside(path)
-    content = LocalContentStore(root / "content", root / "locks")
-    metadata = SqliteMetadataStore(path)
+    with translated("rebuild", path):
+        fresh = path.with_name("metadata.db.rebuilt")
+        _remove(fresh)
+        metadata = SqliteMetadataStore(fresh, is_rebuilding=True)
+        try:
+            with metadata.exclusive():
+                restored, skipped, unreadable = _restore(metadata, LocalContentStore(root / "content", root / "locks"))
+        finally:
+            metadata.close()
+        kept_as = _put_aside(path)
+        reach("rebuild-replace")
+        os.replace(fresh, path)
+        sync_directory(root)
+    return RebuildReport(False, kept_as, tuple(restored), tuple(skipped), unreadable)
+
+
+def _restore(
+    metadata: SqliteMetadataStore, content: LocalContentStore
+) -> tuple[list[ImageRecord], list[tuple[ImageRecord, str]], int]:
+    """Put each record back whose content is all there; an older line about it serves where the newest doesn't."""
     restored: list[ImageRecord] = []
     skipped: list[tuple[ImageRecord, str]] = []
-    try:
-        records, unreadable = metadata.restorable()
-        for record in records:
+    journaled = metadata.journaled()
+    for newest_first in journaled.candidates:
+        reasons: list[str] = []
+        for record in newest_first:
             try:
                 edges = {record.manifest.digest: _children(content, record)}
             except (ContentNotFoundError, IntegrityError, DocumentError) as error:
-                skipped.append((record, str(error)))
+                reasons.append(str(error))
                 continue
             restored.append(metadata.put_image(record, edges))
-    finally:
-        metadata.close()
-    return RebuildReport(False, kept_as, tuple(restored), tuple(skipped), unreadable)
+            break
+        else:
+            skipped.append((newest_first[0], reasons[0]))
+    return restored, skipped, journaled.unreadable
 
 
 def _is_whole(path: Path) -> bool:
@@ -95,20 +114,29 @@ def _is_whole(path: Path) -> bool:
 
 
 def _put_aside(path: Path) -> Path | None:
-    """Rename the database with its log, so that nothing of it is lost."""
+    """Give the damaged database a second name and move its log there, so that nothing of it is lost.
+
+    The log goes before the new database comes: SQLite would play an old log into it.
+    """
     if not path.exists():
         return None
     number = 1
     while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
-    with translated("put aside", path):
-        # The log first: a new database must never meet an old log.
-        for suffix in ("-wal", "-shm", ""):
-            reach("rebuild-rename")
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(f"{path}{suffix}", f"{target}{suffix}")
-        sync_directory(path.parent)
+    reach("rebuild-link")
+    os.link(path, target)
+    for suffix in ("-wal", "-shm"):
+        reach("rebuild-rename")
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(f"{path}{suffix}", f"{target}{suffix}")
     return target
+
+
+def _remove(path: Path) -> None:
+    """Remove what an interrupted rebuild left."""
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{path}{suffix}")
 
 
 def _children(content: LocalContentStore, record: ImageRecord) -> list[Digest]:

@@ -17,8 +17,8 @@ from imagestore.cli.context import App, output_option, pass_app
 def backup(app: App, file: Path, output: str) -> None:
     """Copy the records (not the content) to a new FILE while other processes go on reading and writing.
 
-    To restore, stop what uses the store, put FILE in the place of metadata.db below --root, remove metadata.db-wal and
-    metadata.db-shm, then run 'imagestore check'.
+    To restore, stop what uses the store, put FILE in the place of metadata.db below --root, remove metadata.db-wal,
+    metadata.db-shm and records.jsonl there, then run 'imagestore check'.
     """
     app.store.backup(file)
     size = file.stat().st_size

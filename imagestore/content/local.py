@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,6 @@ from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
     IntegrityError,
-    InvalidDigestError,
     InvalidInputError,
     SizeMismatchError,
 )
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 _INGEST_NAME: Final = re.compile(r"[a-f0-9]{64}")
+_HEX: Final = re.compile(r"[a-f0-9]+")
 
 
 class LocalContentStore:
@@ -98,13 +99,18 @@ class LocalContentStore:
 
     def walk(self) -> Iterator[ContentInfo]:
         """Every blob, in no particular order; files that aren't named by a digest are left alone."""
-        for algorithm in sorted(VERIFIABLE):
+        for algorithm, length in sorted(VERIFIABLE.items()):
             with contextlib.suppress(FileNotFoundError), os.scandir(self._blobs / algorithm) as entries:
                 for entry in entries:
-                    with contextlib.suppress(InvalidDigestError, FileNotFoundError):
-                        digest = Digest.parse(f"{algorithm}:{entry.name}")
+                    name = entry.name
+                    if len(name) != length or not _HEX.fullmatch(name):
+                        continue
+                    try:
                         status = entry.stat(follow_symlinks=False)
-                        yield ContentInfo(digest, status.st_size, status.st_mtime)
+                    except FileNotFoundError:  # deleted since it was listed
+                        continue
+                    if stat.S_ISREG(status.st_mode):
+                        yield ContentInfo(Digest(algorithm, name), status.st_size, status.st_mtime)
 
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""

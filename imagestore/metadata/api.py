@@ -213,6 +213,9 @@ class MetadataStore(Protocol):
     def parents(self, digest: Digest) -> tuple[Digest, ...]:
         """Which contents point at this one."""
 
+    def parents_of_any(self) -> frozenset[Digest]:
+        """Every content that edges or labels start from."""
+
     def edges(self) -> Mapping[Digest, tuple[Digest, ...]]:
         """Every edge: children by parent."""
 

@@ -64,6 +64,7 @@ class Database:
         path: the database, on a local disk. The journal of records lies beside it.
         clock: seconds since 1970.
         file_system: tells what kind of file system a folder is on.
+        is_rebuilding: make an empty database although the journal knows records.
 
     Raises:
         StoreError: it can't be opened, is damaged, is on a network file system, or was written by a newer version.
@@ -75,11 +76,14 @@ class Database:
         *,
         clock: Callable[[], float] = time.time,
         file_system: Callable[[Path], str] = location.file_system,
+        is_rebuilding: bool = False,
     ) -> None:
         self._path = path
         self._clock = clock
         self._lock = threading.RLock()
+        self._process = os.getpid()
         self._depth = 0
+        self._after_commit: list[Callable[[], None]] = []
         self._journal = RecordJournal(path.with_name("records.jsonl"))
         location.refuse_network(path, file_system(path.parent))
         with self._translated():
@@ -87,7 +91,7 @@ class Database:
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             try:
-                self._prepare()
+                self._prepare(is_rebuilding=is_rebuilding)
             except BaseException:
                 self._connection.close()
                 raise
@@ -135,7 +139,7 @@ class Database:
         with self._lock:
             self._connection.close()
 
-    def _prepare(self) -> None:
+    def _prepare(self, *, is_rebuilding: bool) -> None:
         db = self._connection
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
             db.execute(f"PRAGMA {pragma}")
@@ -149,6 +153,11 @@ class Database:
                     f"{self._path}: schema version {version} is newer than {schema.CURRENT}, the newest this one reads",
                     hint="use the newer imagestore that wrote it",
                 )
+            if version == 0 and not is_rebuilding and self._journal.has_entries():
+                raise StoreCorruptError(
+                    f"{self._path}: the database is gone, but {self._journal.path.name} beside it knows its records",
+                    hint="run 'imagestore check --rebuild', or remove that file to start with no records",
+                )
             for step in schema.STEPS[version:]:
                 for statement in step:
                     reach("database-migrate")
@@ -158,6 +167,7 @@ class Database:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
+        self._check_process()
         with self._lock, self._translated():
             yield self._connection
 
@@ -177,6 +187,7 @@ class Database:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """A write transaction; inner ones join the outer."""
+        self._check_process()
         with self._lock, self._translated():
             db = self._connection
             if self._depth == 0:
@@ -190,12 +201,28 @@ class Database:
                     reach("database-commit")
                     db.execute("COMMIT")
                     reach("database-committed")
+                    self._run_after_commit()
             except BaseException:
                 if self._depth == 1 and db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
             finally:
                 self._depth -= 1
+                if self._depth == 0:
+                    self._after_commit.clear()
+
+    def _check_process(self) -> None:
+        """SQLite's locks belong to the process that opened the file; used in a forked child they protect nothing."""
+        if os.getpid() != self._process:
+            raise StoreError(
+                f"{self._path}: this store was opened before the process forked",
+                hint="open the store again in the child process",
+            )
+
+    def _run_after_commit(self) -> None:
+        waiting, self._after_commit = self._after_commit, []
+        for work in waiting:
+            work()
 
     @contextlib.contextmanager
     def _translated(self, path: Path | None = None) -> Iterator[None]:

@@ -104,7 +104,13 @@ class GraphTables(Database):
                 edges.setdefault(parent, []).append(child)
         # Marking works on the texts: a big store has a million of them.
         live = mark(roots, lambda text: edges.get(text, ())) | flat
-        return frozenset(Digest.parse(text) for text in live)
+        return frozenset(map(_as_written, live))
+
+    def parents_of_any(self) -> frozenset[Digest]:
+        """Every content that edges or labels start from."""
+        query = "SELECT parent FROM edge UNION SELECT parent FROM label_edge UNION SELECT digest FROM content_label"
+        with self._reading() as db:
+            return frozenset(_as_written(text) for (text,) in db.execute(query))
 
     def is_held(self, digest: Digest) -> bool:
         """Whether anything keeps this content now."""
@@ -151,6 +157,12 @@ class GraphTables(Database):
         with self._writing() as db:
             db.executemany("DELETE FROM edge WHERE parent = ?", [(str(digest),) for digest in digests])
             _forget_labels(db, digests)
+
+
+def _as_written(text: str) -> Digest:
+    """A digest from a text that was made from one; parsing half a million again would take a second."""
+    algorithm, _, encoded = text.partition(":")
+    return Digest(algorithm, encoded)
 
 
 def _parents(db: sqlite3.Connection, child: str) -> list[str]:

@@ -44,7 +44,7 @@ class ImageTables(Database):
                 [(*key, position, str(digest)) for position, digest in enumerate(record.roots)],
             )
             insert_edges(db, edges)
-            self._journal.append(put=[stored])
+            self._journal.put(self._number_change(), [stored])
             # As it reads back: descriptors in records have no platform and no annotations.
             found = self.get_image(*key)
             assert found is not None
@@ -86,7 +86,9 @@ class ImageTables(Database):
                 if record is not None:
                     db.execute("DELETE FROM image WHERE reference = ? AND handler = ?", key)
                     removed.append(record)
-            self._journal.append(removed=[(record.reference, record.handler) for record in removed])
+            if removed:
+                number, gone = self._number_change(), [(record.reference, record.handler) for record in removed]
+                self._after_commit.append(lambda: self._journal.remove(number, gone))
         return removed
 
     def pin_images(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
@@ -98,7 +100,8 @@ class ImageTables(Database):
                 record = self.get_image(*key)
                 if record is not None:
                     changed.append(record)
-            self._journal.append(put=changed)
+            if changed:
+                self._journal.put(self._number_change(), changed)
             return changed
 
     def touch_image(self, reference: str, handler: str) -> None:
@@ -119,6 +122,12 @@ class ImageTables(Database):
             finally:
                 db.execute("PRAGMA synchronous = FULL")
 
+    def _number_change(self) -> int:
+        """The next number of a change of records; inside a write transaction."""
+        query = "UPDATE counter SET value = value + 1 WHERE name = 'generation' RETURNING value"
+        (number,) = self._connection.execute(query).fetchone()
+        return int(number)
+
     def _expired_images(self) -> list[tuple[str, str]]:
         now = self._clock()
         labelled = self._select("labels LIKE ?", [f'%"{EXPIRE}"%'])
@@ -131,7 +140,7 @@ class ImageTables(Database):
             (count,) = db.execute("SELECT COUNT(*) FROM image").fetchone()
         if self._journal.is_due(count):
             with self._writing():
-                self._journal.rewrite(self.find_images())
+                self._journal.rewrite(self._number_change(), self.find_images())
 
     def _select(self, condition: str, values: list[str]) -> list[ImageRecord]:
         with self._reading() as db:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.journal import Journaled
 
 
 class SqliteMetadataStore(ImageTables, LeaseTables, GraphTables):
@@ -26,15 +26,18 @@ class SqliteMetadataStore(ImageTables, LeaseTables, GraphTables):
         *,
         clock: Callable[[], float] = time.time,
         file_system: Callable[[Path], str] = location.file_system,
+        is_rebuilding: bool = False,
     ) -> None:
-        super().__init__(path, clock=clock, file_system=file_system)
+        super().__init__(path, clock=clock, file_system=file_system, is_rebuilding=is_rebuilding)
         if not self._journal.path.exists():
             self._shorten_journal()
 
-    def restorable(self) -> tuple[list[ImageRecord], int]:
-        """The records as the journal has them, and how many of its lines can't be read."""
-        with self._writing():
-            return self._journal.read()
+    def journaled(self) -> Journaled:
+        """What the journal says; later changes get higher numbers than any in it."""
+        with self._writing() as db:
+            found = self._journal.read()
+            db.execute("UPDATE counter SET value = max(value, ?) WHERE name = 'generation'", (found.last_number,))
+            return found
 
     def expire(self) -> int:
         """Delete expired leases, and records whose gc.expire label is past; return how many."""

@@ -15,14 +15,20 @@ from hypothesis import strategies as st
 from imagestore import gc_labels
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.errors import InvalidInputError, LeaseNotFoundError
+from imagestore.errors import InvalidInputError, LeaseNotFoundError, StoreCorruptError
 from imagestore.gc import climb, mark
 from imagestore.gc_labels import ContentTerms, LeaseTerms, moment
 from imagestore.media_types import OCI_MANIFEST
 from imagestore.metadata.api import Holder, HolderKind, ImageRecord
+from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
 from imagestore.why import Chain, explain
+
+
+def restorable(store: SqliteMetadataStore) -> tuple[list[list[ImageRecord]], int]:
+    found = store.journaled()
+    return found.candidates, found.unreadable
 
 
 def digest(name: str) -> Digest:
@@ -261,7 +267,7 @@ def test_the_journal_has_the_last_word_about_each_record(tmp_path: Path, store: 
     store.put_image(record("registry.example/b:1", B), {})
     store.remove_images([("registry.example/b:1", "runc")])
     (pinned,) = store.pin_images([(first.reference, first.handler)], is_pinned=True)
-    assert store.restorable() == ([pinned], 0)
+    assert restorable(store) == ([[pinned, first]], 0)
     assert (tmp_path / "records.jsonl").stat().st_mode & 0o777 == 0o600
 
 
@@ -272,9 +278,9 @@ def test_a_cut_off_or_hostile_line_spoils_only_itself(tmp_path: Path, store: Sql
     store.put_image(record("registry.example/b:1", B), {})
     os.truncate(journal, size + 40)
     with open(journal, "ab") as file:
-        file.write(b'\n{"put": [1]}\n[]\n\xff\n{"remove": "x"}\n' + b"[" * 100_000)
+        file.write(b'\n{"put": [1]}\n{"number": 1, "put": [1]}\n[]\n\xff\n{"remove": "x"}\n' + b"[" * 100_000)
     after = store.put_image(record("registry.example/c:1", C), {})
-    assert store.restorable() == ([kept, after], 6)
+    assert restorable(store) == ([[kept], [after]], 7)
 
 
 def test_a_long_journal_is_shortened(tmp_path: Path, store: SqliteMetadataStore) -> None:
@@ -285,5 +291,42 @@ def test_a_long_journal_is_shortened(tmp_path: Path, store: SqliteMetadataStore)
     store.remove_images([("registry.example/b:1", "runc")])
     store.tidy()
     assert journal.stat().st_size < 2000
-    assert store.restorable() == ([kept], 0)
+    assert restorable(store) == ([[kept]], 0)
     assert sorted(path.name for path in tmp_path.glob("records*")) == ["records.jsonl"]
+
+
+def test_a_removal_noted_late_cuts_only_what_was_before_it(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    """Another process may put the record again between a removal's commit and its line."""
+    store.put_image(record(), {})
+    journal = RecordJournal(tmp_path / "records.jsonl")
+    again = store.put_image(record(root=B), {})
+    journal.remove(1, [(again.reference, again.handler)])
+    assert restorable(store) == ([[again]], 0)
+    journal.remove(2, [(again.reference, again.handler)])
+    assert restorable(store) == ([], 0)
+
+
+def test_a_removal_that_was_rolled_back_is_not_in_the_journal(store: SqliteMetadataStore) -> None:
+    kept = store.put_image(record(), {})
+
+    def fail_inside() -> None:
+        with store.exclusive():
+            store.remove_images([(kept.reference, kept.handler)])
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail_inside()
+    store.put_image(record("registry.example/b:1", B), {})
+    assert [each[0].reference for each in restorable(store)[0]] == ["registry.example/a:1", "registry.example/b:1"]
+
+
+def test_a_database_that_is_gone_is_not_replaced_by_an_empty_one(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    store.put_image(record(), {})
+    store.close()
+    for path in tmp_path.glob("metadata.db*"):
+        path.unlink()
+    with pytest.raises(StoreCorruptError, match="the database is gone") as caught:
+        SqliteMetadataStore(tmp_path / "metadata.db")
+    assert "check --rebuild" in caught.value.hint
+    (tmp_path / "records.jsonl").unlink()
+    assert SqliteMetadataStore(tmp_path / "metadata.db").find_images() == []

@@ -59,7 +59,7 @@ def test_version_1_keeps_its_records_edges_and_leases(tmp_path: Path) -> None:
     assert store.reachable() == {Digest.parse(MANIFEST), Digest.parse(LAYER)}
     (lease,) = store.leases()
     assert (lease.id, lease.is_flat, dict(lease.labels)) == ("l", False, {})
-    assert store.restorable() == ([record], 0), "a store from before the journal gets one"
+    assert store.journaled().candidates == [[record]], "a store from before the journal gets one"
 
 
 def test_a_migrated_database_has_the_shape_of_a_new_one(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -223,3 +225,21 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         worker.join()
         assert worker.exitcode == 0
     assert len(SqliteMetadataStore(path).find_images()) == 60
+
+
+def test_a_store_opened_before_a_fork_is_refused_in_the_child(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path;"
+        "from imagestore.errors import StoreError; from imagestore.metadata.sqlite import SqliteMetadataStore;"
+        "store = SqliteMetadataStore(Path(sys.argv[1]));"
+        "child = os.fork();"
+        "\ntry: store.find_images(); print('used', flush=True)"
+        "\nexcept StoreError as error: print(error, flush=True)"
+        "\nif child: os.wait()"
+    )
+    line = [sys.executable, "-c", code, str(tmp_path / "metadata.db")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+    assert sorted(done.stdout.splitlines()) == [
+        f"{tmp_path / 'metadata.db'}: this store was opened before the process forked",
+        "used",
+    ]
