@@ -107,8 +107,7 @@ class ImageTables(Database):
     def touch_image(self, reference: str, handler: str) -> None:
         """Note that a record is used now; at most one write a minute, and not synced."""
         now = self._clock()
-        with self._lock, self._translated():
-            db = self._connection
+        with self._reading() as db:
             key = (reference, handler)
             query = "SELECT max(used_at, updated_at) FROM image WHERE reference = ? AND handler = ?"
             found = db.execute(query, key).fetchone()
