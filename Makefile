@@ -28,8 +28,8 @@ demo: $(VENV)/ready
 	$(BIN)/python examples/demo.py
 
 lint: $(VENV)/ready
-	$(BIN)/ruff check imagestore tests benchmarks examples
-	$(BIN)/ruff format --check imagestore tests benchmarks examples
+	$(BIN)/ruff check imagestore tests benchmarks examples fixtures
+	$(BIN)/ruff format --check imagestore tests benchmarks examples fixtures
 	$(BIN)/lint-imports --no-cache
 
 types: $(VENV)/ready
@@ -46,11 +46,11 @@ crash: $(VENV)/ready
 	$(BIN)/python -m tests.crash --kills $(KILLS)
 
 format: $(VENV)/ready
-	$(BIN)/ruff check --fix imagestore tests benchmarks examples
-	$(BIN)/ruff format imagestore tests benchmarks examples
+	$(BIN)/ruff check --fix imagestore tests benchmarks examples fixtures
+	$(BIN)/ruff format imagestore tests benchmarks examples fixtures
 
 lock: $(VENV)/ready
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate pyproject.toml -o requirements.lock
 
 clean:

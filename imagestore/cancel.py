@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from imagestore.errors import DeadlineExceededError, OperationCancelledError
+from imagestore.errors import DeadlineExceededError, InvalidInputError, OperationCancelledError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +23,9 @@ class CancelToken:
     Args:
         deadline_seconds: from now; None means no deadline.
 
+    Raises:
+        InvalidInputError: the deadline is negative or no number.
+
     >>> token = CancelToken()
     >>> token.cancel("the user pressed Ctrl-C")
     >>> token.check()
@@ -32,6 +35,8 @@ class CancelToken:
     """
 
     def __init__(self, deadline_seconds: float | None = None) -> None:
+        if deadline_seconds is not None and not deadline_seconds >= 0:  # NaN is refused too
+            raise InvalidInputError(f"deadline {deadline_seconds}: expected seconds, zero or more")
         self._lock = threading.Lock()
         self._reason: str | None = None
         self._callbacks: dict[int, Callable[[], None]] = {}
@@ -39,6 +44,12 @@ class CancelToken:
         self._event = threading.Event()
         self._deadline = None if deadline_seconds is None else time.monotonic() + deadline_seconds
         self._deadline_seconds = deadline_seconds
+        self._root: CancelToken | None = None
+
+    @property
+    def operation(self) -> CancelToken:
+        """The token of the whole operation that this one is a part of; itself when it isn't a child."""
+        return self._root or self
 
     @property
     def is_cancelled(self) -> bool:
@@ -83,6 +94,7 @@ class CancelToken:
     def child(self) -> Iterator[CancelToken]:
         """A token that ends with this one but can be cancelled alone, to stop one part of the work."""
         token = CancelToken(self.remaining_seconds())
+        token._root = self.operation
         with self.on_cancel(lambda: token.cancel(self._reason or "the operation was cancelled")):
             yield token
 

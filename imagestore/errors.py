@@ -9,6 +9,7 @@
     │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   ReferenceNotFoundError
     ├─ AlreadyExistsError
     ├─ NoMatchingManifestError
+    ├─ ImageDeniedError
     ├─ DocumentError
     ├─ IntegrityError
     │  ├─ DigestMismatchError   SizeMismatchError
@@ -19,15 +20,18 @@
     └─ OperationCancelledError
        └─ DeadlineExceededError
 
-A message is one sentence: the object first, then what was expected and what came. The mend, where there is one, is in
-``hint``. Data is in attributes, so that nobody has to parse text. The cause is kept in ``__cause__``. A bug is not an
-ImageStoreError: TypeError, AssertionError and friends pass through.
+A message is printable, since what came from outside is escaped, and one sentence: the object first, then what was
+expected and what came. The mend, where there is one, is in ``hint``. Data is in attributes, so that nobody has to
+parse text. The cause is kept in ``__cause__``. A bug is not an ImageStoreError: TypeError, AssertionError and friends
+pass through.
 """
 
 from __future__ import annotations
 
 import enum
 from typing import TYPE_CHECKING, ClassVar
+
+from imagestore.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,8 +66,8 @@ class ImageStoreError(Exception):
     category: ClassVar[Category] = Category.INTERNAL
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+        super().__init__(printable(message))
+        self.hint = printable(hint)
 
 
 class InvalidInputError(ImageStoreError, ValueError):
@@ -170,6 +174,25 @@ class NoMatchingManifestError(ImageStoreError):
         self.wanted = wanted
         self.offered = tuple(offered)
         self.explanation = explanation
+
+
+class ImageDeniedError(ImageStoreError):
+    """An image verifier refuses the image.
+
+    Attributes:
+        reference: canonical reference.
+        verifier: name of the program (or object) that refused.
+        reason: what it said, escaped and shortened; may be empty.
+    """
+
+    category = Category.PERMISSION_DENIED
+
+    def __init__(self, reference: str, verifier: str, reason: str) -> None:
+        said = f": {reason}" if reason else ""
+        super().__init__(f"{reference}: denied by image verifier {verifier}{said}")
+        self.reference = reference
+        self.verifier = verifier
+        self.reason = reason
 
 
 class DocumentError(ImageStoreError):

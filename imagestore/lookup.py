@@ -1,4 +1,4 @@
-"""Which records a name, id or digest means; the rules where CRI leaves them open are one table in ARCHITECTURE.md.
+"""Which records a name, id or digest means; the rules where CRI leaves them open are one table in the README.
 
 Names, image ids (whole, or a beginning of at least four hex digits, with or without ``sha256:``), and repository
 digests (``name@sha256:…`` of the index or the manifest) are understood.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import InvalidInputError, InvalidReferenceError
+from imagestore.digest import Digest
+from imagestore.errors import InvalidDigestError, InvalidInputError, InvalidReferenceError
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def by_name(metadata: MetadataStore, text: str) -> list[ImageRecord]:
 
 
 def by_id(metadata: MetadataStore, text: str) -> list[ImageRecord]:
-    """Records whose image id is or begins with the text, for every handler; empty when the text is no id.
+    """Records whose image id is or begins with the text, or that hold the index or manifest of this digest.
+
+    For every handler; empty when the text is neither.
 
     Raises:
         InvalidInputError: the beginning fits several images.
@@ -49,7 +52,14 @@ def by_id(metadata: MetadataStore, text: str) -> list[ImageRecord]:
         raise InvalidInputError(
             f"image id {text!r} fits {len(ids)} images: {', '.join(ids[:4])}", hint="give more of it"
         )
-    return records
+    return records or _by_root(metadata, text)
+
+
+def _by_root(metadata: MetadataStore, text: str) -> list[ImageRecord]:
+    try:
+        return metadata.find_by_root(Digest.parse(text))
+    except InvalidDigestError:
+        return []
 
 
 def find(metadata: MetadataStore, text: str, handler: str | None, default_handler: str) -> ImageRecord | None:

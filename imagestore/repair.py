@@ -139,7 +139,7 @@ class Repairer:
 
     def _fetch(self, record: ImageRecord, descriptor: Descriptor, held: HeldLease) -> None:
         reference = Reference.parse(record.reference)
-        fetcher = Fetcher(self.content, self.client, reference, held, self.observer)
+        fetcher = Fetcher(self.content, self.client, reference, self.observer, held.renew)
         if descriptor.kind in (Kind.INDEX, Kind.MANIFEST):
             raw = self.client.document(reference, descriptor, cancel=self.cancel)
             self.content.delete(descriptor.digest)

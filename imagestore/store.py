@@ -5,6 +5,8 @@ Any number of processes and threads may use one root at the same time. Calls blo
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 import time
 from pathlib import Path
@@ -23,19 +25,25 @@ from imagestore.reference import Reference
 from imagestore.upkeep import Removal, Upkeep
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
+    from imagestore.archive.exporting import ExportOptions, ExportReport
+    from imagestore.archive.importing import ImportOptions, ImportReport
     from imagestore.collect import GarbageReport
     from imagestore.config import Config
+    from imagestore.digest import Digest
     from imagestore.documents.select import Selection
     from imagestore.metadata.api import ImageRecord
     from imagestore.observe import Observer
     from imagestore.platforms import Platform
+    from imagestore.pull.plan import PullPlan
+    from imagestore.pull.verify import ImageVerifier
+    from imagestore.pull.work import PullWork
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.credentials.model import CredentialLookup
+    from imagestore.registry.policy import TransferPolicy
 
 
 class ImageStore(Upkeep):
@@ -46,8 +54,10 @@ class ImageStore(Upkeep):
         config: runtime handlers and their platforms; without one there is a single, default handler.
         host: the node's platform; detected by default.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
+        transfer: limits of transfers; by default those of the configuration.
         registry: asked for images; by default a client made at the first pull.
         sources: folders with ``blobs`` (containerd's content, OCI layouts) to adopt content from instead of fetching.
+        verifier: asked before an image is fetched; by default the programs the configuration names.
         clock: seconds since 1970.
 
     Raises:
@@ -61,8 +71,10 @@ class ImageStore(Upkeep):
         config: Config | None = None,
         host: Platform | None = None,
         credentials: CredentialLookup | None = None,
+        transfer: TransferPolicy | None = None,
         registry: RegistryClient | None = None,
         sources: Sequence[str | os.PathLike[str]] = (),
+        verifier: ImageVerifier | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.root = Path(root)
@@ -70,7 +82,9 @@ class ImageStore(Upkeep):
         self.config = config or configuration.default(self.host)
         self._clock = clock
         self._credentials = credentials
+        self._transfer = transfer
         self._registry = registry
+        self._given_verifier = verifier
         self._own_registry: RegistryClient | None = None
         self._lock = threading.Lock()
         with translated("make the store's folder", self.root):
@@ -103,26 +117,35 @@ class ImageStore(Upkeep):
             NoMatchingManifestError: the image has nothing for that platform; says what it has and why not.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
-        from imagestore.pull.fetch import PARALLEL_BLOBS
-        from imagestore.pull.work import PullWork
-
-        parsed = Reference.parse(reference)
-        handler = self.config.handler(runtime_handler).name
-        wanted = self.config.handler_platform(handler, host=self.host, explicit=self._explicit(platform))
-        work = PullWork(
-            reference=parsed,
-            handler=handler,
-            wanted=wanted,
-            content=self.content,
-            metadata=self.metadata,
-            client=self.registry,
-            observer=observer,
-            cancel=cancel or CancelToken(),
-            parallel=self.config.settings.max_concurrent_downloads or PARALLEL_BLOBS,
-        )
+        work = self._work(Reference.parse(reference), runtime_handler, platform, observer, cancel)
         record = work.run()
         self.metadata.touch_image(record.reference, record.handler)
         return Image(record, self.content)
+
+    def plan(
+        self,
+        pulls: Iterable[tuple[str, str]],
+        *,
+        platform: str | Platform | None = None,
+        cancel: CancelToken | None = None,
+    ) -> list[PullPlan]:
+        """What pulling would fetch, without storing anything; a blob that several pulls need is counted once.
+
+        Args:
+            pulls: reference and runtime handler of each; an empty handler means the default.
+            platform: instead of the handlers' platforms.
+            cancel: ends the work.
+
+        Raises:
+            As pull(), but for what only fetching can show.
+        """
+        plans: list[PullPlan] = []
+        planned: set[Digest] = set()
+        for reference, handler in pulls:
+            work = self._work(Reference.parse(reference), handler, platform, ignore, cancel)
+            plans.append(work.plan(planned))
+            planned |= {blob.descriptor.digest for blob in plans[-1].blobs}
+        return plans
 
     def pull_sandbox_image(
         self, *, runtime_handler: str = "", observer: Observer = ignore, cancel: CancelToken | None = None
@@ -151,9 +174,10 @@ class ImageStore(Upkeep):
 
         Raises:
             ImageNotFoundError: there is none.
+            UnknownRuntimeHandlerError: neither configured nor in any record.
             InvalidInputError: the beginning of an id fits several images.
         """
-        handler = self._default_if_empty(runtime_handler)
+        handler = self._known(runtime_handler)
         record = lookup.find(self.metadata, name, handler, self.config.default_handler)
         if record is not None:
             return Image(record, self.content)
@@ -168,8 +192,11 @@ class ImageStore(Upkeep):
         Args:
             name: only this reference or image id (or its beginning).
             runtime_handler: only this handler's; empty means the default handler.
+
+        Raises:
+            UnknownRuntimeHandlerError: neither configured nor in any record.
         """
-        handler = self._default_if_empty(runtime_handler)
+        handler = self._known(runtime_handler)
         if name is None:
             records = self.metadata.find_images(handler=handler)
         else:
@@ -214,9 +241,9 @@ class ImageStore(Upkeep):
     def _doomed(self, name: str, runtime_handler: str | None, *, all_handlers: bool) -> Sequence[ImageRecord]:
         if all_handlers and runtime_handler is not None:
             raise InvalidInputError("give a runtime handler or all handlers, not both")
-        handler = self._default_if_empty(runtime_handler)
-        if handler is not None:
-            self._check_known(handler)
+        if not name:
+            raise InvalidInputError("an empty name means no image")
+        handler = self._known(runtime_handler)
         if not all_handlers:
             return lookup.doomed(self.metadata, name, handler, self.config.default_handler)
         return [
@@ -262,6 +289,67 @@ class ImageStore(Upkeep):
             target = client.resolve(parsed, cancel=token)
         return match_handlers(target, Documents(self.content, client, parsed, token), handlers)
 
+    def import_images(
+        self,
+        archive: str | os.PathLike[str],
+        *,
+        options: ImportOptions | None = None,
+        observer: Observer = ignore,
+        cancel: CancelToken | None = None,
+    ) -> ImportReport:
+        """Bring images in from an OCI layout (folder or tar, gzip or not) or a docker-archive, verified as a pull is.
+
+        Args:
+            archive: its path; ``-`` is standard input.
+            options: which images, for whom, under which names; by default all, for the default handler, under theirs.
+            observer: hears of progress, from several threads.
+            cancel: ends the import.
+
+        Raises:
+            ImageStoreError: as :meth:`imagestore.archive.importing.ImportWork.run`; the store stays as it was.
+        """
+        from imagestore.archive import importing, source
+
+        chosen, token = options or importing.ImportOptions(), cancel or CancelToken()
+        platform = self._explicit(chosen.platform or None)
+        handlers = importing.handlers_for(self.config, chosen, host=self.host, platform=platform)
+        # What can't be read at any place is copied twice: there must be room for both.
+        room = self.content.free_bytes() // 2
+        with source.opened(archive, scratch=self.content.root, limit_bytes=room, cancel=token) as files:
+            parts = (self.content, self.metadata, observer, token, self._verifier)
+            return importing.ImportWork(files, handlers, chosen, *parts).run()
+
+    def export_images(
+        self,
+        names: Iterable[str],
+        archive: str | os.PathLike[str],
+        *,
+        options: ExportOptions | None = None,
+        observer: Observer = ignore,
+        cancel: CancelToken | None = None,
+    ) -> ExportReport:
+        """Write images (by reference or id) into an archive; the same images give the same bytes.
+
+        Args:
+            names: of the images.
+            archive: path of the file (replaced when complete) or new folder; ``-`` is standard output.
+            options: whose images, which platforms, which format; by default the default handler's, as OCI archive.
+            observer: hears of progress.
+            cancel: ends the export.
+
+        Raises:
+            ImageStoreError: as :meth:`imagestore.archive.exporting.ExportWork.run` and find_records().
+        """
+        from imagestore.archive import exporting
+
+        chosen, default = options or exporting.ExportOptions(), self.config.default_handler
+        records = exporting.find_records(self.metadata, names, chosen, default_handler=default)
+        wanted, platform = None, self._explicit(chosen.platform or None)
+        if platform is not None:
+            wanted = platform, self.config.handler_platform(default, host=self.host, explicit=platform).matcher
+        parts = (self.content, self.metadata, observer, cancel or CancelToken())
+        return exporting.ExportWork(records, str(archive), chosen, wanted, *parts).run()
+
     def collect_garbage(self, *, dry_run: bool = False) -> GarbageReport:
         """Free content that no record and no lease needs; safe beside pulls in any process.
 
@@ -280,12 +368,14 @@ class ImageStore(Upkeep):
             return self._registry
         with self._lock:
             if self._own_registry is None:
-                from imagestore.config.registry_hosts import reader_for
                 from imagestore.registry.connect import connect
-                from imagestore.registry.endpoints import ConfiguredEndpoints
 
-                endpoints = ConfiguredEndpoints(reader_for(self.config))
-                self._own_registry = connect(credentials=self._credentials, endpoints=endpoints)
+                self._own_registry = connect(
+                    config=self.config,
+                    credentials=self._credentials,
+                    policy=self._transfer,
+                    state_folder=str(self.root / "hosts"),
+                )
             return self._own_registry
 
     def close(self) -> None:
@@ -302,13 +392,58 @@ class ImageStore(Upkeep):
     ) -> None:
         self.close()
 
+    def _work(
+        self,
+        reference: Reference,
+        runtime_handler: str,
+        platform: str | Platform | None,
+        observer: Observer,
+        cancel: CancelToken | None,
+    ) -> PullWork:
+        from imagestore.pull.work import PullWork
+
+        # Everything that can be refused without asking anybody is refused here.
+        handler = self.config.handler(runtime_handler).name
+        wanted = self.config.handler_platform(handler, host=self.host, explicit=self._explicit(platform))
+        return PullWork(
+            reference=reference,
+            handler=handler,
+            wanted=wanted,
+            content=self.content,
+            metadata=self.metadata,
+            client=self.registry.observed_by(observer),
+            observer=observer,
+            cancel=cancel or CancelToken(),
+            parallel=self._parallel,
+            verifier=self._verifier,
+        )
+
+    @functools.cached_property
+    def _parallel(self) -> int:
+        from imagestore.pull.fetch import MOST_PARALLEL_BLOBS, PARALLEL_BLOBS
+
+        configured = self.config.settings.max_concurrent_downloads
+        if configured is None:
+            return PARALLEL_BLOBS
+        # As in containerd, zero and less is no limit; threads are not free, so there is one.
+        return min(configured, MOST_PARALLEL_BLOBS) if configured > 0 else MOST_PARALLEL_BLOBS
+
+    @functools.cached_property
+    def _verifier(self) -> ImageVerifier:
+        from imagestore.pull.verify import NO_VERIFIER, ProgramVerifiers
+
+        settings = self.config.settings.image_verifier
+        given = self._given_verifier
+        return given or (ProgramVerifiers(settings, dict(os.environ)) if settings is not None else NO_VERIFIER)
+
     def _explicit(self, platform: str | Platform | None) -> Platform | None:
         return platforms.parse(platform, host=self.host) if isinstance(platform, str) else platform
 
-    def _default_if_empty(self, handler: str | None) -> str | None:
-        return self.config.default_handler if handler == "" else handler
-
-    def _check_known(self, handler: str) -> None:
-        """A handler that left the configuration keeps its records removable."""
-        if handler not in self.config.handlers and not self.metadata.find_images(handler=handler):
-            raise UnknownRuntimeHandlerError(handler, list(self.config.handlers))
+    def _known(self, handler: str | None) -> str | None:
+        """The handler a request means; one that left the configuration is known while it has records."""
+        if handler is None:
+            return None
+        name = handler or self.config.default_handler
+        if name not in self.config.handlers and not self.metadata.find_images(handler=name):
+            raise UnknownRuntimeHandlerError(name, list(self.config.handlers))
+        return name

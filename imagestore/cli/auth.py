@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from imagestore.cli import render
-from imagestore.cli.context import output_option
+from imagestore.cli.context import App, output_option, pass_app
 from imagestore.errors import ImageStoreError, InvalidInputError, InvalidReferenceError
 
 if TYPE_CHECKING:
@@ -32,10 +32,11 @@ _auth_file_option = click.option(
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input; else it is asked for.")
 @click.option("--no-check", is_flag=True, help="Store without trying the credentials at the registry.")
 @_auth_file_option
-def login(host: str, username: str | None, password_stdin: bool, no_check: bool, auth_file: str) -> None:
+@pass_app
+def login(app: App, host: str, username: str | None, password_stdin: bool, no_check: bool, auth_file: str) -> None:
     """Check credentials at a registry and keep them.
 
-    HOST is docker.io by default. The password is never an argument, where every user of the machine could read it.
+    HOST is docker.io by default; its hosts.toml says how it is reached, as in a pull. The password is never an argument, where every user of the machine could read it.
     With a credential helper configured for the host, the helper keeps it.
     """
     from imagestore.cancel import CancelToken
@@ -48,7 +49,7 @@ def login(host: str, username: str | None, password_stdin: bool, no_check: bool,
     surroundings, cancel = Surroundings.of_process(), CancelToken()
     place = logins.place_for(surroundings, auth_file=auth_file)
     if not no_check:
-        _check(registry, credential, cancel)
+        _check(app, registry, credential, cancel)
     kept = logins.store_login(place, registry, credential, HelperPool(surroundings.environment), cancel=cancel)
     print(render.printable(f"{registry}: login {'stored' if no_check else 'succeeded'}; kept in {kept}"))
     _note_others(surroundings, registry, auth_file, cancel, expected=kept)
@@ -171,12 +172,14 @@ def _ask(registry: str, username: str | None, *, from_stdin: bool) -> Credential
     return checked(Credential(str(username), Secret(password)), "login")
 
 
-def _check(registry: str, credential: Credential, cancel: CancelToken) -> None:
+def _check(app: App, registry: str, credential: Credential, cancel: CancelToken) -> None:
+    from imagestore.config.registry_hosts import reader_for
     from imagestore.registry.credentials.login import check_login
-    from imagestore.registry.endpoints import DirectEndpoints
-    from imagestore.registry.http import HttpxSender
+    from imagestore.registry.endpoints import ConfiguredEndpoints
+    from imagestore.registry.transport.http import HttpxSender
 
-    endpoint = DirectEndpoints().endpoints(registry)[-1]
+    # The registry itself, which comes last; a mirror has no say about its logins.
+    endpoint = ConfiguredEndpoints(reader_for(app.config)).endpoints(registry)[-1]
     sender = HttpxSender()
     try:
         check_login(sender.bound(endpoint.origin, endpoint.connection), endpoint, credential, cancel=cancel)

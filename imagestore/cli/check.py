@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from imagestore.cli import render
-from imagestore.cli.context import App, output_option
+from imagestore.cli.context import App, cancelled_by_signals, output_option
 from imagestore.cli.failure import ExitStatus
-from imagestore.cli.pull import cancelled_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,13 +65,11 @@ def repair(ctx: click.Context, rate: float | None, progress: str, output: str) -
 
     Damaged blobs that no image needs are deleted. Ends with status 7 when something could not be mended.
     """
-    from imagestore.cancel import CancelToken
     from imagestore.cli import progress as shown
 
     app = _app(ctx)
     report = _checked(app, rate, resume=False)
-    token = CancelToken()
-    with cancelled_by_signals(token), shown.observer(progress) as observer:
+    with cancelled_by_signals() as token, shown.observer(progress) as observer:
         mended = app.store.repair(report, observer=observer, cancel=token)
     if output == "json":
         render.dump_json({"check": _report_json(report), **_repair_json(mended)})
@@ -90,7 +87,6 @@ def _app(ctx: click.Context) -> App:
 
 
 def _checked(app: App, rate: float | None, *, resume: bool) -> CheckReport:
-    from imagestore.cancel import CancelToken
     from imagestore.check import CheckOptions
 
     options = CheckOptions(
@@ -99,8 +95,7 @@ def _checked(app: App, rate: float | None, *, resume: bool) -> CheckReport:
         resume=resume,
         progress=_lines(),
     )
-    token = CancelToken()
-    with cancelled_by_signals(token):
+    with cancelled_by_signals() as token:
         return app.store.check(options=options, cancel=token)
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from dataclasses import dataclass, field
+import signal
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from imagestore.cancel import CancelToken
     from imagestore.config import Config
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.model import CredentialLookup
+    from imagestore.registry.policy import TransferPolicy
     from imagestore.store import ImageStore
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -52,12 +56,14 @@ class App:
         given_config: --config, or None.
         sources: every --source.
         credentials: used instead of stored logins, or None.
+        bytes_per_second: limit of a pull instead of the configuration's, or None.
     """
 
     given_root: Path | None = None
     given_config: Path | None = None
     sources: tuple[Path, ...] = ()
     credentials: CredentialLookup | None = None
+    bytes_per_second: int | None = None
     _opened: list[ImageStore] = field(default_factory=list)
 
     @functools.cached_property
@@ -85,13 +91,27 @@ class App:
         path = self.config_path
         return config.load(path, host=self.host) if path is not None else config.default(self.host)
 
+    @property
+    def transfer(self) -> TransferPolicy | None:
+        """Limits of transfers where an option changes those of the configuration."""
+        if self.bytes_per_second is None:
+            return None
+        from imagestore.registry.settings import transfer_policy
+
+        return replace(transfer_policy(self.config.settings.registry), bytes_per_second=self.bytes_per_second)
+
     @functools.cached_property
     def store(self) -> ImageStore:
         """The store, opened when first needed and closed when the command ends."""
         from imagestore.store import ImageStore
 
         opened = ImageStore(
-            self.root, config=self.config, host=self.host, credentials=self.credentials, sources=self.sources
+            self.root,
+            config=self.config,
+            host=self.host,
+            credentials=self.credentials,
+            transfer=self.transfer,
+            sources=self.sources,
         )
         self._opened.append(opened)
         return opened
@@ -116,3 +136,21 @@ def output_option(function: F) -> F:
         help="Output format; json is stable for programs.",
     )
     return option(function)
+
+
+@contextlib.contextmanager
+def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[CancelToken]:
+    """A token that Ctrl-C and signals to end cancel, so that sockets close and leases are released in order."""
+    from imagestore.cancel import CancelToken
+
+    token = CancelToken(deadline_seconds)
+
+    def cancel(_signum: int, _frame: object) -> None:
+        token.cancel("interrupted")
+
+    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield token
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -10,12 +10,12 @@ from imagestore.cli import render
 from imagestore.cli.context import App, output_option, pass_app
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from imagestore.config.hosts import RegistryHosts
     from imagestore.reference import Reference
     from imagestore.registry.endpoints import Endpoint
-    from imagestore.registry.proxies import ProxyRules
+    from imagestore.registry.transport.proxies import ProxyRules
 
 
 @click.command()
@@ -31,19 +31,20 @@ def hosts(app: App, reference: str, output: str) -> None:
     from imagestore.config.registry_hosts import reader_for
     from imagestore.reference import Reference
     from imagestore.registry.endpoints import endpoints_from
-    from imagestore.registry.proxies import ProxyRules
+    from imagestore.registry.transport.proxies import ProxyRules
 
     parsed = Reference.parse(reference)
     configured = reader_for(app.config)(parsed.host)
     endpoints = endpoints_from(parsed.host, configured)
     proxies = ProxyRules.from_environment()
+    shown_to = app.config.settings.registry.mirror_credentials
     if output == "json":
-        render.dump_json(_as_json(parsed, configured, endpoints, proxies))
+        render.dump_json(_as_json(parsed, configured, endpoints, proxies, shown_to))
         return
     rows = [_row(position, endpoint, parsed) for position, endpoint in enumerate(endpoints, 1)]
     render.table(("#", "ENDPOINT", "ROLE", "ASKED", "CAPABILITIES", "BECAUSE OF"), rows)
     for endpoint in endpoints:
-        for note in _notes(endpoint, proxies):
+        for note in _notes(endpoint, proxies, shown_to):
             print(f"{render.printable(endpoint.host)}: {render.printable(note)}")
     for remark in configured.remarks:
         print(f"ignored: {render.printable(remark)}")
@@ -62,10 +63,11 @@ def _is_asked(endpoint: Endpoint, reference: Reference) -> bool:
     return needed <= endpoint.capabilities
 
 
-def _notes(endpoint: Endpoint, proxies: ProxyRules) -> list[str]:
+def _notes(endpoint: Endpoint, proxies: ProxyRules, mirror_credentials: Mapping[str, str]) -> list[str]:
     """What is unusual about the way to an endpoint; header values stay out, they may be secrets."""
-    from imagestore.registry import urls
+    from imagestore.registry.transport import urls
 
+    shown_to = {} if endpoint.is_upstream else mirror_credentials
     settings, proxy = endpoint.connection, proxies.proxy_for(endpoint.origin)
     told = {
         "not encrypted: plain http": endpoint.origin.scheme == "http",
@@ -74,12 +76,17 @@ def _notes(endpoint: Endpoint, proxies: ProxyRules) -> list[str]:
         f"shows client certificate {', '.join(pair[0] for pair in settings.client_pairs)}": bool(settings.client_pairs),
         f"sends header fields {', '.join(dict.fromkeys(name for name, _ in endpoint.headers))}": bool(endpoint.headers),
         f"through proxy {urls.shown(proxy)}": bool(proxy),
+        f"is shown the credentials of {shown_to.get(endpoint.host, '')}": endpoint.host in shown_to,
     }
     return [note for note, applies in told.items() if applies]
 
 
 def _as_json(
-    reference: Reference, configured: RegistryHosts, endpoints: Sequence[Endpoint], proxies: ProxyRules
+    reference: Reference,
+    configured: RegistryHosts,
+    endpoints: Sequence[Endpoint],
+    proxies: ProxyRules,
+    mirror_credentials: Mapping[str, str],
 ) -> dict[str, Any]:
     return {
         "reference": str(reference),
@@ -91,7 +98,7 @@ def _as_json(
                 "isAsked": _is_asked(endpoint, reference),
                 "capabilities": sorted(endpoint.capabilities),
                 "source": endpoint.source,
-                "notes": _notes(endpoint, proxies),
+                "notes": _notes(endpoint, proxies, mirror_credentials),
             }
             for endpoint in endpoints
         ],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,6 +13,9 @@ from imagestore.cli.context import App, output_option, pass_app
 
 if TYPE_CHECKING:
     from imagestore.image import Image
+
+# Longer values of an image config are cut in the table; JSON has them whole.
+_SHOWN: Final = 120
 
 
 @click.command()
@@ -62,6 +66,7 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
         ("manifest", f"{shown['manifest']['digest']} ({shown['manifest']['mediaType']})"),
         ("size", render.size(shown["size"])),
         ("updated", shown["updatedAt"]),
+        *((name.lower(), _short(value)) for name, value in (shown["config"] or {}).items() if value),
         *(("warning", warning) for warning in shown["warnings"]),
         *(("layer", f"{layer['path']} ({render.size(layer['size'])})") for layer in shown["layers"]),
     ]
@@ -105,6 +110,11 @@ def rmi(
         print(f"removed {reference} ({handler})")
     if freed is not None:
         print(f"freed {render.size(freed)}")
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def _row(image: Image, *, whole_id: bool) -> tuple[str, ...]:

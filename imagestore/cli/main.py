@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import logging
 import os
 import signal
@@ -33,11 +34,14 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "repair": ("imagestore.cli.check", "repair", "Verify, then fetch what is damaged or missing again."),
     "backup": ("imagestore.cli.backup", "backup", "Copy the records to a file while others go on."),
     "leases": ("imagestore.cli.leases", "leases", "List, make, renew and delete leases."),
+    "export": ("imagestore.cli.archive", "export", "Write images into an archive."),
+    "import": ("imagestore.cli.archive", "import_", "Bring images in from an archive."),
     "match": ("imagestore.cli.match", "match", "Show which manifest each runtime handler would get, and why."),
     "login": ("imagestore.cli.auth", "login", "Check credentials at a registry and keep them."),
     "logout": ("imagestore.cli.auth", "logout", "Forget the credentials of a registry."),
     "auth": ("imagestore.cli.auth", "auth", "Show how registries are authenticated to."),
     "hosts": ("imagestore.cli.hosts", "hosts", "Show which hosts would be asked for an image, in which order."),
+    "referrers": ("imagestore.cli.referrers", "referrers", "List what refers to an image: signatures, attestations."),
     "tape": ("imagestore.cli.tape", "tape", "Check, show and serve recorded registries."),
     "record": ("imagestore.cli.record", "record", "Run a command and record what it asks of registries."),
     "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
@@ -120,10 +124,14 @@ def cli(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
+    _prepare_streams()
     with contextlib.suppress(ValueError):  # not the main thread
-        signal.signal(signal.SIGTERM, _terminate)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _terminate)
     try:
-        return int(cli.main(args=arguments, prog_name="imagestore", standalone_mode=False) or ExitStatus.OK)
+        status = int(cli.main(args=arguments, prog_name="imagestore", standalone_mode=False) or ExitStatus.OK)
+        sys.stdout.flush()
+        return status
     except errors.ImageStoreError as error:
         return report(error)
     except click.exceptions.Exit as request:
@@ -136,8 +144,28 @@ def main(arguments: list[str] | None = None) -> int:
         return ExitStatus.INTERRUPTED
     except BrokenPipeError:
         # The reader of our output left; whatever is still buffered has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_output()
         return ExitStatus.FAILURE
+    except OSError as error:
+        print(f"imagestore: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
+        _silence_output()
+        return ExitStatus.FAILURE
+
+
+def _prepare_streams() -> None:
+    """A service may start without standard streams, and a terminal may know only ASCII."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - lives as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _silence_output() -> None:
+    """What is still buffered has nowhere to go, and the interpreter would complain about it at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _terminate(_signum: int, _frame: object) -> None:

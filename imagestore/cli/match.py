@@ -97,6 +97,8 @@ def _read(path: Path) -> bytes:
             raw: bytes = file.read(MAX_DOCUMENT_BYTES + 1)
     except OSError as error:
         raise click.UsageError(f"--index {path}: {error.strerror}") from error
+    if len(raw) > MAX_DOCUMENT_BYTES:
+        raise click.UsageError(f"--index {path}: longer than the {MAX_DOCUMENT_BYTES} bytes a document may have")
     return raw
 
 
@@ -115,11 +117,23 @@ def _print_matrix(selections: Mapping[str, Selection]) -> None:
         platform = platform_of.get(position) or _shown_platform(some)
         cells = ["-" if verdict is None else _cell(verdict) for verdict in known]
         rows.append((_number(position), platform, some.descriptor.digest.short, *cells))
-    render.table(("ENTRY", "PLATFORM", "DIGEST", *(name.upper() for name in names)), rows)
+    # Names of handlers are told apart by case, so they stay as they are.
+    headings = ("ENTRY", "PLATFORM", "DIGEST", *names)
+    if render.fits(headings, rows):
+        render.table(headings, rows)
+        return
+    letters = [chr(ord("A") + number % 26) * (1 + number // 26) for number in range(len(names))]
+    render.table(
+        ("ENTRY", "PLATFORM", *letters),
+        [(entry, platform, *(cell.rpartition(".")[2] for cell in cells)) for entry, platform, _, *cells in rows],
+    )
+    for letter, name in zip(letters, names, strict=True):
+        print(f"{letter} = {render.printable(name)}")
 
 
 def _print_reasons(name: str, selection: Selection, wanted: HandlerPlatform) -> None:
-    print(f"\n{render.printable(name)} wants {selection.wanted} (from {render.printable(_origin(wanted))})")
+    origin = render.printable(_origin(wanted))
+    print(f"\n{render.printable(name)} wants {render.printable(selection.wanted)} (from {origin})")
     if selection.chosen is not None:
         print(f"  takes entry {_line(selection.chosen)}")
         if selection.runner_up is not None:

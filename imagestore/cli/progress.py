@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.cli.render import printable, size
 from imagestore.media_types import Kind
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from imagestore.observe import Event, Observer
 
 
+_WRITING: Final = threading.Lock()
+
+
 @contextlib.contextmanager
 def observer(style: str) -> Iterator[Observer]:
     """An observer that shows progress while the block runs.
@@ -50,7 +53,14 @@ def observer(style: str) -> Iterator[Observer]:
 def _print_line(event: Event) -> None:
     text = _sentence(event)
     if text:
-        print(printable(text), file=sys.stderr, flush=True)
+        _write(printable(text))
+
+
+def _write(line: str) -> None:
+    """One line in one piece, since events come from several threads; a reader that left is no reason to stop."""
+    with _WRITING, contextlib.suppress(OSError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
 
 
 def _print_json(event: Event) -> None:
@@ -59,7 +69,7 @@ def _print_json(event: Event) -> None:
         value = getattr(event, name)
         plain = value if isinstance(value, str | int | float) else str(getattr(value, "digest", value))
         members[name] = plain
-    print(json.dumps(members), file=sys.stderr, flush=True)
+    _write(json.dumps(members))
 
 
 def _sentence(event: Event) -> str:
@@ -124,7 +134,7 @@ class _Bars:
             case _:
                 text = _sentence(event)
                 if text:
-                    self._progress.console.print(printable(text), markup=False, highlight=False)
+                    self._progress.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def _move(self, key: str, completed: int) -> None:
         with self._lock:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from imagestore.cli import access, describe, render
 from imagestore.cli.access import access_options
-from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.cli.rate import limit_rate_option
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from imagestore.cancel import CancelToken
+    from imagestore.pull.plan import PullPlan
 
 
 @click.command()
@@ -31,7 +28,13 @@ if TYPE_CHECKING:
     "Default: the configured default handler.",
 )
 @click.option("--platform", metavar="P", help="Pull for this platform, for example 'windows(10.0.17763)/amd64'.")
-@click.option("--deadline", type=float, metavar="SECONDS", help="Give up after this time; what came can be resumed.")
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Give up after this time; what came can be resumed.",
+)
+@click.option("--dry-run", "-n", is_flag=True, help="Only say what would be fetched, and what is here already.")
 @click.option(
     "--progress",
     type=click.Choice(["auto", "bar", "plain", "json", "none"]),
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="What to show on standard error; auto draws bars on a terminal and prints lines elsewhere.",
 )
+@limit_rate_option
 @access_options
 @output_option
 @pass_app
@@ -49,7 +53,9 @@ def pull(
     handlers: tuple[str, ...],
     platform: str | None,
     deadline: float | None,
+    dry_run: bool,
     progress: str,
+    limit_rate: int | None,
     creds_stdin: bool,
     anonymous: bool,
     output: str,
@@ -59,7 +65,6 @@ def pull(
     Of a multi-platform image only the manifest that the handler's sandbox can run is fetched. Content that another
     handler's image has already is not fetched again.
     """
-    from imagestore.cancel import CancelToken
     from imagestore.cli import progress as shown
 
     if handlers and platform is not None:
@@ -73,9 +78,12 @@ def pull(
     if creds_stdin and len(hosts) > 1:
         raise click.UsageError(f"--creds-stdin is for one registry, but the references name {', '.join(sorted(hosts))}")
     app.credentials = access.lookup(hosts.pop(), creds_stdin=creds_stdin, anonymous=anonymous)
-    token = CancelToken(deadline)
+    app.bytes_per_second = limit_rate
     pulled = []
-    with cancelled_by_signals(token), shown.observer(progress) as observer:
+    with cancelled_by_signals(deadline_seconds=deadline) as token, shown.observer(progress) as observer:
+        if dry_run:
+            _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
+            return
         for reference, handler in work:
             image = app.store.pull(
                 reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
@@ -88,16 +96,65 @@ def pull(
         print(f"{image.reference} ({image.runtime_handler}): {image.id}")
 
 
-@contextlib.contextmanager
-def cancelled_by_signals(token: CancelToken) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the pull in order, so that sockets close and the lease is released."""
+def _show_plan(app: App, plans: list[PullPlan], output: str) -> None:
+    from imagestore.pull.plan import Presence
 
-    def cancel(_signum: int, _frame: object) -> None:
-        token.cancel("interrupted")
+    used = sum(info.size for info in app.store.content.walk())
+    missing = sum(each.missing_bytes for each in plans)
+    if output == "json":
+        pulls = [_plan_json(app, each) for each in plans]
+        render.dump_json(
+            {"pulls": pulls, "bytesToFetch": missing, "contentBytes": used, "contentBytesAfter": used + missing}
+        )
+        return
+    rows = [
+        (
+            *describe.familiar(each.reference),
+            each.handler,
+            describe.platform(each.choice.platform)["text"],
+            "up to date" if each.is_current else render.size(each.missing_bytes),
+            render.size(each.bytes_of(Presence.HERE)),
+            render.size(each.bytes_of(Presence.PLANNED)),
+            ", ".join(_sources(app, each.reference)),
+        )
+        for each in plans
+    ]
+    render.table(("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "TO FETCH", "HERE", "SHARED", "FROM"), rows)
+    print(
+        f"{render.size(missing)} to fetch; the store has {render.size(used)},"
+        f" and would have {render.size(used + missing)}"
+    )
 
-    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+
+def _plan_json(app: App, plan: PullPlan) -> dict[str, Any]:
+    from imagestore.pull.plan import Presence
+
+    return {
+        "reference": plan.reference,
+        "runtimeHandler": plan.handler,
+        "wantedPlatform": plan.wanted,
+        "platform": describe.platform(plan.choice.platform),
+        "manifest": describe.descriptor(plan.choice.chosen),
+        "upToDate": plan.is_current,
+        "bytesToFetch": plan.missing_bytes,
+        "bytesHere": plan.bytes_of(Presence.HERE),
+        "bytesShared": plan.bytes_of(Presence.PLANNED),
+        "hosts": _sources(app, plan.reference),
+        "blobs": [
+            {
+                **describe.descriptor(blob.descriptor),
+                "presence": blob.presence.value,
+                "bytesToFetch": blob.missing_bytes,
+            }
+            for blob in plan.blobs
+        ],
+    }
+
+
+def _sources(app: App, reference: str) -> list[str]:
+    """The hosts that would be asked for content, in order."""
+    from imagestore.config.registry_hosts import reader_for
+    from imagestore.registry.endpoints import PULL, ConfiguredEndpoints
+
+    endpoints = ConfiguredEndpoints(reader_for(app.config)).endpoints(Reference.parse(reference).host)
+    return [endpoint.host for endpoint in endpoints if PULL in endpoint.capabilities]

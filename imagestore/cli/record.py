@@ -12,7 +12,7 @@ import click
 from imagestore.cli import render
 
 if TYPE_CHECKING:
-    from imagestore.testing.proxy import ProxyServer
+    from imagestore.testing.front_ends.proxy import ProxyServer
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -46,7 +46,7 @@ def record(
     a proxy can be pointed at a plain listener: {registry.example} in COMMAND becomes its address.
     """
     from imagestore.testing.recording.places import upstream_map
-    from imagestore.testing.session import SessionSettings, TapeSession
+    from imagestore.testing.tapes.session import SessionSettings, TapeSession
 
     settings = SessionSettings(
         upstream=upstream_map(upstream),

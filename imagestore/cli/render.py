@@ -7,31 +7,18 @@ JSON is written in ASCII.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-import unicodedata
 from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.text import printable as printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import TextIO
 
+_GAP: Final = "   "
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-# Control, format (bidirectional marks among them), surrogate, private use, line and paragraph separators.
-_UNSAFE: Final = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
-
-
-def printable(text: str) -> str:
-    r"""Escape what a terminal would act on.
-
-    >>> printable("a\x1b[31mb")
-    'a\\x1b[31mb'
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        character.encode("unicode_escape").decode("ascii") if unicodedata.category(character) in _UNSAFE else character
-        for character in text
-    )
 
 
 def size(byte_count: int) -> str:
@@ -50,12 +37,24 @@ def size(byte_count: int) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, stream: TextIO | None = None) -> None:
-    """Print aligned columns under upper-case headings, as crictl and kubectl do."""
-    lines = [tuple(headings), *(tuple(printable(cell) for cell in row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
+    """Print aligned columns under headings, as crictl and kubectl do."""
+    lines = [tuple(printable(cell) for cell in row) for row in (headings, *rows)]
+    widths = _widths(lines)
     for line in lines:
-        text = "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        text = _GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         print(text.rstrip(), file=stream or sys.stdout)
+
+
+def fits(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a table's lines fit the terminal; anything fits a file or a pipe."""
+    if not sys.stdout.isatty():
+        return True
+    lines = [tuple(printable(cell) for cell in row) for row in (headings, *rows)]
+    return sum(_widths(lines)) + len(_GAP) * (len(headings) - 1) <= shutil.get_terminal_size().columns
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
 
 
 def dump_json(value: Any) -> None:

@@ -14,8 +14,8 @@ from imagestore.cli.context import output_option
 from imagestore.cli.failure import ExitStatus
 
 if TYPE_CHECKING:
-    from imagestore.testing.server import LoopbackServer
-    from imagestore.testing.tape import Tape
+    from imagestore.testing.front_ends.server import LoopbackServer
+    from imagestore.testing.tapes.tape import Tape
 
 _PLACE = click.Path(path_type=str)
 
@@ -27,19 +27,21 @@ def tape() -> None:
 
 @tape.command()
 @click.argument("places", nargs=-1, required=True, type=_PLACE)
+@output_option
 @click.pass_context
-def verify(ctx: click.Context, places: tuple[str, ...]) -> None:
+def verify(ctx: click.Context, places: tuple[str, ...], output: str) -> None:
     """Check tapes and all their bodies; PLACES are tapes or folders."""
-    from imagestore.testing.upkeep import find_tapes, verify_tape
+    from imagestore.testing.tapes.upkeep import find_tapes, verify_tape
 
-    bad = 0
-    for path in (path for place in places for path in find_tapes(place)):
-        problems = verify_tape(path)
-        bad += bool(problems)
-        print(f"{render.printable(path)}: {'good' if not problems else f'{len(problems)} problems'}")
-        for problem in problems:
-            print(f"  {render.printable(problem)}")
-    if bad:
+    found = {path: verify_tape(path) for place in places for path in find_tapes(place)}
+    if output == "json":
+        render.dump_json({"tapes": [{"path": path, "problems": list(each)} for path, each in found.items()]})
+    else:
+        for path, problems in found.items():
+            print(f"{render.printable(path)}: {'good' if not problems else f'{len(problems)} problems'}")
+            for problem in problems:
+                print(f"  {render.printable(problem)}")
+    if any(found.values()):
         ctx.exit(ExitStatus.INTEGRITY)
 
 
@@ -48,7 +50,7 @@ def verify(ctx: click.Context, places: tuple[str, ...]) -> None:
 @output_option
 def show(path: str, output: str) -> None:
     """Show what a tape serves: hosts, repositories, recorded exchanges, faults."""
-    from imagestore.testing.player import load_tape
+    from imagestore.testing.tapes.player import load_tape
 
     loaded = load_tape(path)
     if output == "json":
@@ -70,6 +72,13 @@ def show(path: str, output: str) -> None:
         render.table(("METHOD", "ADDRESS", "STATUS", "BODY"), lines)
     for rule in loaded.faults:
         print("fault: " + ", ".join(f"{key} {value}" for key, value in rule.to_table().items()))
+
+
+def _say(output: str, value: dict[str, object], sentence: str) -> None:
+    if output == "json":
+        render.dump_json(value)
+    else:
+        print(render.printable(sentence))
 
 
 def _total(contents: tuple[object, ...]) -> str:
@@ -99,11 +108,18 @@ def _summary(loaded: Tape) -> dict[str, object]:
 @tape.command()
 @click.argument("folder", type=click.Path(path_type=str, exists=True, file_okay=False))
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be deleted.")
-def gc(folder: str, dry_run: bool) -> None:
+@output_option
+def gc(folder: str, dry_run: bool, output: str) -> None:
     """Delete bodies that no tape needs; FOLDER holds tapes."""
-    from imagestore.testing.upkeep import collect_bodies
+    from imagestore.testing.tapes.upkeep import collect_bodies
 
     cleared = collect_bodies(folder, is_dry_run=dry_run)
+    if output == "json":
+        removed = [str(digest) for digest in cleared.removed]
+        render.dump_json(
+            {"dryRun": dry_run, "bodies": removed, "bytesFreed": cleared.bytes_freed, "keptBodies": cleared.kept}
+        )
+        return
     for digest in cleared.removed:
         print(f"{'would delete' if dry_run else 'deleted'} {digest}")
     print(f"{render.size(cleared.bytes_freed)} in {len(cleared.removed)} bodies; {cleared.kept} bodies kept")
@@ -112,14 +128,15 @@ def gc(folder: str, dry_run: bool) -> None:
 @tape.command("to-layout")
 @click.argument("path", type=_PLACE)
 @click.argument("folder", type=_PLACE)
-def to_layout(path: str, folder: str) -> None:
+@output_option
+def to_layout(path: str, folder: str, output: str) -> None:
     """Write a tape's content as an OCI image layout."""
-    from imagestore.testing.blob_folder import BlobFolder
-    from imagestore.testing.layout import tape_to_layout
-    from imagestore.testing.player import load_tape, tape_path
+    from imagestore.testing.tapes.blob_folder import BlobFolder
+    from imagestore.testing.tapes.layout import tape_to_layout
+    from imagestore.testing.tapes.player import load_tape, tape_path
 
     count = tape_to_layout(load_tape(path), BlobFolder.beside(tape_path(path)), folder)
-    print(f"{render.printable(folder)}: {count} entries")
+    _say(output, {"layout": folder, "entries": count}, f"{folder}: {count} entries")
 
 
 @tape.command("from-layout")
@@ -127,30 +144,33 @@ def to_layout(path: str, folder: str) -> None:
 @click.argument("path", type=_PLACE)
 @click.option("--name", required=True, help="Repository for entries without a full reference: registry.example/app.")
 @click.option("--about", default="", help="One line for people.")
-def from_layout(folder: str, path: str, name: str, about: str) -> None:
+@output_option
+def from_layout(folder: str, path: str, name: str, about: str, output: str) -> None:
     """Make a tape that serves an OCI image layout."""
-    from imagestore.testing.blob_folder import BlobFolder
-    from imagestore.testing.compose import save_tape
-    from imagestore.testing.layout import layout_to_tape
-    from imagestore.testing.player import tape_path
+    from imagestore.testing.tapes.blob_folder import BlobFolder
+    from imagestore.testing.tapes.compose import save_tape
+    from imagestore.testing.tapes.layout import layout_to_tape
+    from imagestore.testing.tapes.player import tape_path
 
     made = layout_to_tape(folder, BlobFolder.beside(tape_path(path)), name=name, about=about)
-    print(render.printable(save_tape(path, made)))
+    written = save_tape(path, made)
+    _say(output, {"tape": written}, written)
 
 
 @tape.command()
 @click.argument("path", type=_PLACE)
 @click.argument("target")
 @click.option("--plain-http", is_flag=True, help="The registry has no TLS.")
-def push(path: str, target: str, plain_http: bool) -> None:
+@output_option
+def push(path: str, target: str, plain_http: bool, output: str) -> None:
     """Push a tape (or an OCI layout folder) to a registry as an artifact."""
-    from imagestore.testing import publishing
+    from imagestore.testing.tapes import publishing
 
     if os.path.isfile(os.path.join(path, "oci-layout")):
         publishing.push_layout(path, target, is_plain_http=plain_http)
     else:
         publishing.push_tape(path, target, is_plain_http=plain_http)
-    print(f"pushed {render.printable(target)}")
+    _say(output, {"target": target}, f"pushed {target}")
 
 
 @tape.command()
@@ -158,15 +178,16 @@ def push(path: str, target: str, plain_http: bool) -> None:
 @click.argument("path", type=_PLACE)
 @click.option("--plain-http", is_flag=True, help="The registry has no TLS.")
 @click.option("--layout", is_flag=True, help="The artifact is an OCI layout; PATH is its folder.")
-def fetch(target: str, path: str, plain_http: bool, layout: bool) -> None:
+@output_option
+def fetch(target: str, path: str, plain_http: bool, layout: bool, output: str) -> None:
     """Fetch a tape (or a layout) that was pushed."""
-    from imagestore.testing import publishing
+    from imagestore.testing.tapes import publishing
 
     if layout:
         publishing.fetch_layout(target, path, is_plain_http=plain_http)
     else:
         path = publishing.fetch_tape(target, path, is_plain_http=plain_http)
-    print(render.printable(path))
+    _say(output, {"path": path}, path)
 
 
 @tape.command()
@@ -180,11 +201,11 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
     """Serve a tape on loopback until interrupted, then show what was asked."""
     import contextlib
 
-    from imagestore.testing.authority import Authority
-    from imagestore.testing.player import replay
-    from imagestore.testing.proxy import ProxyServer
+    from imagestore.testing.front_ends.authority import Authority
+    from imagestore.testing.front_ends.proxy import ProxyServer
+    from imagestore.testing.front_ends.server import LoopbackServer
     from imagestore.testing.recording.places import port_map
-    from imagestore.testing.server import LoopbackServer
+    from imagestore.testing.tapes.player import replay
 
     playing = replay(path)
     issuer = Authority() if tls or proxy else None
@@ -206,7 +227,7 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
 
 
 def _announce(server: LoopbackServer, hosts: tuple[str, ...], output: str) -> None:
-    from imagestore.testing.proxy import ProxyServer
+    from imagestore.testing.front_ends.proxy import ProxyServer
 
     places = {host: server.url(host) for host in hosts}
     variables = server.environment() if isinstance(server, ProxyServer) else {}

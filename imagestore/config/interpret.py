@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
+from imagestore.config.durations import parse_duration
 from imagestore.config.findings import Finding, Location, Severity, dotted, nearest, show
 from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
 from imagestore.config.known import (
@@ -16,16 +17,21 @@ from imagestore.config.known import (
     HANDLER,
     IMAGES_PLUGIN,
     IMAGES_SECTION,
+    REGISTRY_PLUGIN,
+    REGISTRY_PLUGIN_SECTION,
     REGISTRY_SECTION,
     RUNHCS_TYPE,
     RUNTIME_PLATFORM,
     RUNTIME_PLUGIN,
     RUNTIME_SECTION,
     TOP_LEVEL,
+    VERIFIER_PLUGIN,
+    VERIFIER_SECTION,
     normal_member,
     options_of,
 )
-from imagestore.config.model import Settings
+from imagestore.config.model import RegistrySettings, Settings, VerifierSettings
+from imagestore.config.registry_plugin import read_registry_plugin
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, plain
 from imagestore.errors import InvalidPlatformError
@@ -89,7 +95,11 @@ class Reading:
             "containerd", CONTAINERD_SECTION, path=("containerd",)
         )
         images = plugins.section(IMAGES_PLUGIN, IMAGES_SECTION)
-        self.settings = _settings(images)
+        verifier = None
+        if VERIFIER_PLUGIN in plugins.table:
+            verifier = _verifier(plugins.section(VERIFIER_PLUGIN, VERIFIER_SECTION))
+        registry = read_registry_plugin(plugins.section(REGISTRY_PLUGIN, REGISTRY_PLUGIN_SECTION))
+        self.settings = _settings(images, verifier, registry)
         self.default_name = PlatformText(
             containerd.text("default_runtime_name"), containerd.location_of("default_runtime_name")
         )
@@ -189,13 +199,31 @@ class Reading:
             section.report(Severity.ERROR, name, str(error), mend)
 
 
-def _settings(images: Section) -> Settings:
+def _verifier(section: Section) -> VerifierSettings:
+    default = VerifierSettings()
+    most = section.integer("max_verifiers")
+    text = section.text("per_verifier_timeout")
+    try:
+        seconds = parse_duration(text) if text else default.timeout_seconds
+    except ValueError as error:
+        section.report(Severity.ERROR, "per_verifier_timeout", str(error))
+        seconds = default.timeout_seconds
+    return VerifierSettings(
+        bin_dir=section.text("bin_dir") or default.bin_dir,
+        max_verifiers=default.max_verifiers if most is None else most,
+        timeout_seconds=seconds or default.timeout_seconds,
+    )
+
+
+def _settings(images: Section, verifier: VerifierSettings | None, registry: RegistrySettings) -> Settings:
     pinned = images.section("pinned_images", None)
     return Settings(
         snapshotter=images.text("snapshotter"),
         pinned_images=MappingProxyType({use: pinned.text(use) for use in pinned.table if pinned.text(use)}),
         registry_config_path=images.section("registry", REGISTRY_SECTION).text("config_path"),
         max_concurrent_downloads=images.integer("max_concurrent_downloads"),
+        image_verifier=verifier,
+        registry=registry,
     )
 
 
@@ -267,7 +295,7 @@ def _check_names(section: Section, members: Mapping[str, str]) -> None:
 
 def _check_plugin_names(plugins: Section) -> None:
     """Warn about names that were meant to be ours: a slip here would silently leave the defaults in place."""
-    ours = (RUNTIME_PLUGIN, IMAGES_PLUGIN, CRI_PLUGIN)
+    ours = (RUNTIME_PLUGIN, IMAGES_PLUGIN, CRI_PLUGIN, REGISTRY_PLUGIN)
     for name in plugins.table:
         if name in ours or not name.lower().startswith("io"):
             continue

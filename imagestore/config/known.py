@@ -12,6 +12,9 @@ from typing import Final
 
 RUNTIME_PLUGIN: Final = "io.containerd.cri.v1.runtime"
 IMAGES_PLUGIN: Final = "io.containerd.cri.v1.images"
+VERIFIER_PLUGIN: Final = "io.containerd.image-verifier.v1.bindir"
+#: Our own; containerd keeps tables of plugins that it doesn't know.
+REGISTRY_PLUGIN: Final = "io.imagestore.registry.v1"
 #: Version 2's one CRI plugin; from version 3 on it has only the streaming server's keys.
 CRI_PLUGIN: Final = "io.containerd.grpc.v1.cri"
 RUNHCS_TYPE: Final = "io.containerd.runhcs.v1"
@@ -125,6 +128,22 @@ IMAGES_SECTION: Final = {
     "max_concurrent_downloads": _INTEGER,
     "stats_collect_period": _INTEGER,
     "use_local_image_pull": _BOOLEAN,
+}
+
+VERIFIER_SECTION: Final = {
+    "bin_dir": _TEXT,
+    "max_verifiers": _INTEGER,
+    "per_verifier_timeout": _TEXT,
+}
+
+REGISTRY_PLUGIN_SECTION: Final = {
+    "mirror_credentials": _TABLE,
+    "foreign_layer_hosts": _TEXTS,
+    "trusted_realms": _TABLE,
+    "realm_trust": _TEXT,
+    "bytes_per_second": _INTEGER,
+    "parallel_ranges": _INTEGER,
+    "connections_per_host": _INTEGER,
 }
 
 REGISTRY_SECTION: Final = {

@@ -19,6 +19,44 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifierSettings:
+    """containerd's plugin ``io.containerd.image-verifier.v1.bindir``.
+
+    Attributes:
+        bin_dir: folder of programs; every executable in it is asked, in the order of their names.
+        max_verifiers: so many at most; negative means all.
+        timeout_seconds: for each.
+    """
+
+    bin_dir: str = "/opt/containerd/image-verifier/bin"
+    max_verifiers: int = 10
+    timeout_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """What the operator allows and limits about registries; the plugin table ``io.imagestore.registry.v1``.
+
+    Attributes:
+        mirror_credentials: host of a mirror to the registry whose credentials it is shown; nobody else is shown any.
+        foreign_layer_hosts: hosts that a layer's own addresses may lead to.
+        trusted_realms: pairs (registry host, token service host) that belong together.
+        is_realm_strict: credentials don't go to token services outside the registry's domain.
+        bytes_per_second: of blobs, for one pull; None for no limit.
+        parallel_ranges: parts of one large blob that are fetched at a time; None for the default.
+        connections_per_host: transfers of blobs at one host at a time; None for the default.
+    """
+
+    mirror_credentials: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    foreign_layer_hosts: frozenset[str] = frozenset()
+    trusted_realms: frozenset[tuple[str, str]] = frozenset()
+    is_realm_strict: bool = False
+    bytes_per_second: int | None = None
+    parallel_ranges: int | None = None
+    connections_per_host: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What the images section says beside platforms.
 
@@ -27,12 +65,16 @@ class Settings:
         pinned_images: image references by their use (``sandbox`` is the pause image).
         registry_config_path: folders with ``hosts.toml`` files, separated by colons; empty when not set.
         max_concurrent_downloads: layers fetched at once for one image; None when not set.
+        image_verifier: programs that are asked before an image is fetched; None when not configured.
+        registry: what is allowed and limited about registries.
     """
 
     snapshotter: str = ""
     pinned_images: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     registry_config_path: str = ""
     max_concurrent_downloads: int | None = None
+    image_verifier: VerifierSettings | None = None
+    registry: RegistrySettings = field(default_factory=RegistrySettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content.api import IngestStatus
 from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
 from imagestore.digest import Digest, new_hash
-from imagestore.errors import AlreadyExistsError, DigestMismatchError, SizeMismatchError
+from imagestore.errors import AlreadyExistsError, DigestMismatchError, SizeMismatchError, StoreCorruptError
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
@@ -163,7 +163,9 @@ class LocalIngestWriter:
             folder = self._blobs / expected.algorithm
             make_directory(folder)
             target = folder / expected.encoded
-            if target.exists():
+            if os.path.lexists(target):
+                if not target.is_file():
+                    raise StoreCorruptError(f"{target}: something that is no file stands in a blob's place")
                 self.abort()
                 raise AlreadyExistsError(f"content {expected} is in the store already")
             reach("commit-protect")

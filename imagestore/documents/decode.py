@@ -121,8 +121,20 @@ def _refuse(what: str, fault: str) -> NoReturn:
 
 
 def _fault(error: Any) -> str:
-    # "not" is how our schemas forbid the members of another kind of document (two readers could disagree which it is).
-    return "belongs to another kind of document" if error.validator == "not" else _shorten(error.message)
+    wanted = error.validator_value
+    match error.validator:
+        case "not":
+            # How our schemas forbid the members of another kind of document: two readers could disagree which it is.
+            return "belongs to another kind of document"
+        case "maxItems":
+            return f"has {len(error.instance)} items, at most {wanted} are allowed"
+        case "maxLength":
+            return f"is {len(error.instance)} characters long, at most {wanted} are allowed"
+        case "type":
+            names = wanted if isinstance(wanted, list) else [wanted]
+            came = type_names.get(type(error.instance), "number")
+            return f"expected {' or '.join(names)}, found {came}"
+    return _shorten(error.message)
 
 
 def _shorten(text: str) -> str:

@@ -3,121 +3,72 @@
 The rules, in containerd's order (core/images, reading an image with a matcher):
 
 1. Entries that state a platform are judged by it. Attestations and entries of an unknown platform are never chosen.
-2. What fits is sorted by the matcher; equals keep the order of the index.
-3. Only when nothing fits are entries without platform looked into: first indexes inside the index, then the configs of
-   manifests. containerd looks into one and gives up; here they are tried in index order, up to a bound.
-4. An index inside the index is gone into with the same rules; its entries count at the place of the index.
+2. What fits is sorted by the matcher; equals keep the order of the index. The best comes first.
+3. When none of that leads to a manifest, entries without platform have their turn, in the order of the index.
+4. A manifest without platform is judged by its config. An index inside the index is opened when its turn comes, and
+   gone into with the same rules.
+
+Where containerd looks at one entry and gives up, the next one is tried here, up to a bound (listed in
+:mod:`imagestore.platforms.differences`). What isn't needed isn't opened, and so can't fail. A document that isn't at
+hand rules its entry out; any other failure ends the search, since what it hides is what would be chosen.
 
 A single manifest is judged by its config. Nothing here reads from disk or network: documents come from the caller.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from imagestore.errors import DocumentError
+from imagestore.documents.verdict import (
+    RULE_ATTESTATION,
+    RULE_DOCUMENT_MISSING,
+    RULE_EMPTY_INDEX,
+    RULE_LISTED_BEFORE,
+    RULE_MEDIA_TYPE,
+    RULE_NO_IMAGE_CONFIG,
+    RULE_NOT_NEEDED,
+    RULE_TOO_MANY,
+    RULE_UNKNOWN_PLATFORM,
+    place,
+)
+from imagestore.documents.verdict import Selection as Selection
+from imagestore.documents.verdict import Verdict as Verdict
+from imagestore.errors import ContentNotFoundError, DocumentError
 from imagestore.media_types import Kind
-from imagestore.platforms import format_all
-from imagestore.platforms.advice import advise
+from imagestore.platforms import Explanation, format_all
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
     from imagestore.documents.index import Index
-    from imagestore.platforms import Explanation, Matcher, Platform
+    from imagestore.platforms import Matcher, Platform
 
 #: Indexes inside indexes, the outermost included.
 MAX_DEPTH: Final = 4
-#: Entries of all indexes together.
+#: Entries of all opened indexes together.
 MAX_ENTRIES: Final = 10_000
 #: Entries without platform whose configs are read before giving up; each may cost two requests.
 MAX_CONFIGS: Final = 16
 #: Indexes inside the index that are opened before giving up; each may cost a request.
 MAX_INDEXES: Final = 64
 
-#: Verdicts of this module; the others are those of :class:`imagestore.platforms.Rule`.
-RULE_ATTESTATION: Final = "attestation"
-RULE_UNKNOWN_PLATFORM: Final = "unknown-platform"
-RULE_MEDIA_TYPE: Final = "media-type"
-RULE_NOT_NEEDED: Final = "not-needed"
-RULE_TOO_MANY: Final = "too-many-configs"
-RULE_NO_IMAGE_CONFIG: Final = "no-image-config"
-
 _UNKNOWN: Final = "unknown"
 _Position = tuple[int, ...]
+_Key = tuple["Digest", str]
 
 
 class DocumentSource(Protocol):
-    """Where selection gets the documents it must look into."""
+    """Where selection gets the documents it must look into; each method may raise ContentNotFoundError."""
 
     def index(self, descriptor: Descriptor) -> Index:
         """An index inside the index."""
 
     def config_platform(self, descriptor: Descriptor) -> Platform | None:
         """The platform in the config of a manifest; None when it has no image config."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of one entry.
-
-    Attributes:
-        descriptor: the entry.
-        platform: what it was judged by: its own platform, else its config's, else None.
-        position: where it stands, one number for each level of indexes; empty for a single manifest.
-        accepted: whether it fits, chosen or not.
-        rule: stable identifier of the rule that decided.
-        reason: one sentence.
-        rank: 0 for the chosen entry, 1 for the one that would come next, and so on; None when it doesn't fit.
-    """
-
-    descriptor: Descriptor
-    platform: Platform | None
-    position: tuple[int, ...]
-    accepted: bool
-    rule: str
-    reason: str
-    rank: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """A choice with its explanation.
-
-    Attributes:
-        wanted: text form of what was wanted.
-        verdicts: one for each entry, in index order.
-        chosen: the verdict of the chosen entry, or None when nothing fits.
-        hint: when nothing fits and there is one, what to change; else empty.
-    """
-
-    wanted: str
-    verdicts: tuple[Verdict, ...]
-    chosen: Verdict | None
-    hint: str = ""
-
-    @property
-    def runner_up(self) -> Verdict | None:
-        """The entry that would come next."""
-        return next((verdict for verdict in self.verdicts if verdict.rank == 1), None)
-
-    @property
-    def ranked(self) -> tuple[Verdict, ...]:
-        """What fits, best first."""
-        fitting = [verdict for verdict in self.verdicts if verdict.rank is not None]
-        return tuple(sorted(fitting, key=lambda verdict: verdict.rank or 0))
-
-    @property
-    def offered(self) -> tuple[str, ...]:
-        """Text forms of the platforms of the real images, each once, in index order."""
-        texts = (
-            format_all(verdict.platform)
-            for verdict in self.verdicts
-            if verdict.platform is not None and not _is_never_chosen(verdict)
-        )
-        return tuple(dict.fromkeys(texts))
 
 
 def select(index: Index, matcher: Matcher, source: DocumentSource, *, wanted: str) -> Selection:
@@ -133,17 +84,26 @@ def select(index: Index, matcher: Matcher, source: DocumentSource, *, wanted: st
         The choice, with a verdict for every entry. Nothing chosen is no error here.
 
     Raises:
-        DocumentError: indexes nest too deep, repeat, or list too many entries; or a document can't be read.
+        DocumentError: what has to be opened nests too deep or lists too many entries, or can't be read.
     """
-    search = _Search(matcher, source)
-    search.judge(index, ())
-    order = search.ranked() or search.open_indexes() or search.read_configs()
-    search.explain_the_rest()
-    for rank, position in enumerate(order):
-        search.verdicts[position] = dataclasses.replace(search.verdicts[position], rank=rank)
-    verdicts = tuple(search.verdicts[position] for position in sorted(search.verdicts))
-    chosen = search.verdicts[order[0]] if order else None
-    return Selection(wanted, verdicts, chosen, "" if chosen else advise(_platforms(verdicts), matcher))
+    return _Search(matcher, _Shared(source)).selection(_listing(index), wanted)
+
+
+def select_each(
+    index: Index, wanted: Mapping[str, tuple[Matcher, str]], source: DocumentSource
+) -> dict[str, Selection]:
+    """The same for several matchers, with the work that they share done once.
+
+    Args:
+        index: what the reference leads to.
+        wanted: matcher and text form of what is wanted, by name.
+        source: gives indexes inside the index, and platforms from configs.
+
+    Raises:
+        DocumentError: as :func:`select`.
+    """
+    listing, shared = _listing(index), _Shared(source)
+    return {name: _Search(matcher, shared).selection(listing, text) for name, (matcher, text) in wanted.items()}
 
 
 def select_single(descriptor: Descriptor, platform: Platform | None, matcher: Matcher, *, wanted: str) -> Selection:
@@ -155,135 +115,208 @@ def select_single(descriptor: Descriptor, platform: Platform | None, matcher: Ma
         matcher: decides.
         wanted: text form of the wanted platform, for people.
     """
-    verdict = _by_config(Verdict(descriptor, None, (), False, RULE_NO_IMAGE_CONFIG, ""), platform, matcher)
-    if verdict.accepted:
-        verdict = dataclasses.replace(verdict, rank=0)
-        return Selection(wanted, (verdict,), verdict)
-    return Selection(wanted, (verdict,), None, advise(_platforms((verdict,)), matcher))
+    found = _by_config(platform, matcher)
+    verdict = Verdict(descriptor, platform, (), found, 0 if found.matched else None)
+    return Selection(wanted, (verdict,), verdict if found.matched else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """An entry as every matcher finds it.
+
+    Attributes:
+        entry: the descriptor.
+        kind: of the document it leads to.
+        alike: number of the first entry that is judged by the same platform, so that each is judged once.
+        settled: the verdict where no matcher has a say; None when the stated platform decides.
+    """
+
+    entry: Descriptor
+    kind: Kind
+    alike: int
+    settled: Explanation | None
+
+
+class _Shared:
+    """Documents, looked over once however many matchers ask."""
+
+    def __init__(self, source: DocumentSource) -> None:
+        self.source = source
+        self._listings: dict[_Key, list[_Item]] = {}
+
+    def listing(self, entry: Descriptor) -> list[_Item]:
+        """The entries of an index inside the index."""
+        key = (entry.digest, entry.media_type)
+        found = self._listings.get(key)
+        if found is None:
+            found = self._listings[key] = _listing(self.source.index(entry))
+        return found
 
 
 class _Search:
-    """The verdicts so far, and what has not been looked into."""
+    """One matcher's way through an index.
 
-    def __init__(self, matcher: Matcher, source: DocumentSource) -> None:
-        self.verdicts: dict[_Position, Verdict] = {}
+    An order is a list of positions: what is chosen, then what would come next; empty when nothing fits.
+    """
+
+    def __init__(self, matcher: Matcher, shared: _Shared) -> None:
         self._matcher = matcher
-        self._source = source
-        self._closed: dict[_Position, Descriptor] = {}
-        self._silent: list[_Position] = []
-        self._opened: set[Digest] = set()
+        self._shared = shared
+        self._verdicts: dict[_Position, Verdict] = {}
+        self._opened: dict[_Key, _Position] = {}
+        self._configs: dict[_Key, tuple[Platform | None, Explanation]] = {}
         self._count = 0
-        # Large indexes repeat their platforms and media types; each is judged once.
-        self._known: dict[Platform, Explanation] = {}
-        self._kinds: dict[str, Kind] = {}
 
-    def judge(self, index: Index, above: _Position) -> None:
-        """Judge the entries of an index, and of the indexes in it that state a fitting platform."""
-        self._count += len(index.manifests)
+    def selection(self, listing: list[_Item], wanted: str) -> Selection:
+        """The choice from the outermost index."""
+        for rank, position in enumerate(self._choose(listing, ())):
+            self._verdicts[position] = replace(self._verdicts[position], rank=rank)
+        verdicts = tuple(self._verdicts[position] for position in sorted(self._verdicts))
+        return Selection(wanted, verdicts, next((each for each in verdicts if each.rank == 0), None))
+
+    def _choose(self, listing: list[_Item], above: _Position) -> list[_Position]:
+        """Judge an index's entries and try what may be chosen, best first."""
+        self._count += len(listing)
         if self._count > MAX_ENTRIES:
             raise DocumentError("index", [f"lists more than {MAX_ENTRIES} entries, indexes inside it included"])
-        for number, entry in enumerate(index.manifests):
+        fitting = self._judge(listing, above)
+        for done, number in enumerate(fitting, start=1):
+            order = self._try(listing[number], (*above, number))
+            if order:
+                later = fitting[done:]
+                for each in later:
+                    self._note_unopened(listing[each], (*above, each))
+                return order + [(*above, each) for each in later]
+        for number, item in enumerate(listing):
+            if item.settled is not None and item.settled.rule == RULE_NOT_NEEDED:
+                order = self._try(item, (*above, number))
+                if order:
+                    return order
+        return []
+
+    def _judge(self, listing: list[_Item], above: _Position) -> list[int]:
+        """Give every entry the verdict of its stated platform; numbers of those that fit, best first."""
+        explain, sort_key = self._matcher.explain, self._matcher.sort_key
+        explanations: list[Explanation] = []
+        fitting: list[tuple[tuple[int, ...], int]] = []
+        for number, item in enumerate(listing):
+            entry, platform = item.entry, item.entry.platform
+            found = item.settled
+            if found is None and platform is not None:
+                found = explain(platform) if item.alike == number else explanations[item.alike]
+                if found.matched:
+                    fitting.append((sort_key(platform), number))
+            assert found is not None
+            explanations.append(found)
             position = (*above, number)
-            kind = self._kinds.get(entry.media_type)
-            if kind is None:
-                kind = self._kinds[entry.media_type] = entry.kind
-            verdict = self._judge(entry, kind, position)
-            if kind is Kind.INDEX and verdict.accepted:
-                self._open(entry, position)
-                continue
-            self.verdicts[position] = verdict
-            if verdict.rule == RULE_NOT_NEEDED:
-                if kind is Kind.INDEX:
-                    self._closed[position] = entry
-                else:
-                    self._silent.append(position)
+            self._verdicts[position] = Verdict(entry, platform, position, found)
+        return [number for _, number in sorted(fitting)]
 
-    def ranked(self) -> list[_Position]:
-        """Positions of what fits, best first; what the matcher holds equal keeps the order of the index."""
-        keys = {
-            position: self._matcher.sort_key(verdict.platform)
-            for position, verdict in self.verdicts.items()
-            if verdict.accepted and verdict.platform is not None
-        }
-        return sorted(sorted(keys), key=keys.__getitem__)
+    def _try(self, item: _Item, position: _Position) -> list[_Position]:
+        if item.kind is Kind.INDEX:
+            return self._open(item.entry, position)
+        if item.settled is None:
+            return [position]
+        return self._read_config(item.entry, position)
 
-    def open_indexes(self) -> list[_Position]:
-        """Look into the indexes without platform, level by level, until something fits."""
-        while self._closed:
-            closed, self._closed = self._closed, {}
-            for position, entry in closed.items():
-                del self.verdicts[position]
-                self._open(entry, position)
-            found = self.ranked()
-            if found:
-                return found
-        return []
-
-    def read_configs(self) -> list[_Position]:
-        """Look into the configs of manifests without platform until one fits."""
-        for tried, position in enumerate(sorted(self._silent)):
-            verdict = self.verdicts[position]
-            if tried >= MAX_CONFIGS:
-                reason = f"states no platform, and the configs of {MAX_CONFIGS} entries before it do not fit"
-                self.verdicts[position] = dataclasses.replace(verdict, rule=RULE_TOO_MANY, reason=reason)
-                continue
-            judged = _by_config(verdict, self._source.config_platform(verdict.descriptor), self._matcher)
-            self.verdicts[position] = judged
-            if judged.accepted:
-                return [position]
-        return []
-
-    def explain_the_rest(self) -> None:
-        """Give what was not looked into its reason."""
-        for position, verdict in self.verdicts.items():
-            if verdict.rule == RULE_NOT_NEEDED:
-                what = "the index was not opened" if position in self._closed else "its config was not read"
-                reason = f"states no platform; {what}, since another entry fits"
-                self.verdicts[position] = dataclasses.replace(verdict, reason=reason)
-
-    def _judge(self, entry: Descriptor, kind: Kind, position: _Position) -> Verdict:
-        platform = entry.platform
-        if entry.is_attestation:
-            reason = "describes how another entry was built and never runs"
-            return Verdict(entry, platform, position, False, RULE_ATTESTATION, reason)
-        if kind is not Kind.MANIFEST and kind is not Kind.INDEX:
-            reason = f"media type {entry.media_type[:100]!r} is neither an image manifest nor an index"
-            return Verdict(entry, platform, position, False, RULE_MEDIA_TYPE, reason)
-        if platform is None:
-            return Verdict(entry, None, position, False, RULE_NOT_NEEDED, "")
-        if _UNKNOWN in (platform.os.lower(), platform.architecture.lower()):
-            reason = f"platform {format_all(platform)[:100]} is no platform that can run"
-            return Verdict(entry, platform, position, False, RULE_UNKNOWN_PLATFORM, reason)
-        found = self._known.get(platform)
-        if found is None:
-            found = self._known[platform] = self._matcher.explain(platform)
-        return Verdict(entry, platform, position, found.matched, found.rule, found.reason)
-
-    def _open(self, entry: Descriptor, position: _Position) -> None:
+    def _open(self, entry: Descriptor, position: _Position) -> list[_Position]:
+        """Go into an index inside the index."""
         path = "$" + "".join(f".manifests[{number}]" for number in position)
+        key = (entry.digest, entry.media_type)
+        before = self._opened.get(key)
+        if before is not None:
+            said = f"is the same index as entry {place(before)}, which was looked into already"
+            return self._refuse(entry, position, Explanation(False, RULE_LISTED_BEFORE, said))
         if len(position) >= MAX_DEPTH:
             raise DocumentError("index", [f"{path}: indexes nest deeper than {MAX_DEPTH}"])
-        if entry.digest in self._opened:
-            raise DocumentError("index", [f"{path}: index {entry.digest} is listed twice"])
         if len(self._opened) >= MAX_INDEXES:
             raise DocumentError("index", [f"{path}: more than {MAX_INDEXES} indexes inside the index"])
-        self._opened.add(entry.digest)
-        self.judge(self._source.index(entry), position)
+        self._opened[key] = position
+        try:
+            listing = self._shared.listing(entry)
+        except ContentNotFoundError as error:
+            return self._refuse(entry, position, _missing(error))
+        if not listing:
+            return self._refuse(entry, position, Explanation(False, RULE_EMPTY_INDEX, "the index lists no entries"))
+        del self._verdicts[position]
+        return self._choose(listing, position)
+
+    def _read_config(self, entry: Descriptor, position: _Position) -> list[_Position]:
+        """Judge a manifest without platform by its config."""
+        key = (entry.digest, entry.media_type)
+        if key not in self._configs:
+            if len(self._configs) >= MAX_CONFIGS:
+                said = f"states no platform, and the configs of {MAX_CONFIGS} entries before it do not fit"
+                return self._refuse(entry, position, Explanation(False, RULE_TOO_MANY, said))
+            self._configs[key] = self._judged_config(entry)
+        platform, found = self._configs[key]
+        self._verdicts[position] = Verdict(entry, platform, position, found)
+        return [position] if found.matched else []
+
+    def _judged_config(self, entry: Descriptor) -> tuple[Platform | None, Explanation]:
+        try:
+            platform = self._shared.source.config_platform(entry)
+        except ContentNotFoundError as error:
+            return None, _missing(error)
+        return platform, _by_config(platform, self._matcher)
+
+    def _refuse(self, entry: Descriptor, position: _Position, why: Explanation) -> list[_Position]:
+        self._verdicts[position] = Verdict(entry, entry.platform, position, why)
+        return []
+
+    def _note_unopened(self, item: _Item, position: _Position) -> None:
+        if item.kind is Kind.INDEX:
+            verdict = self._verdicts[position]
+            said = partial(_unopened, verdict.explanation)
+            self._verdicts[position] = replace(verdict, explanation=Explanation(True, verdict.rule, said))
 
 
-def _by_config(verdict: Verdict, platform: Platform | None, matcher: Matcher) -> Verdict:
+def _listing(index: Index) -> list[_Item]:
+    """What is the same for every matcher."""
+    kinds: dict[str, Kind] = {}
+    first: dict[Platform | None, int] = {}
+    listing = []
+    for number, entry in enumerate(index.manifests):
+        kind = kinds.get(entry.media_type)
+        if kind is None:
+            kind = kinds[entry.media_type] = entry.kind
+        settled = _settled(entry, kind)
+        alike = number if settled is not None else first.setdefault(entry.platform, number)
+        listing.append(_Item(entry, kind, alike, settled))
+    return listing
+
+
+def _settled(entry: Descriptor, kind: Kind) -> Explanation | None:
+    platform = entry.platform
+    if entry.is_attestation:
+        return Explanation(False, RULE_ATTESTATION, "describes how another entry was built and never runs")
+    if kind is not Kind.MANIFEST and kind is not Kind.INDEX:
+        said = f"media type {entry.media_type[:100]!r} is neither an image manifest nor an index"
+        return Explanation(False, RULE_MEDIA_TYPE, said)
     if platform is None:
-        reason = "has no image config, so there is no platform to judge it by"
-        return dataclasses.replace(verdict, rule=RULE_NO_IMAGE_CONFIG, reason=reason)
+        what = "the index was not opened" if kind is Kind.INDEX else "its config was not read"
+        return Explanation(False, RULE_NOT_NEEDED, f"states no platform; {what}, since another entry fits")
+    if _UNKNOWN in (platform.os.lower(), platform.architecture.lower()):
+        said = f"platform {format_all(platform)[:100]} is no platform that can run"
+        return Explanation(False, RULE_UNKNOWN_PLATFORM, said)
+    return None
+
+
+def _by_config(platform: Platform | None, matcher: Matcher) -> Explanation:
+    if platform is None:
+        said = "has no image config, so there is no platform to judge it by"
+        return Explanation(False, RULE_NO_IMAGE_CONFIG, said)
     found = matcher.explain(platform)
-    return Verdict(
-        verdict.descriptor, platform, verdict.position, found.matched, found.rule, f"by its config: {found.reason}"
-    )
+    return Explanation(found.matched, found.rule, partial(_said_of_config, found))
 
 
-def _is_never_chosen(verdict: Verdict) -> bool:
-    return verdict.rule in (RULE_ATTESTATION, RULE_UNKNOWN_PLATFORM, RULE_MEDIA_TYPE)
+def _missing(error: ContentNotFoundError) -> Explanation:
+    return Explanation(False, RULE_DOCUMENT_MISSING, f"has to be judged by a document that is missing: {error}")
 
 
-def _platforms(verdicts: tuple[Verdict, ...]) -> list[Platform]:
-    return [each.platform for each in verdicts if each.platform is not None and not _is_never_chosen(each)]
+def _said_of_config(found: Explanation) -> str:
+    return f"by its config: {found.reason}"
+
+
+def _unopened(found: Explanation) -> str:
+    return f"{found.reason}; the index was not opened, since another entry comes first"

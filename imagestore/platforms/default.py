@@ -52,7 +52,7 @@ class _Windows(BaseMatcher):
         return (0,) if revision == self._revision else (1, -revision)
 
 
-def default_for(platform: Platform, *, host: Platform | None = None) -> Matcher:
+def default_for(platform: Platform, *, host: Platform | None = None, is_guest: bool = False) -> Matcher:
     """The matcher that a node (or a guest) of this platform uses.
 
     Args:
@@ -60,6 +60,8 @@ def default_for(platform: Platform, *, host: Platform | None = None) -> Matcher:
             to every build. One that can't be read counts as absent, as in containerd, so configured ones go through
             :func:`imagestore.platforms.windows.check_version` first.
         host: whose operating system an empty one stands for; this machine by default.
+        is_guest: the platform is that of a guest with a kernel of its own. The answers are the same; their reasons
+            then don't speak of process isolation.
 
     >>> from imagestore.platforms.spec import Platform
     >>> node = default_for(Platform("windows", "amd64", os_version="10.0.26100"))
@@ -69,7 +71,7 @@ def default_for(platform: Platform, *, host: Platform | None = None) -> Matcher:
     """
     own = normalize(platform, host=host)
     if own.os == "windows":
-        return _Windows(exact_requirement(own, host=host))
+        return _Windows(exact_requirement(own, host=host, is_guest=is_guest))
     if own.os == "darwin":
         return ordered(own, Platform("linux", own.architecture), host=host)
     if own.os == "freebsd":

@@ -68,7 +68,10 @@ class Fallbacks:
 
     def accepts_architecture(self, architecture: str) -> bool:
         """Whether at least one variant of this architecture is accepted."""
-        return any(architecture == accepted for accepted, _ in self.positions)
+        for accepted, _ in self.positions:  # noqa: SIM110 - a loop, not any(): asked for most entries of an index
+            if accepted == architecture:
+                return True
+        return False
 
     def names(self) -> str:
         """What is accepted, best first, for messages.

@@ -20,17 +20,22 @@ everything     All             everything, no order
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.platforms.requirement import exact_requirement, fallback_requirement, os_requirement
 from imagestore.platforms.rules import REFUSALS, Explanation, Rule
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from imagestore.platforms.requirement import Requirement
     from imagestore.platforms.spec import Platform
 
 #: Sorts after every place in a list of wanted platforms.
 _LAST: Final = (2**64,)
+#: How far a refused platform came, by the rule that refused it.
+_STAGES: Final[Mapping[str, int]] = MappingProxyType({rule: stage for stage, rule in enumerate(REFUSALS)})
 
 
 class Matcher(Protocol):
@@ -84,6 +89,8 @@ class BaseMatcher:
 
     def explain(self, platform: Platform, /) -> Explanation:
         """The first wanted platform that fits, or else the one that comes closest."""
+        if len(self._requirements) == 1:
+            return self._requirements[0].explain(platform)
         closest: Explanation | None = None
         for requirement in self._requirements:
             found = requirement.explain(platform)
@@ -212,4 +219,4 @@ def everything() -> Matcher:
 
 
 def _stage(explanation: Explanation) -> int:
-    return REFUSALS.index(Rule(explanation.rule))
+    return _STAGES[explanation.rule]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Rule(enum.StrEnum):
@@ -14,7 +17,7 @@ class Rule(enum.StrEnum):
     MATCH = "match"
     #: Taken: something else that the wanted platform can also run (an older variant, 386 on amd64, arm on arm64, ...).
     MATCH_FALLBACK = "match.fallback"
-    #: Taken by a Windows platform: the image names no os version, which fits every build.
+    #: Taken by a Windows platform without comparing versions, since the image or the wanted platform names none.
     MATCH_VERSION_OPEN = "match.os.version-open"
     #: Taken although the image's os version can't be read: the wanted Windows platform names none to compare with.
     MATCH_VERSION_UNREADABLE = "match.os.version-unreadable"
@@ -55,16 +58,35 @@ REFUSALS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Explanation:
-    """A matcher's answer with its reason.
+    """A matcher's answer with its reason. Equal answers are equal, however their sentences came about.
 
     Attributes:
         matched: the answer.
         rule: identifier of the rule that decided, one of :class:`Rule`.
-        reason: one sentence naming both values.
+        said: the sentence, or what makes it: an index has hundreds of entries, and few reasons are read.
+
+    >>> Explanation(False, Rule.OS, "os linux ≠ windows").reason
+    'os linux ≠ windows'
     """
 
     matched: bool
     rule: str
-    reason: str
+    said: str | Callable[[], str]
+
+    @property
+    def reason(self) -> str:
+        """One sentence naming both values."""
+        return self.said if isinstance(self.said, str) else self.said()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Explanation):
+            return NotImplemented
+        return (self.matched, self.rule, self.reason) == (other.matched, other.rule, other.reason)
+
+    def __hash__(self) -> int:
+        return hash((self.matched, self.rule, self.reason))
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.matched}, {str(self.rule)!r}, {self.reason!r})"

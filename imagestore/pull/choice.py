@@ -10,7 +10,7 @@ from imagestore.digest import Digest
 from imagestore.documents.decode import decode
 from imagestore.documents.index import Index
 from imagestore.documents.manifest import Manifest
-from imagestore.documents.select import select, select_single
+from imagestore.documents.select import select, select_each, select_single
 from imagestore.errors import DocumentError
 from imagestore.media_types import Kind
 from imagestore.metadata.api import ImageRecord
@@ -35,7 +35,7 @@ class Choice:
         chain: the indexes from the target down to the one that lists ``chosen``; empty for a single manifest.
         chosen: the manifest's descriptor.
         manifest: the manifest.
-        config: its image config; None for an artifact.
+        config: its image config; None for an artifact, and while it hasn't been read.
         warnings: what was accepted although it is doubtful.
     """
 
@@ -64,14 +64,15 @@ class Choice:
             target=self.target,
             manifest=self.chosen,
             image_id=self.manifest.config.digest,
-            platform=self._platform(),
+            platform=self.platform,
             wanted=wanted,
             roots=tuple(descriptor.digest for descriptor in self.documents),
             content_size=sum(each.size for each in self.descriptors),
             warnings=self.warnings,
         )
 
-    def _platform(self) -> Platform:
+    @property
+    def platform(self) -> Platform:
         """The index entry's platform; the config's where the entry has none (and the version where it has none)."""
         stated = self.chosen.platform
         if self.config is None:
@@ -143,7 +144,7 @@ def match_handlers(
     Raises:
         DocumentError, RegistryError, ContentNotFoundError: as select_target.
     """
-    return {
-        name: select_target(target, documents, each.matcher, wanted=format_all(each.platform))
-        for name, each in handlers.items()
-    }
+    wanted = {name: (each.matcher, format_all(each.platform)) for name, each in handlers.items()}
+    if target.kind is Kind.INDEX:
+        return select_each(documents.index(target), wanted, documents)
+    return {name: select_target(target, documents, matcher, wanted=text) for name, (matcher, text) in wanted.items()}

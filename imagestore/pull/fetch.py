@@ -17,6 +17,7 @@ from imagestore.digest import Verifier
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
+    DigestMismatchError,
     IntegrityError,
     InvalidDigestError,
     ReferenceNotFoundError,
@@ -27,21 +28,22 @@ from imagestore.media_types import Kind
 from imagestore.observe import BlobAdvanced, BlobDone, BlobStarted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from imagestore.cancel import CancelToken
     from imagestore.content.api import IngestWriter
     from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
-    from imagestore.lease import HeldLease
     from imagestore.observe import Observer
+    from imagestore.pull.origin import Origin
     from imagestore.reference import Reference
-    from imagestore.registry.client import RegistryClient
 
 log = logging.getLogger(__name__)
 
 #: Blobs of one pull in flight at once; the default of containerd's max_concurrent_downloads.
 PARALLEL_BLOBS: Final = 3
+#: However many the configuration allows.
+MOST_PARALLEL_BLOBS: Final = 64
 _EVENT_SECONDS: Final = 0.05
 _REHASH_BYTES: Final = 1024 * 1024
 _INGEST_PREFIX: Final = {
@@ -55,23 +57,36 @@ _INGEST_PREFIX: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """Brings blobs of one reference into the store, under one lease.
+    """Brings blobs of one reference into the store; a lease must hold them already.
 
     Attributes:
         content: where they go.
         client: where they come from.
         reference: names the repository.
-        lease: keeps them until a record does.
         observer: hears of progress.
+        keep_alive: called now and then while bytes come; renews the lease.
         parallel: blobs in flight at once.
     """
 
     content: LocalContentStore
-    client: RegistryClient
+    client: Origin
     reference: Reference
-    lease: HeldLease
     observer: Observer
+    keep_alive: Callable[[], None]
     parallel: int = PARALLEL_BLOBS
+
+    def check(self, descriptors: Iterable[Descriptor]) -> None:
+        """Refuse what can't succeed, before the first byte.
+
+        Raises:
+            InvalidDigestError: content under an algorithm that can't be verified.
+            StoreFullError: there is less space than the missing blobs need.
+        """
+        wanted = {descriptor.digest: descriptor for descriptor in descriptors}
+        for digest in wanted:
+            if not digest.is_verifiable:
+                raise InvalidDigestError(f"{self.reference}: {digest}: this algorithm can't be verified")
+        self._check_space(wanted.values())
 
     def fetch_all(self, descriptors: Iterable[Descriptor], *, cancel: CancelToken) -> int:
         """Fetch what is missing, several at once; the first failure stops the others.
@@ -80,18 +95,12 @@ class Fetcher:
             Bytes that came over the network.
 
         Raises:
-            StoreFullError: there is less space than the missing blobs need; nothing was fetched.
             RegistryError, IntegrityError, StoreError, OperationCancelledError: as each blob.
         """
         wanted = {descriptor.digest: descriptor for descriptor in descriptors}
-        for descriptor in wanted.values():
-            if not descriptor.digest.is_verifiable:
-                raise InvalidDigestError(f"{self.reference}: {descriptor.digest}: this algorithm can't be verified")
-        self.lease.hold(wanted.keys())
-        self._check_space(wanted.values())
+        # Largest first: the longest download decides when the pull ends.
+        ordered = sorted(wanted.values(), key=lambda descriptor: -descriptor.size)
         with cancel.child() as part, ThreadPoolExecutor(self.parallel, "imagestore-fetch") as pool:
-            # Largest first: the longest download decides when the pull ends.
-            ordered = sorted(wanted.values(), key=lambda descriptor: -descriptor.size)
             jobs = [pool.submit(self.fetch, descriptor, cancel=part) for descriptor in ordered]
             try:
                 done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
@@ -105,7 +114,7 @@ class Fetcher:
             return sum(job.result() for job in jobs)
 
     def fetch(self, descriptor: Descriptor, *, cancel: CancelToken) -> int:
-        """Fetch one blob unless it is here; the lease must hold it already.
+        """Fetch one blob unless it is here.
 
         Returns:
             Bytes that came over the network.
@@ -126,7 +135,7 @@ class Fetcher:
         return received
 
     def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken) -> None:
-        """Store a document whose bytes are at hand; the lease must hold it already."""
+        """Store a document whose bytes are at hand."""
         try:
             with self.content.writer(
                 ingest_ref(descriptor), expected=descriptor.digest, total=len(raw), cancel=cancel
@@ -138,20 +147,27 @@ class Fetcher:
             return
 
     def _fill(self, writer: IngestWriter, descriptor: Descriptor, cancel: CancelToken) -> int:
-        resumed = writer.offset > 0
+        received = 0
+        avoid: Collection[str] = ()
         try:
-            received = self._receive(writer, descriptor, cancel)
-            try:
-                writer.commit(descriptor.digest, descriptor.size)
-            except IntegrityError:
-                if not resumed:
-                    raise
-                log.warning("resumed content was damaged; fetching all of it", extra={"digest": descriptor.digest})
-                writer.truncate()
-                received += self._receive(writer, descriptor, cancel)
-                writer.commit(descriptor.digest, descriptor.size)
+            for is_last in (False, True):
+                more, avoid = self._receive(writer, descriptor, avoid, cancel)
+                received += more
+                try:
+                    writer.commit(descriptor.digest, descriptor.size)
+                    return received
+                except IntegrityError as error:
+                    if is_last:
+                        raise
+                    # Once more from the start, and from another host if there is one: nothing of this can be trusted.
+                    log.warning("%s: fetching it again", error, extra={"digest": descriptor.digest})
+                    writer.truncate()
         except AlreadyExistsError:
             return received
+        except DigestMismatchError as error:
+            writer.abort()
+            what = f"{self.reference}: {descriptor.kind.value} {descriptor.digest.short}"
+            raise DigestMismatchError(what, expected=error.expected, actual=error.actual) from error
         except ReferenceNotFoundError as error:
             writer.abort()
             if descriptor.kind is Kind.FOREIGN_LAYER:
@@ -161,15 +177,18 @@ class Fetcher:
             # Damage must not be resumed, and a full disk needs the space.
             writer.abort()
             raise
-        return received
+        raise AssertionError("unreachable")
 
-    def _receive(self, writer: IngestWriter, descriptor: Descriptor, cancel: CancelToken) -> int:
-        """Append the rest of a blob to its ingest; the commit judges it."""
-        if writer.offset == descriptor.size:
-            return 0
+    def _receive(
+        self, writer: IngestWriter, descriptor: Descriptor, avoid: Collection[str], cancel: CancelToken
+    ) -> tuple[int, Collection[str]]:
+        """Append the rest of a blob to its ingest; the bytes that came, and the hosts they came from."""
+        if writer.offset == descriptor.size > 0:
+            return 0, avoid
         received = 0
         event_due = 0.0
-        with self.client.blob(self.reference, descriptor, offset=writer.offset, cancel=cancel) as stream:
+        blob = self.client.blob(self.reference, descriptor, offset=writer.offset, avoid=avoid, cancel=cancel)
+        with blob as stream:
             if stream.start != writer.offset:
                 writer.truncate()
             self.observer(BlobStarted(descriptor, writer.offset))
@@ -181,9 +200,9 @@ class Fetcher:
                     raise SizeMismatchError(str(descriptor.digest), expected=descriptor.size, actual=writer.offset)
                 if time.monotonic() >= event_due:
                     event_due = time.monotonic() + _EVENT_SECONDS
-                    self.lease.renew()
+                    self.keep_alive()
                     self.observer(BlobAdvanced(descriptor.digest, writer.offset))
-        return received
+            return received, stream.hosts
 
     def _foreign(self, descriptor: Descriptor, error: ReferenceNotFoundError) -> ReferenceNotFoundError:
         return ReferenceNotFoundError(

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from imagestore.digest import verify
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
 from imagestore.documents.index import Index
 from imagestore.documents.manifest import Manifest
-from imagestore.errors import ContentNotFoundError, IntegrityError
+from imagestore.errors import ContentNotFoundError, IntegrityError, InvalidDigestError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from imagestore.cancel import CancelToken
     from imagestore.content.api import ContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
     from imagestore.platforms import Platform
+    from imagestore.pull.origin import Origin
     from imagestore.reference import Reference
-    from imagestore.registry.client import RegistryClient
+
+_Key = tuple["Digest", str]
+D = TypeVar("D")
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +34,7 @@ class Documents:
 
     Args:
         content: looked at first; None when there is no store.
-        client: asked for what the store doesn't have; None to stay offline.
+        client: the registry (or archive) asked for what the store doesn't have; None to stay offline.
         reference: names the repository; None to stay offline.
         cancel: ends the work.
     """
@@ -37,7 +42,7 @@ class Documents:
     def __init__(
         self,
         content: ContentStore | None,
-        client: RegistryClient | None,
+        client: Origin | None,
         reference: Reference | None,
         cancel: CancelToken,
     ) -> None:
@@ -46,15 +51,22 @@ class Documents:
         self._reference = reference
         self._cancel = cancel
         self._raw: dict[Digest, bytes] = {}
+        # Parsed once, however many handlers ask.
+        self._indexes: dict[_Key, Index] = {}
+        self._manifests: dict[_Key, Manifest] = {}
+        self._configs: dict[_Key, ImageConfig] = {}
 
     def raw(self, descriptor: Descriptor) -> bytes:
         """A document's bytes, as its descriptor promises them.
 
         Raises:
+            InvalidDigestError: its digest can't be verified; nothing is asked.
             ContentNotFoundError: offline, and the store doesn't have it.
             RegistryError, IntegrityError: it can't be fetched, or isn't what was promised.
         """
         self._cancel.check()
+        if not descriptor.digest.is_verifiable:
+            raise InvalidDigestError(f"{descriptor.kind.value} {descriptor.digest}: this algorithm can't be verified")
         raw = self._raw.get(descriptor.digest)
         if raw is None:
             raw = self._stored(descriptor) or self._fetched(descriptor)
@@ -65,13 +77,22 @@ class Documents:
         """Take a document whose bytes are at hand already."""
         self._raw[descriptor.digest] = raw
 
+    def remembered(self, descriptor: Descriptor) -> bytes | None:
+        """A document's bytes if they were read before."""
+        return self._raw.get(descriptor.digest)
+
     def index(self, descriptor: Descriptor) -> Index:
         """An index.
 
         Raises:
             DocumentError: it isn't one.
         """
-        return Index.parse(self.raw(descriptor), media_type=descriptor.media_type, what=f"index {descriptor.digest}")
+        what = f"index {descriptor.digest}"
+        return _once(
+            self._indexes,
+            descriptor,
+            lambda: Index.parse(self.raw(descriptor), media_type=descriptor.media_type, what=what),
+        )
 
     def manifest(self, descriptor: Descriptor) -> Manifest:
         """A manifest.
@@ -80,7 +101,11 @@ class Documents:
             DocumentError: it isn't one.
         """
         what = f"manifest {descriptor.digest}"
-        return Manifest.parse(self.raw(descriptor), media_type=descriptor.media_type, what=what)
+        return _once(
+            self._manifests,
+            descriptor,
+            lambda: Manifest.parse(self.raw(descriptor), media_type=descriptor.media_type, what=what),
+        )
 
     def config(self, manifest: Manifest) -> ImageConfig | None:
         """The image config of a manifest; None when it is an artifact and has none.
@@ -91,7 +116,7 @@ class Documents:
         if not manifest.is_image:
             return None
         what = f"image config {manifest.config.digest}"
-        config = ImageConfig.parse(self.raw(manifest.config), what=what)
+        config = _once(self._configs, manifest.config, lambda: ImageConfig.parse(self.raw(manifest.config), what=what))
         config.check_layers(len(manifest.layers), what=what)
         return config
 
@@ -122,3 +147,10 @@ class Documents:
                 hint="ask the registry by giving a reference",
             )
         return self._client.document(self._reference, descriptor, cancel=self._cancel)
+
+
+def _once(known: dict[_Key, D], descriptor: Descriptor, parse: Callable[[], D]) -> D:
+    key = (descriptor.digest, descriptor.media_type)
+    if key not in known:
+        known[key] = parse()
+    return known[key]

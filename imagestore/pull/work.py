@@ -1,7 +1,7 @@
 """A pull: resolve, select, fetch, record.
 
 1. The handler's platform was decided before anything is sent (``config``).
-2. *Resolve*: the registry says which target the reference names now.
+2. *Resolve*: the registry says which target the reference names now; the image verifier is asked about it.
 3. If the record is up to date and its content whole, that is all.
 4. *Select*: the handler's matcher chooses a manifest from the target.
 5. *Fetch*: config and layers that are missing come in parallel, under a lease.
@@ -13,43 +13,34 @@ could use them.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from imagestore import lease, platforms
-from imagestore.collect import sweep
-from imagestore.errors import (
-    DocumentError,
-    ImageStoreError,
-    NoMatchingManifestError,
-    OperationCancelledError,
-    RateLimitedError,
-    ReferenceNotFoundError,
-    RegistryUnavailableError,
-)
+from imagestore import lease
+from imagestore.errors import ContentNotFoundError, DocumentError, ReferenceNotFoundError, RegistryError
 from imagestore.media_types import Kind
-from imagestore.observe import Noticed, Resolved, Selected
-from imagestore.pull.choice import Choice, indexes_on_the_way, select_target
-from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, ingest_ref
+from imagestore.observe import Noticed, Resolved
+from imagestore.pull.decide import Decider
+from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher
+from imagestore.pull.plan import PullPlan, plan
 from imagestore.pull.sources import Documents
+from imagestore.pull.undo import undone_on_failure
+from imagestore.pull.verify import NO_VERIFIER
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from imagestore.cancel import CancelToken
     from imagestore.config import HandlerPlatform
     from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
-    from imagestore.documents.image_config import ImageConfig
-    from imagestore.documents.select import Selection
+    from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord, MetadataStore
     from imagestore.observe import Observer
+    from imagestore.pull.choice import Choice
+    from imagestore.pull.verify import ImageVerifier
     from imagestore.registry.client import RegistryClient
-
-# After these, the same pull may go on where it stopped.
-_WORTH_KEEPING: Final = (RegistryUnavailableError, RateLimitedError, OperationCancelledError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +57,7 @@ class PullWork:
         observer: hears of progress.
         cancel: ends the work.
         parallel: blobs in flight at once.
+        verifier: asked before anything but the target's descriptor is fetched.
     """
 
     reference: Reference
@@ -77,11 +69,13 @@ class PullWork:
     observer: Observer
     cancel: CancelToken
     parallel: int = PARALLEL_BLOBS
+    verifier: ImageVerifier = NO_VERIFIER
 
     def run(self) -> ImageRecord:
         """Pull and return the record.
 
         Raises:
+            ImageDeniedError: the verifier refuses the image.
             NoMatchingManifestError: the image has nothing for the wanted platform; carries the explanation.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
@@ -90,17 +84,48 @@ class PullWork:
         if current is not None:
             return current
         documents = Documents(self.content, self.client, self.reference, self.cancel)
-        choice = self._choose(target, documents)
-        with lease.held(self.metadata, purpose="pull") as held, self._undone_on_failure(choice.descriptors, held):
-            held.hold([descriptor.digest for descriptor in choice.documents])
-            fetcher = Fetcher(self.content, self.client, self.reference, held, self.observer, self.parallel)
-            fetcher.fetch_all(choice.manifest.children, cancel=self.cancel)
-            for descriptor in choice.documents:
-                fetcher.keep(descriptor, documents.raw(descriptor), cancel=self.cancel)
+        choice = self._choose_again_if_misled(target, documents)
+        with (
+            lease.held(self.metadata, purpose="pull") as held,
+            undone_on_failure(self.metadata, self.content, held, choice.descriptors),
+        ):
+            held.hold([descriptor.digest for descriptor in choice.descriptors])
+            fetcher = Fetcher(self.content, self.client, self.reference, self.observer, held.renew, self.parallel)
+            fetcher.check(choice.manifest.children)
+            for descriptor in (*choice.documents, choice.manifest.config):
+                known = documents.remembered(descriptor)
+                if known is not None:
+                    fetcher.keep(descriptor, known, cancel=self.cancel)
+            fetcher.fetch(choice.manifest.config, cancel=self.cancel)
+            choice = self._decider.complete(choice, documents)
+            fetcher.fetch_all(choice.manifest.layers, cancel=self.cancel)
             return self.metadata.put_image(
-                choice.record(str(self.reference), self.handler, self._wanted_text),
+                choice.record(str(self.reference), self.handler, self._decider.wanted_text),
                 {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
             )
+
+    def plan(self, planned: AbstractSet[Digest] = frozenset()) -> PullPlan:
+        """Say what run() would fetch, without storing anything.
+
+        Args:
+            planned: what other planned pulls bring already.
+
+        Raises:
+            The same as run(), but for what only fetching can show.
+        """
+        target = self._resolve()
+        documents = Documents(self.content, self.client, self.reference, self.cancel)
+        choice = self._decider.complete(self._choose_again_if_misled(target, documents), documents)
+        is_current = self._current(target) is not None
+        return plan(
+            choice,
+            self.content,
+            planned,
+            reference=str(self.reference),
+            handler=self.handler,
+            wanted=self._decider.wanted_text,
+            is_current=is_current,
+        )
 
     def _resolve(self) -> Descriptor:
         target = self.client.resolve(self.reference, cancel=self.cancel)
@@ -114,6 +139,7 @@ class PullWork:
             )
         if self.reference.tag and self.reference.digest is not None:
             self._report_drift(target)
+        self.verifier.verify(str(self.reference), target, cancel=self.cancel)
         return target
 
     def _report_drift(self, target: Descriptor) -> None:
@@ -124,74 +150,38 @@ class PullWork:
         except ReferenceNotFoundError:
             self.observer(Noticed(f"{by_tag} does not exist (any more); fetched by digest"))
             return
+        except RegistryError as error:
+            self.observer(Noticed(f"whether {by_tag} still leads to this digest could not be asked: {error}"))
+            return
         if now != target.digest:
             self.observer(Noticed(f"{by_tag} now leads to {now}; fetched {target.digest} as asked"))
 
     def _current(self, target: Descriptor) -> ImageRecord | None:
         """The stored record, if it is what this pull would make and all its content is here."""
         record = self.metadata.get_image(str(self.reference), self.handler)
-        if record is None or record.target.digest != target.digest or record.wanted != self._wanted_text:
+        if record is None or record.target.digest != target.digest or record.wanted != self._decider.wanted_text:
             return None
-        for digest in record.roots:
-            needed = (digest, *self.metadata.children(digest))
-            if not all(self.content.exists(each) for each in needed):
-                return None
-        return record
+        needed = set(record.roots).union(*(self.metadata.children(digest) for digest in record.roots))
+        try:
+            here = sum(self.content.info(digest).size for digest in needed)
+        except ContentNotFoundError:
+            return None
+        # A file that lost (or won) bytes shows in the sum; other damage only in a check of the store.
+        return record if here == record.content_size else None
 
     @property
-    def _wanted_text(self) -> str:
-        return platforms.format_all(self.wanted.platform)
+    def _decider(self) -> Decider:
+        return Decider(str(self.reference), self.handler, self.wanted, self.observer)
 
-    def _choose(self, target: Descriptor, documents: Documents) -> Choice:
-        """Ask the matcher, and read what it chose."""
-        selection = select_target(target, documents, self.wanted.matcher, wanted=self._wanted_text)
-        warnings = list(self._judged(target, selection))
-        chosen = selection.chosen
-        chain = () if chosen is None else indexes_on_the_way(target, chosen.position, documents)
-        descriptor = target if chosen is None else chosen.descriptor
-        manifest = documents.manifest(descriptor)
-        config = documents.config(manifest)
-        if chosen is not None and chain and config is not None:
-            warnings += self._compared_with_config(descriptor, config)
-        for warning in warnings:
-            self.observer(Noticed(warning))
-        reason = warnings[0] if chosen is None else chosen.reason
-        self.observer(Selected(str(self.reference), self.handler, self._wanted_text, descriptor, reason))
-        return Choice(target, chain, descriptor, manifest, config, tuple(warnings))
-
-    def _judged(self, target: Descriptor, selection: Selection) -> Iterator[str]:
-        """Nothing fits: for a single manifest and a host's undeclared platform only a warning, else an error."""
-        if selection.chosen is not None:
-            return
-        if target.kind is Kind.INDEX or self.wanted.is_declared:
-            raise NoMatchingManifestError(
-                str(self.reference), self._wanted_text, selection.offered, explanation=selection, hint=selection.hint
-            )
-        reason = selection.verdicts[0].reason
-        yield f"{self.reference} is a single manifest that does not fit the host's platform: {reason}"
-
-    def _compared_with_config(self, descriptor: Descriptor, config: ImageConfig) -> Iterator[str]:
-        """An index may mislabel an entry, and its config says so; a Windows version only the config has decides."""
-        verdict = self.wanted.matcher.explain(config.platform)
-        if verdict.matched:
-            return
-        lacks_version = descriptor.platform is None or not descriptor.platform.os_version
-        if self.wanted.is_declared and lacks_version and config.platform.os_version:
-            offered = [platforms.format_all(config.platform)]
-            raise NoMatchingManifestError(str(self.reference), self._wanted_text, offered, hint=verdict.reason)
-        yield f"{self.reference}: the config of {descriptor.digest} contradicts its index entry: {verdict.reason}"
-
-    @contextlib.contextmanager
-    def _undone_on_failure(self, descriptors: Sequence[Descriptor], held: lease.HeldLease) -> Iterator[None]:
-        """After a failure that trying again can't mend, delete what this pull brought and nobody else needs."""
-        before = {each.digest for each in descriptors if self.content.exists(each.digest)}
+    def _choose_again_if_misled(self, target: Descriptor, documents: Documents) -> Choice:
+        """Some registries announce a digest for a tag that they then don't have: look at the body instead."""
         try:
-            yield
-        except ImageStoreError as error:
-            if not isinstance(error, _WORTH_KEEPING):
-                new = [each for each in descriptors if each.digest not in before]
-                self.metadata.delete_lease(held.id)
-                for descriptor in new:
-                    self.content.abort(ingest_ref(descriptor))
-                sweep(self.metadata, self.content, [each.digest for each in new])
-            raise
+            return self._decider.choose(target, documents)
+        except ReferenceNotFoundError:
+            if self.reference.digest is not None or documents.remembered(target) is not None:
+                raise
+            found = self.client.resolve(self.reference, from_body=True, cancel=self.cancel)
+            if found.digest == target.digest:
+                raise
+            self.verifier.verify(str(self.reference), found, cancel=self.cancel)
+            return self._decider.choose(found, documents)

@@ -1,6 +1,7 @@
 """A blob as one clean sequence of bytes, whatever the connection does.
 
-When a transfer breaks, it is resumed with Range where it stopped (registry answers: ``ranges.py``). A host that ignores
+When a transfer breaks, it is resumed with Range where it stopped (registry answers: ``ranges.py``; several stretches at
+a time: ``parallel.py``). A host that ignores
 Range sends the blob from its start; what we have already is thrown away, up to a bound. Resuming goes on as long as
 there is progress; without it, tries run out. The size is checked here, the digest where the bytes are kept: only there
 the whole content is seen, across runs too.
@@ -17,7 +18,8 @@ from imagestore.registry.retry import backoff_seconds, is_transient
 from imagestore.registry.session import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from collections.abc import Set as AbstractSet
     from types import TracebackType
     from typing import Self
 
@@ -25,14 +27,17 @@ if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
     from imagestore.errors import RegistryError
     from imagestore.registry.exchange import Response
-    from imagestore.registry.policy import TransferPolicy
-    from imagestore.registry.retry import RetryBudget
+    from imagestore.registry.operation import Operation
     from imagestore.registry.session import Surroundings
 
 _log = logging.getLogger(__name__)
 
 # Smaller parts than this would make a request for every few packets.
 _LEAST_PART_BYTES: Final = 64 * 1024
+
+
+def _nothing() -> None:
+    """What there is to undo for a body that holds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,42 +49,95 @@ class Body:
         start: offset of the body's first byte in the blob.
         end: offset behind the last byte that this answer promises.
         host: who serves it.
+        on_close: called once the body is closed; may be called again.
     """
 
     response: Response
     start: int
     end: int
     host: str
+    on_close: Callable[[], None] = _nothing
+
+    def close(self) -> None:
+        """Give up the connection; may be called again."""
+        try:
+            self.response.close()
+        finally:
+            self.on_close()
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Which bytes of a blob a stream shall bring.
+
+    Attributes:
+        start: offset of the first.
+        end: offset behind the last.
+        is_exact: a host that offers other bytes ends the stream with RangeIgnoredError; without it, the stream adapts.
+        is_continued: the bytes before ``start`` were handed out already, so what a host sends of them again is dropped
+            (and counts as waste), instead of the stream starting there.
+        wasted: bytes that were received in vain already.
+    """
+
+    start: int
+    end: int
+    is_exact: bool = False
+    is_continued: bool = False
+    wasted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a transfer happens in: policy, clocks and observer; what its operation shares; the token that ends it."""
+
+    shared: Surroundings
+    operation: Operation
+    cancel: CancelToken
+
+
+class RangeIgnoredError(Exception):
+    """A host offers other bytes than the stretch that was asked for; never leaves this package."""
+
+
+class BlobReader(Protocol):
+    """The bytes of a blob from ``start`` to its end, in order; iterate once, close always.
+
+    Iterating raises SizeMismatchError (the host sends more than the descriptor's size), RegistryError (the transfer
+    broke, and resuming it failed too often) and OperationCancelledError.
+    """
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte that comes; 0 when the host doesn't resume, though a later offset was asked for."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Who has served so far, in order; the ones to avoid when the content turns out wrong."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The bytes, in pieces of the transport's choosing."""
+
+    def close(self) -> None:
+        """Give up the connections; may be called again."""
+
+    def __enter__(self) -> Self:
+        """Use as a context manager that closes."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        """Close."""
 
 
 class Opener(Protocol):
     """Opens a blob at an offset, or before it when no host resumes."""
 
-    def __call__(self, offset: int) -> Body:
-        """Ask the hosts in turn.
+    def __call__(self, offset: int, end: int, suspects: AbstractSet[str]) -> Body:
+        """Ask the hosts in turn, the suspects last, for the bytes from an offset up to before an end.
 
         Raises:
             RegistryError, IntegrityError: nobody serves it.
         """
-
-
-@dataclass
-class _RateWindow:
-    """Judges the rate of a transfer by the time spent waiting for its bytes."""
-
-    policy: TransferPolicy
-    seconds: float = 0.0
-    received: int = 0
-
-    def note(self, byte_count: int, seconds: float) -> bool:
-        """Count a piece; False when a full window was too slow."""
-        self.seconds += seconds
-        self.received += byte_count
-        if self.seconds < self.policy.rate_window_seconds:
-            return True
-        is_fast_enough = self.received >= self.policy.least_bytes_per_second * self.seconds
-        self.seconds, self.received = 0.0, 0
-        return is_fast_enough
 
 
 @dataclass
@@ -91,65 +149,64 @@ class _Progress:
     wasted: int = 0
     has_begun: bool = False
     hosts: list[str] = field(default_factory=list)
+    suspects: set[str] = field(default_factory=set)
 
 
 class BlobStream:
-    """The bytes of a blob from ``start`` to its end; iterate once, close always.
+    """A BlobReader over one connection at a time.
 
     Args:
         descriptor: of the blob.
-        offset: where to start; the caller has the bytes before.
+        stretch: which bytes of it; the caller has the bytes before.
         opener: opens transfers.
-        shared: policy, clocks and observer.
-        budget: retries left to the operation.
-        cancel: ends it.
+        setting: what the transfer happens in.
 
     Raises:
         RegistryError, IntegrityError: no host serves the blob.
+        RangeIgnoredError: only for an exact stretch.
     """
 
-    def __init__(
-        self,
-        descriptor: Descriptor,
-        offset: int,
-        *,
-        opener: Opener,
-        shared: Surroundings,
-        budget: RetryBudget,
-        cancel: CancelToken,
-    ) -> None:
-        if not 0 <= offset <= descriptor.size:
-            raise ValueError(f"offset {offset} is outside a blob of {descriptor.size} bytes")
+    def __init__(self, descriptor: Descriptor, stretch: Stretch, *, opener: Opener, setting: Setting) -> None:
+        if not 0 <= stretch.start <= stretch.end <= descriptor.size:
+            raise ValueError(f"{stretch} is outside a blob of {descriptor.size} bytes")
         self.descriptor = descriptor
         self._opener = opener
-        self._shared = shared
-        self._budget = budget
-        self._cancel = cancel
-        self._progress = _Progress()
+        self._shared = setting.shared
+        self._operation = setting.operation
+        self._cancel = setting.cancel
+        self._is_exact = stretch.is_exact
+        self._end = stretch.end
+        self._progress = _Progress(mark=stretch.start, wasted=stretch.wasted, has_begun=stretch.is_continued)
         self._body: Body | None = None
-        self._start = self._position = offset
+        self._start = self._position = stretch.start
         # Everything is there already; only an empty blob is still asked for, to learn whether it exists.
-        if offset < descriptor.size or descriptor.size == 0:
-            self._start = self._position = self._progress.mark = self._open(offset).start
+        if stretch.start < stretch.end or descriptor.size == 0:
+            body = self._open(stretch.start)
+            if not stretch.is_continued:
+                self._start = self._position = self._progress.mark = body.start
 
     @property
     def start(self) -> int:
-        """Offset of the first byte that comes; 0 when the host doesn't resume, though a later offset was asked for."""
+        """See BlobReader."""
         return self._start
 
     @property
+    def position(self) -> int:
+        """Offset behind the last byte handed out."""
+        return self._position
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last byte that will come: the stretch's, or the blob's where a host serves no stretches."""
+        return self._end
+
+    @property
     def hosts(self) -> tuple[str, ...]:
-        """Who has served so far, in order; the ones to avoid when the content turns out wrong."""
+        """See BlobReader."""
         return tuple(dict.fromkeys(self._progress.hosts))
 
     def __iter__(self) -> Iterator[bytes]:
-        """The bytes, in pieces of the transport's choosing.
-
-        Raises:
-            SizeMismatchError: the host sends more than the descriptor's size.
-            RegistryError: the transfer broke, and resuming it failed too often.
-            OperationCancelledError: cancelled, or past the deadline.
-        """
+        """See BlobReader."""
         while self._body is not None:
             try:
                 yield from self._pieces(self._body)
@@ -159,7 +216,7 @@ class BlobStream:
                 )
             except RegistryUnavailableError as error:
                 failure = error
-            if self._position == self.descriptor.size:
+            if self._position == self._end:
                 # Whatever broke after the last byte doesn't matter any more.
                 self.close()
                 return
@@ -170,10 +227,10 @@ class BlobStream:
                 self._resume(failure)
 
     def close(self) -> None:
-        """Give up the connection; may be called again."""
+        """See BlobReader."""
         body, self._body = self._body, None
         if body is not None:
-            body.response.close()
+            body.close()
 
     def __enter__(self) -> Self:
         return self
@@ -185,27 +242,20 @@ class BlobStream:
 
     def _pieces(self, body: Body) -> Iterator[bytes]:
         """What one transfer adds to what we have."""
-        window = _RateWindow(self._shared.policy)
-        clock = self._shared.timing.monotonic
         arrived = body.start
         pieces = body.response.chunks()
         while True:
             self._cancel.check()
-            asked = clock()
             piece = next(pieces, b"")
             if not piece:
                 return
-            if not window.note(len(piece), clock() - asked):
-                raise RegistryUnavailableError(
-                    f"{body.host}: slower than {self._shared.policy.least_bytes_per_second} bytes per second over "
-                    f"{self._shared.policy.rate_window_seconds:g} seconds",
-                    host=body.host,
-                )
+            self._operation.throttle(len(piece), cancel=self._cancel)
             arrived += len(piece)
-            if arrived > self.descriptor.size:
-                raise SizeMismatchError(
-                    f"blob {self.descriptor.digest} from {body.host}", expected=self.descriptor.size, actual=arrived
-                )
+            if arrived > self._end:
+                what = f"blob {self.descriptor.digest} from {body.host}"
+                if self._end < self.descriptor.size:
+                    what = f"bytes {body.start} to {self._end} of {what}"
+                raise SizeMismatchError(what, expected=self._end, actual=arrived)
             fresh = arrived - self._position
             if fresh > 0:
                 self._position = arrived
@@ -223,13 +273,16 @@ class BlobStream:
         Raises:
             RegistryError: the tries are used up.
         """
-        self.close()
         progress, policy = self._progress, self._shared.policy
+        if self._body is not None and self._position == progress.mark:
+            # It broke before it gave anything: another host may do better.
+            progress.suspects.add(self._body.host)
+        self.close()
         if self._position - progress.mark >= policy.progress_bytes:
             progress.failures = 0
         progress.failures += 1
         progress.mark = self._position
-        if progress.failures >= policy.attempts or not is_transient(failure) or not self._budget.take():
+        if progress.failures >= policy.attempts or not is_transient(failure) or not self._operation.take_retry():
             raise failure
         _log.debug("blob %s: broken at %d, resuming: %s", self.descriptor.digest, self._position, failure)
         seconds = backoff_seconds(policy, progress.failures, self._shared.timing.random())
@@ -237,8 +290,13 @@ class BlobStream:
         self._open(self._position)
 
     def _open(self, offset: int) -> Body:
-        body = self._body = self._opener(offset)
+        body = self._body = self._opener(offset, self._end, self._progress.suspects)
         self._progress.hosts.append(body.host)
+        if self._end < self.descriptor.size and (body.start != offset or body.end > self._end):
+            if self._is_exact:
+                self.close()
+                raise RangeIgnoredError(f"{body.host} offers bytes {body.start} to {body.end}")
+            self._end = self.descriptor.size
         self._progress.wasted += self._position - body.start if self._progress.has_begun else 0
         self._progress.has_begun = True
         if self._progress.wasted > self._shared.policy.wasted_share * self.descriptor.size:

@@ -7,25 +7,29 @@ The digest of a blob is verified where it is written, over bytes of all runs.
 
 from __future__ import annotations
 
-import threading
-import weakref
+import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from imagestore import digest as digests
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
-from imagestore.errors import SizeMismatchError
+from imagestore.errors import ReferenceNotFoundError, SizeMismatchError
 from imagestore.observe import ignore
 from imagestore.registry import manifests
-from imagestore.registry.blob import BlobStream, Body
+from imagestore.registry.blob import BlobStream, Setting, Stretch
+from imagestore.registry.blob_answer import inline_body, open_blob
 from imagestore.registry.breaker import Breaker
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.errors_body import failure
 from imagestore.registry.failover import first_served
+from imagestore.registry.foreign import allowed_sources, foreign_line
 from imagestore.registry.listing import list_referrers, list_tags
+from imagestore.registry.operation import Operations
+from imagestore.registry.parallel import ParallelStream
+from imagestore.registry.places import HostPlaces
 from imagestore.registry.policy import TransferPolicy
-from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
-from imagestore.registry.retry import HostPauses, RetryBudget, Timing
+from imagestore.registry.ranges import parse_length, range_field
+from imagestore.registry.retry import HostPauses, Timing
 from imagestore.registry.session import Call, Session, Surroundings
 
 if TYPE_CHECKING:
@@ -39,9 +43,11 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.observe import Observer
     from imagestore.reference import Reference
+    from imagestore.registry.blob import BlobReader, Body
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
-    from imagestore.registry.exchange import Response
+    from imagestore.registry.exchange import Response, Sender
     from imagestore.registry.listing import Referrers
+    from imagestore.registry.operation import Operation
     from imagestore.registry.session import Line
 
 T = TypeVar("T")
@@ -55,6 +61,7 @@ class RegistryClient:
         endpoints: which hosts serve a reference.
         policy: limits of retries, waits and waste.
         observer: told about waits and changes of host.
+        stranger: sends to hosts that only a document names; without it no such host is asked.
         breaker: remembers dead mirrors; its own by default.
         timing: clocks, chance and sleep.
         on_close: run by close().
@@ -67,6 +74,7 @@ class RegistryClient:
         endpoints: EndpointResolver,
         policy: TransferPolicy | None = None,
         observer: Observer = ignore,
+        stranger: Sender | None = None,
         breaker: Breaker | None = None,
         timing: Timing | None = None,
         on_close: Callable[[], None] | None = None,
@@ -77,11 +85,24 @@ class RegistryClient:
         self._shared = Surroundings(policy or TransferPolicy(), used_timing, HostPauses(used_timing), observer)
         self._breaker = breaker or Breaker(clock=used_timing.monotonic)
         self._on_close = on_close
-        self._lock = threading.Lock()
-        self._budgets: weakref.WeakKeyDictionary[CancelToken, RetryBudget] = weakref.WeakKeyDictionary()
+        self._operations = Operations(self._shared.policy, used_timing)
+        self._places = HostPlaces(self._shared.policy.connections_per_host)
+        self._stranger = stranger
 
-    def resolve(self, reference: Reference, *, cancel: CancelToken) -> Descriptor:
+    def observed_by(self, observer: Observer) -> RegistryClient:
+        """This client, with its connections, tokens and memory of dead hosts, but telling another observer."""
+        twin = copy.copy(self)
+        twin._shared = replace(self._shared, observer=observer)
+        return twin
+
+    def resolve(self, reference: Reference, *, from_body: bool = False, cancel: CancelToken) -> Descriptor:
         """Find what a reference leads to. With a digest the digest decides, whatever the tag says.
+
+        Args:
+            reference: what to look up.
+            from_body: fetch the document and compute its digest, instead of believing the answer to a HEAD; some
+                servers announce a wrong one.
+            cancel: ends it.
 
         Returns:
             Descriptor of an index or a manifest. By tag its digest is the registry's claim until document() has
@@ -100,7 +121,9 @@ class RegistryClient:
 
         def ask(session: Session) -> Descriptor:
             call = Call("HEAD", reference.path, path, what, accept=manifests.accepted())
-            found = session.call(call, lambda response: _descriptor_from_head(response, wanted, what))
+            found = None
+            if not from_body:
+                found = session.call(call, lambda response: _descriptor_from_head(response, wanted, what))
             # A HEAD has no error document, and some servers get it wrong: GET decides.
             get = replace(call, method="GET")
             return found or session.call(get, lambda response: _descriptor_from_get(response, wanted, what))
@@ -145,12 +168,12 @@ class RegistryClient:
         offset: int = 0,
         avoid: Collection[str] = (),
         cancel: CancelToken,
-    ) -> BlobStream:
+    ) -> BlobReader:
         """Open a blob for reading.
 
         Args:
             reference: names the registry and the repository.
-            descriptor: of the blob.
+            descriptor: of the blob; content that it carries inline is taken from there.
             offset: bytes that the caller has already.
             avoid: hosts to ask last, because their content was wrong.
             cancel: ends it.
@@ -165,20 +188,38 @@ class RegistryClient:
         """
         what = f"blob {descriptor.digest} of {reference.name}"
         call = Call("GET", reference.path, f"blobs/{descriptor.digest}", what)
+        shared, operation = self._shared, self._operations.of(cancel)
 
-        def open_at(offset: int) -> Body:
-            return self._first(
-                reference,
-                {PULL},
-                lambda session: _open_blob(session, call, descriptor, offset),
-                what=what,
-                cancel=cancel,
-                avoid=avoid,
-            )
+        def make(stretch: Stretch, token: CancelToken) -> BlobStream:
+            def open_at(offset: int, end: int, suspects: AbstractSet[str]) -> Body:
+                if descriptor.data is not None:
+                    return inline_body(descriptor, descriptor.data, offset, what)
+                asked = replace(call, byte_range=range_field(offset, end, descriptor.size))
 
-        return BlobStream(
-            descriptor, offset, opener=open_at, shared=self._shared, budget=self._budget(cancel), cancel=cancel
-        )
+                def ask(session: Session) -> Body:
+                    return open_blob(session, asked, descriptor, offset, self._places)
+
+                hosts = {*avoid, *suspects}
+                try:
+                    return self._first(
+                        reference, {PULL}, ask, what=what, cancel=token, avoid=hosts, operation=operation
+                    )
+                except ReferenceNotFoundError:
+                    found = self._foreign(asked, descriptor, offset, token, operation)
+                    if found is None:
+                        raise
+                    return found
+
+            return BlobStream(descriptor, stretch, opener=open_at, setting=Setting(shared, operation, token))
+
+        policy, size = shared.policy, descriptor.size
+        is_large = size - offset >= policy.least_bytes_for_ranges and descriptor.data is None
+        if policy.parallel_ranges < 2 or not is_large:
+            return make(Stretch(offset, size), cancel)
+        first = make(Stretch(offset, min(offset + policy.range_bytes, size)), cancel)
+        if first.end == size:
+            return first
+        return ParallelStream(first, size, make=make, policy=policy, cancel=cancel)
 
     def tags(self, reference: Reference, *, cancel: CancelToken) -> tuple[str, ...]:
         """The tags of a reference's repository, in the registry's order.
@@ -233,6 +274,26 @@ class RegistryClient:
     ) -> None:
         self.close()
 
+    def _foreign(
+        self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken, operation: Operation
+    ) -> Body | None:
+        """A layer from its own addresses; None when none of them may be asked."""
+        sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
+        if self._stranger is None or not sources:
+            return None
+        line, policy = foreign_line(self._stranger), self._shared.policy
+        by_endpoint = {source.endpoint: source.url for source in sources}
+
+        def attempt(endpoint: Endpoint, _: int) -> Body:
+            session = Session(
+                endpoint, line, self._shared, operation, cancel, policy.attempts, policy.longest_wait_seconds
+            )
+            return open_blob(session, replace(call, url=by_endpoint[endpoint]), descriptor, offset, self._places)
+
+        return first_served(
+            tuple(by_endpoint), attempt, what=call.what, breaker=self._breaker, observer=self._shared.observer
+        )
+
     def _first(
         self,
         reference: Reference,
@@ -242,22 +303,19 @@ class RegistryClient:
         what: str,
         cancel: CancelToken,
         avoid: Collection[str] = (),
+        operation: Operation | None = None,
     ) -> T:
         """Ask the reference's endpoints in order."""
         able = [one for one in self._endpoints.endpoints(reference.host) if needed <= one.capabilities]
         able.sort(key=lambda endpoint: endpoint.host in avoid)
-        policy, budget = self._shared.policy, self._budget(cancel)
+        policy, operation = self._shared.policy, operation or self._operations.of(cancel)
 
         def attempt(endpoint: Endpoint, behind: int) -> T:
             attempts = policy.mirror_attempts if behind else policy.attempts
-            return ask(Session(endpoint, self._lines(endpoint), self._shared, budget, cancel, attempts))
+            longest = policy.mirror_wait_seconds if behind else policy.longest_wait_seconds
+            return ask(Session(endpoint, self._lines(endpoint), self._shared, operation, cancel, attempts, longest))
 
         return first_served(able, attempt, what=what, breaker=self._breaker, observer=self._shared.observer)
-
-    def _budget(self, cancel: CancelToken) -> RetryBudget:
-        """The operation's budget: one token is one operation."""
-        with self._lock:
-            return self._budgets.setdefault(cancel, RetryBudget(self._shared.policy.total_retries))
 
 
 def _descriptor_from_head(response: Response, wanted: Digest | None, what: str) -> Descriptor | None:
@@ -290,27 +348,3 @@ def _verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
             body += piece
     verifier.finish()
     return bytes(body)
-
-
-def _open_blob(session: Session, call: Call, descriptor: Descriptor, offset: int) -> Body:
-    """Open at the offset, or at 0 where the host doesn't resume."""
-
-    def judged(response: Response, start: int) -> tuple[Verdict, Response]:
-        return judge(response.status, response.headers, offset=start, size=descriptor.size), response
-
-    asked = replace(call, byte_range=f"bytes={offset}-") if offset else call
-    verdict, response = session.call(asked, lambda answer: judged(answer, offset))
-    if verdict is Verdict.RESTART:
-        response.close()
-        verdict, response = session.call(call, lambda answer: judged(answer, 0))
-    host = session.endpoint.host
-    if verdict is Verdict.WHOLE:
-        return Body(response, 0, descriptor.size, host)
-    if verdict is Verdict.PART:
-        part = parse_content_range(response.headers.get("Content-Range"))
-        return Body(response, offset, part.last + 1 if part is not None else descriptor.size, host)
-    if verdict is Verdict.WRONG_SIZE:
-        response.close()
-        announced = parse_length(response.headers.get("Content-Length")) or 0
-        raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=announced)
-    raise failure(response, what=call.what)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from imagestore.config.registry_hosts import reader_for
 from imagestore.observe import ignore
-from imagestore.registry.authenticate import RegistryAuthenticator
+from imagestore.registry import settings
+from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.breaker import Breaker
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.credentials.lookup import CredentialResolver
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from imagestore.config import Config
     from imagestore.config.connection import ConnectionSettings
     from imagestore.observe import Observer
-    from imagestore.registry.authenticate import AuthPolicy
+    from imagestore.registry.auth.authenticate import AuthPolicy
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.exchange import Origin
-    from imagestore.registry.http import HttpxSender
     from imagestore.registry.policy import TransferPolicy
+    from imagestore.registry.transport.http import HttpxSender
 
 
 def connect(
@@ -47,11 +48,12 @@ def connect(
     """A registry client; close it.
 
     Args:
-        config: says where hosts are configured; without it every registry is asked itself.
+        config: says where hosts are configured, and what is allowed and limited; without it every registry is asked
+            itself, and the defaults hold.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         endpoints: which hosts serve a reference, instead of the configuration.
-        policy: limits of retries, waits and waste.
-        auth_policy: what the operator allows in authentication.
+        policy: limits of retries, waits and waste, instead of the configuration's.
+        auth_policy: what the operator allows in authentication, instead of the configuration's.
         observer: told about waits and changes of host.
         state_folder: where dead mirrors are remembered across processes; without it, in this client only.
         transport: answers instead of the network (replay, tests).
@@ -61,17 +63,21 @@ def connect(
         ConfigError: a proxy variable can't be used.
     """
     # The HTTP library costs 100 ms to load and is only needed here.
-    from imagestore.registry.http import HttpxSender
+    from imagestore.registry.transport.http import HttpxSender
 
     sender = HttpxSender(transport=transport, unix_socket=unix_socket)
     if endpoints is None:
         endpoints = ConfiguredEndpoints(reader_for(config)) if config is not None else DirectEndpoints()
+    if config is not None:
+        policy = policy or settings.transfer_policy(config.settings.registry)
+        auth_policy = auth_policy or settings.auth_policy(config.settings.registry)
     lines = EndpointLines(sender, credentials or CredentialResolver.standard(), auth_policy)
     return RegistryClient(
         lines=lines,
         endpoints=endpoints,
         policy=policy,
         observer=observer,
+        stranger=sender.stranger(),
         breaker=Breaker.shared(state_folder) if state_folder else None,
         on_close=sender.close,
     )

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.reference import DOCKER_HUB
-from imagestore.registry import addresses, urls
+from imagestore.registry.transport import addresses, urls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

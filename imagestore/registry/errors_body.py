@@ -20,7 +20,7 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from imagestore.registry import urls
+from imagestore.registry.transport import urls
 
 if TYPE_CHECKING:
     from imagestore.registry.exchange import Response
@@ -55,7 +55,10 @@ def failure(response: Response, *, what: str, retry_after: float | None = None) 
     if status == 408 or status >= 500:
         hint = f"the registry asks to wait {retry_after:.0f} s" if retry_after is not None else ""
         return RegistryUnavailableError(message, host=host, status=status, hint=hint)
-    return ProtocolError(message, host=host, status=status)
+    hint = ""
+    if status == 400 and response.url.startswith("http:") and "https" in said.lower():
+        hint = f'if {host} speaks https, say so with server = "https://{host}" in its hosts.toml'
+    return ProtocolError(message, host=host, status=status, hint=hint)
 
 
 def _diagnosis(response: Response) -> str:

@@ -1,4 +1,4 @@
-"""One HTTP exchange as plain values, so that nothing but ``registry/http.py`` knows the HTTP library.
+"""One HTTP exchange as plain values, so that nothing but ``registry/transport/http.py`` knows the HTTP library.
 
 Everything above (authentication, retry, redirects, the client) is written against these types, and tested with a fake
 sender of ten lines.

@@ -46,11 +46,14 @@ def first_served(
             f"{what}: no configured host may serve this",
             hint="give a host in hosts.toml the capability 'pull', for tags also 'resolve'",
         )
-    candidates = [endpoint for endpoint in endpoints if endpoint.is_upstream or breaker.permits(endpoint)]
+    candidates = [endpoint for endpoint in endpoints if endpoint.is_upstream or not breaker.is_resting(endpoint)]
     candidates = candidates or list(endpoints[-1:])
     failures: list[RegistryError | IntegrityError | DocumentError] = []
     for position, endpoint in enumerate(candidates):
         behind = len(candidates) - position - 1
+        # Asked only now: a permit after a rest is the one probe, and must not be taken for a host that isn't needed.
+        if behind and not endpoint.is_upstream and not breaker.permits(endpoint):
+            continue
         try:
             served = attempt(endpoint, behind)
         except (RegistryError, IntegrityError, DocumentError) as error:

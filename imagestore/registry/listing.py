@@ -17,10 +17,10 @@ from imagestore import media_types
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.documents.index import Index
 from imagestore.errors import DocumentError, ProtocolError
-from imagestore.registry import urls
 from imagestore.registry.errors_body import failure
 from imagestore.registry.links import next_target
 from imagestore.registry.session import Call
+from imagestore.registry.transport import urls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,12 +16,18 @@ class TransferPolicy:
         first_backoff_seconds: upper bound of the first random wait; it doubles with each further one.
         longest_backoff_seconds: upper bound of any random wait.
         longest_wait_seconds: a registry that asks for a longer wait than this is an error at once.
+        mirror_wait_seconds: the same for a host that has another behind it.
         total_retries: for one operation (one cancel token) altogether.
         progress_bytes: a transfer that got this far since its last break starts counting its tries anew.
-        least_bytes_per_second: slower than this over the window counts as broken; drips never trip a read timeout.
-        rate_window_seconds: time of waiting for bytes over which that rate is judged.
         wasted_share: how much of a blob's size may be received twice, because a host ignores Range.
         redirects: hops followed for one request.
+        connections_per_host: transfers of blobs that one host serves at a time, over all pulls of a client.
+        parallel_ranges: parts of one large blob that are fetched at a time; 1 means that a blob comes in one stream.
+            Hosts that don't prove Range support by their first answer are asked for one stream in any case.
+        range_bytes: size of such a part; twice as many parts as are fetched at a time may be in memory.
+        least_bytes_for_ranges: smaller blobs come in one stream.
+        bytes_per_second: of blobs, for one operation altogether; None for no limit.
+        foreign_hosts: hosts (with the port when it isn't 443) that a layer's own addresses may lead to.
     """
 
     attempts: int = 5
@@ -29,9 +35,14 @@ class TransferPolicy:
     first_backoff_seconds: float = 0.2
     longest_backoff_seconds: float = 10.0
     longest_wait_seconds: float = 120.0
+    mirror_wait_seconds: float = 1.0
     total_retries: int = 100
     progress_bytes: int = 1024 * 1024
-    least_bytes_per_second: int = 1024
-    rate_window_seconds: float = 60.0
     wasted_share: float = 1.0
     redirects: int = 5
+    connections_per_host: int = 6
+    parallel_ranges: int = 1
+    range_bytes: int = 4 * 1024 * 1024
+    least_bytes_for_ranges: int = 32 * 1024 * 1024
+    bytes_per_second: int | None = None
+    foreign_hosts: frozenset[str] = frozenset()

@@ -51,19 +51,31 @@ class Verdict(enum.Enum):
     REFUSED = "an error"
 
 
-def judge(status: int, headers: Headers, *, offset: int, size: int) -> Verdict:
-    """Decide about an answer to ``bytes=<offset>-`` (or to a plain request, when the offset is 0).
+def range_field(start: int, end: int, size: int) -> str:
+    """Value of the Range field for bytes from ``start`` up to before ``end``; empty when that is the whole blob.
+
+    >>> range_field(5, 10, 10), range_field(5, 8, 10), range_field(0, 10, 10)
+    ('bytes=5-', 'bytes=5-7', '')
+    """
+    if end >= size:
+        return f"bytes={start}-" if start else ""
+    return f"bytes={start}-{end - 1}"
+
+
+def judge(status: int, headers: Headers, *, offset: int, size: int, has_range: bool) -> Verdict:
+    """Decide about an answer.
 
     Args:
         status: HTTP status.
         headers: of the answer.
         offset: first byte asked for.
         size: bytes of the whole blob by its descriptor.
+        has_range: whether the request had a Range field.
     """
     if status == 200:
         length = parse_length(headers.get("Content-Length"))
         return Verdict.WHOLE if length in (None, size) else Verdict.WRONG_SIZE
-    if offset == 0:
+    if not has_range:
         return Verdict.REFUSED
     if status == 206:
         if media_types.bare(headers.get("Content-Type")) == "multipart/byteranges":

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin
 
 from imagestore.errors import ProtocolError
-from imagestore.registry import urls
 from imagestore.registry.exchange import Request
+from imagestore.registry.transport import urls
 
 if TYPE_CHECKING:
     from imagestore.registry.exchange import Origin, Response

@@ -92,27 +92,6 @@ def is_transient(error: ImageStoreError) -> bool:
     return error.status == 0 or error.status in TRANSIENT_STATUSES
 
 
-class RetryBudget:
-    """How many more retries an operation may spend; thread-safe.
-
-    >>> budget = RetryBudget(1)
-    >>> budget.take(), budget.take()
-    (True, False)
-    """
-
-    def __init__(self, total: int) -> None:
-        self._lock = threading.Lock()
-        self._left = total
-
-    def take(self) -> bool:
-        """Spend one; False when none is left."""
-        with self._lock:
-            if self._left <= 0:
-                return False
-            self._left -= 1
-            return True
-
-
 class HostPauses:
     """When each host may be asked again; one registry's limit holds back every transfer from it, not only one."""
 

@@ -11,12 +11,14 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from imagestore.errors import ProtocolError, RegistryError
-from imagestore.observe import Waiting
-from imagestore.registry import redirect, urls
+from imagestore.errors import ProtocolError, RateLimitedError, RegistryError
+from imagestore.observe import Noticed, Waiting
+from imagestore.registry import redirect
 from imagestore.registry.errors_body import failure
 from imagestore.registry.exchange import Request
 from imagestore.registry.retry import TRANSIENT_STATUSES, backoff_seconds, is_transient, parse_retry_after
+from imagestore.registry.transport import urls
+from imagestore.registry.warning_texts import warning_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
     from imagestore.observe import Observer
     from imagestore.registry.endpoints import Endpoint
     from imagestore.registry.exchange import Authenticator, Response, Sender
+    from imagestore.registry.operation import Operation
     from imagestore.registry.policy import TransferPolicy
-    from imagestore.registry.retry import HostPauses, RetryBudget, Timing
+    from imagestore.registry.retry import HostPauses, Timing
 
 T = TypeVar("T")
 
@@ -58,6 +61,7 @@ class Call:
         query: encoded, without ``?``.
         accept: media types for the Accept field; none for blobs.
         byte_range: value of the Range field, or empty.
+        url: absolute, instead of the endpoint's own; its origin must be the endpoint's.
     """
 
     method: str
@@ -67,6 +71,7 @@ class Call:
     query: str = ""
     accept: tuple[str, ...] = ()
     byte_range: str = ""
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +92,19 @@ class Session:
         endpoint: where.
         line: by which sender and authenticator.
         shared: policy, clocks, pauses, observer.
-        budget: retries left to the operation.
+        operation: what its requests share.
         cancel: ends it.
         attempts: tries of one request, the first included.
+        longest_wait_seconds: a host that asks for a longer wait is given up.
     """
 
     endpoint: Endpoint
     line: Line
     shared: Surroundings
-    budget: RetryBudget
+    operation: Operation
     cancel: CancelToken
     attempts: int
+    longest_wait_seconds: float
 
     def call(self, call: Call, use: Callable[[Response], T]) -> T:
         """Send until there is an answer that another try wouldn't change, and use it.
@@ -117,7 +124,7 @@ class Session:
             retry_after: float | None = None
             try:
                 response = self._exchange(call)
-                if not self._is_passing(response):
+                if not self._is_passing(call, response, attempt):
                     return use(response)
                 retry_after = parse_retry_after(response.headers.get("Retry-After"), self.shared.timing.now())
                 error = failure(response, what=call.what, retry_after=retry_after)
@@ -125,14 +132,18 @@ class Session:
                 if not is_transient(raised):
                     raise
                 error = raised
+                # A token service has its own limits.
+                retry_after = raised.retry_after if isinstance(raised, RateLimitedError) else None
             if attempt >= self.attempts or not self._will_wait(error, attempt, retry_after):
                 raise error
 
-    def _is_passing(self, response: Response) -> bool:
+    def _is_passing(self, call: Call, response: Response, attempt: int) -> bool:
         """Whether a later try may get another answer."""
         if response.status in TRANSIENT_STATUSES:
             return True
-        return response.status in _STALE_STATUSES and urls.origin_of(response.url) != self.endpoint.origin
+        # Once, and for GET: a URL signed for GET is refused to HEAD every time.
+        is_stale = response.status in _STALE_STATUSES and call.method == "GET" and attempt == 1
+        return is_stale and urls.origin_of(response.url) != self.endpoint.origin
 
     def _will_wait(self, error: RegistryError, attempt: int, retry_after: float | None) -> bool:
         """Arrange the wait before the next try; False when there shall be none."""
@@ -142,8 +153,8 @@ class Session:
             # Above the wish, never below it; and not all clients at the same moment.
             seconds = retry_after + min(seconds, 1.0)
         remaining = self.cancel.remaining_seconds()
-        is_too_long = seconds > policy.longest_wait_seconds or (remaining is not None and seconds >= remaining)
-        if is_too_long or not self.budget.take():
+        is_too_long = seconds > self.longest_wait_seconds or (remaining is not None and seconds >= remaining)
+        if is_too_long or not self.operation.take_retry():
             return False
         _log.debug("%s: try %d failed, next in %.1f s: %s", self.endpoint.host, attempt, seconds, error)
         if retry_after is not None:
@@ -163,7 +174,8 @@ class Session:
                 return response
             challenge = response.headers.get_all("WWW-Authenticate")
             if challenge in answered or len(answered) >= _MAX_CHALLENGES:
-                raise failure(response, what=call.what)
+                # The caller judges it: an answer to HEAD has no words, and GET is asked for them.
+                return response
             answered.add(challenge)
             response.close()
             authorization = authenticator.respond(
@@ -179,12 +191,14 @@ class Session:
         if authorization:
             headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
             headers.append(("Authorization", authorization))
-        return Request(call.method, self.endpoint.url(call.repository, call.path, call.query), tuple(headers))
+        url = call.url or self.endpoint.url(call.repository, call.path, call.query)
+        return Request(call.method, url, tuple(headers))
 
     def _follow(self, request: Request) -> Response:
         seen = {request.url}
         while True:
             response = self.line.sender.send(request, cancel=self.cancel)
+            self._pass_on_warnings(response)
             if response.status not in redirect.STATUSES:
                 return response
             with response:
@@ -197,6 +211,12 @@ class Session:
                     status=response.status,
                 )
             seen.add(request.url)
+
+    def _pass_on_warnings(self, response: Response) -> None:
+        for text in warning_texts(response.headers):
+            message = f"{self.endpoint.host} says: {text}"
+            if self.operation.is_news(message):
+                self.shared.observer(Noticed(message))
 
 
 def wait(shared: Surroundings, host: str, seconds: float, reason: str, cancel: CancelToken) -> None:

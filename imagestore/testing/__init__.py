@@ -14,43 +14,43 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from imagestore.testing.builders import Entry, Image, attestation, build_artifact, build_image, build_index
-    from imagestore.testing.compose import make_tape, save_tape
+    from imagestore.testing.engine.gate import BasicAuth, TokenAuth
+    from imagestore.testing.engine.ledger import Ledger
     from imagestore.testing.faults.rule import FaultRule, Where
-    from imagestore.testing.gate import BasicAuth, TokenAuth
-    from imagestore.testing.layers import Layer, foreign_layer, layer, synthetic_layer
-    from imagestore.testing.ledger import Ledger
-    from imagestore.testing.library import Library
-    from imagestore.testing.player import Replay, ReplayMismatchError, load_tape, replay
+    from imagestore.testing.images.builders import Entry, Image, attestation, build_artifact, build_image, build_index
+    from imagestore.testing.images.layers import Layer, foreign_layer, layer, synthetic_layer
+    from imagestore.testing.images.library import Library
     from imagestore.testing.registry import Registry, RegistryServer
-    from imagestore.testing.tape import Tape
+    from imagestore.testing.tapes.compose import make_tape, save_tape
+    from imagestore.testing.tapes.player import Replay, ReplayMismatchError, load_tape, replay
+    from imagestore.testing.tapes.tape import Tape
 
 _HOMES: Final = {
-    "BasicAuth": "gate",
-    "Entry": "builders",
+    "BasicAuth": "engine.gate",
+    "Entry": "images.builders",
     "FaultRule": "faults.rule",
-    "Image": "builders",
-    "Layer": "layers",
-    "Ledger": "ledger",
-    "Library": "library",
+    "Image": "images.builders",
+    "Layer": "images.layers",
+    "Ledger": "engine.ledger",
+    "Library": "images.library",
     "Registry": "registry",
     "RegistryServer": "registry",
-    "Replay": "player",
-    "ReplayMismatchError": "player",
-    "Tape": "tape",
-    "TokenAuth": "gate",
+    "Replay": "tapes.player",
+    "ReplayMismatchError": "tapes.player",
+    "Tape": "tapes.tape",
+    "TokenAuth": "engine.gate",
     "Where": "faults.rule",
-    "attestation": "builders",
-    "build_artifact": "builders",
-    "build_image": "builders",
-    "build_index": "builders",
-    "foreign_layer": "layers",
-    "layer": "layers",
-    "load_tape": "player",
-    "make_tape": "compose",
-    "replay": "player",
-    "save_tape": "compose",
-    "synthetic_layer": "layers",
+    "attestation": "images.builders",
+    "build_artifact": "images.builders",
+    "build_image": "images.builders",
+    "build_index": "images.builders",
+    "foreign_layer": "images.layers",
+    "layer": "images.layers",
+    "load_tape": "tapes.player",
+    "make_tape": "tapes.compose",
+    "replay": "tapes.player",
+    "save_tape": "tapes.compose",
+    "synthetic_layer": "images.layers",
 }
 
 __all__ = [

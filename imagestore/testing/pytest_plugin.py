@@ -23,7 +23,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
-    from imagestore.testing.session import TapeSession
+    from imagestore.testing.tapes.session import TapeSession
 
 _MODES: Final = ("none", "once", "new_episodes", "rewrite")
 _SESSION: Final = pytest.StashKey["TapeSession"]()
@@ -109,8 +109,9 @@ def tape(
 
     The end is strict: a test that passed fails when a request had no answer, or a recorded answer was never asked for.
     """
+    from imagestore.errors import ConfigError
     from imagestore.testing.recording.places import upstream_map
-    from imagestore.testing.session import SessionSettings, TapeSession
+    from imagestore.testing.tapes.session import SessionSettings, TapeSession
 
     marker = request.node.get_closest_marker("tape")
     options: dict[str, Any] = {**tape_config, **(marker.kwargs if marker is not None else {})}
@@ -121,7 +122,12 @@ def tape(
         **options,
     )
     path = os.path.join(tape_dir, name)
-    with TapeSession(path, record_mode, settings) as session:
+    try:
+        session = TapeSession(path, record_mode, settings)
+    except ConfigError as problem:
+        problem.add_note(f"hint: {problem.hint}")
+        raise
+    with session:
         request.node.stash[_SESSION] = session
         yield session
 
@@ -142,7 +148,7 @@ def _network_of(item: pytest.Item) -> contextlib.AbstractContextManager[None]:
     is_asked = bool(item.config.getoption("--block-network"))
     if (marker is None and not is_asked) or _is_other_recorder_active(item.config.pluginmanager):
         return contextlib.nullcontext()
-    from imagestore.testing.network_block import blocked_network
+    from imagestore.testing.front_ends.network_block import blocked_network
 
     allowed = [host for host in (item.config.getoption("--allowed-hosts") or "").split(",") if host]
     if marker is not None:

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from imagestore.testing.assembly import assemble
-from imagestore.testing.gate import BasicAuth, BasicGate, TokenAuth, TokenGate
-from imagestore.testing.ledger import Ledger
-from imagestore.testing.library import Library
-from imagestore.testing.rules import RegistryRules, Responder
-from imagestore.testing.server import LoopbackServer
+from imagestore.testing.engine.assembly import assemble
+from imagestore.testing.engine.gate import BasicAuth, BasicGate, TokenAuth, TokenGate
+from imagestore.testing.engine.ledger import Ledger
+from imagestore.testing.engine.rules import RegistryRules, Responder
+from imagestore.testing.front_ends.server import LoopbackServer
+from imagestore.testing.images.library import Library
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from imagestore.testing.builders import Image
-    from imagestore.testing.engine import Shaper
+    from imagestore.testing.engine.engine import Shaper
     from imagestore.testing.faults.rule import FaultRule
-    from imagestore.testing.transport import AsyncReplayTransport, ReplayTransport
+    from imagestore.testing.front_ends.transport import AsyncReplayTransport, ReplayTransport
+    from imagestore.testing.images.builders import Image
 
 
 class Registry:
@@ -59,20 +59,20 @@ class Registry:
     @property
     def transport(self) -> ReplayTransport:
         """An httpx transport; logical host names are used as they are."""
-        from imagestore.testing.transport import ReplayTransport
+        from imagestore.testing.front_ends.transport import ReplayTransport
 
         return ReplayTransport(self.engine)
 
     @property
     def async_transport(self) -> AsyncReplayTransport:
         """The same for httpx.AsyncClient."""
-        from imagestore.testing.transport import AsyncReplayTransport
+        from imagestore.testing.front_ends.transport import AsyncReplayTransport
 
         return AsyncReplayTransport(self.engine)
 
     def serve(self, *, is_tls: bool = False) -> LoopbackServer:
         """A loopback server for any client; a context manager."""
-        from imagestore.testing.authority import Authority
+        from imagestore.testing.front_ends.authority import Authority
 
         return LoopbackServer(self.engine, self.hosts, authority=Authority() if is_tls else None)
 

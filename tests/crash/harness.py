@@ -29,7 +29,7 @@ from tests.support.node import PLATFORMS
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, ForkServerProcess
 
-    from imagestore.testing.builders import Image
+    from imagestore.testing.images.builders import Image
 
 TOP = Path(__file__).parents[2]
 REFERENCES = tuple(f"registry.example/crash/{name}:1" for name in ("a", "b", "c", "d"))

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from imagestore.digest import Digest
 from imagestore.store import ImageStore
 from imagestore.testing import RegistryServer, build_index, layer
-from imagestore.testing.builders import BuiltManifest, Image
+from imagestore.testing.images.builders import BuiltManifest, Image
 from tests.support.node import HYPERV, PLATFORMS, PROCESS
 from tests.support.store_process import StoreProcess
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from imagestore.digest import Digest
 from imagestore.testing import build_index, layer
-from imagestore.testing.builders import BuiltManifest, Image
+from imagestore.testing.images.builders import BuiltManifest, Image
 from tests.support.node import HYPERV, PLATFORMS, PROCESS, node
 
 HANDLERS = {PROCESS: 2, HYPERV: 3, "kata": 0}

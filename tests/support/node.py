@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from imagestore.observe import Event
     from imagestore.platforms import Platform
+    from imagestore.pull.verify import ImageVerifier
     from imagestore.testing import FaultRule
-    from imagestore.testing.builders import Image
+    from imagestore.testing.images.builders import Image
 
 HOST = platforms.parse("windows(10.0.20348)/amd64")
 PROCESS = "runhcs-wcow-process"
@@ -72,11 +73,12 @@ def node(
     faults: Sequence[FaultRule] = (),
     host: Platform = HOST,
     text: str = CONFIG,
+    verifier: ImageVerifier | None = None,
 ) -> Iterator[Node]:
     """Open a node on ``root``; the registry has python unless told otherwise."""
     registry = Registry(images if images is not None else {PYTHON: python_image()}, faults=faults)
     with ExitStack() as stack:
         client = stack.enter_context(connect(transport=registry.transport))
         settings = config.loads(text, filename="config.toml", host=host)
-        store = stack.enter_context(ImageStore(root, config=settings, host=host, registry=client))
+        store = stack.enter_context(ImageStore(root, config=settings, host=host, registry=client, verifier=verifier))
         yield Node(store, registry, [])

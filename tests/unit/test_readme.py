@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import doctest
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from imagestore import config, platforms
 from imagestore.cli.failure import MEANINGS
+from imagestore.cli.main import COMMANDS
 from imagestore.testing import replay
 
 TOP = Path(__file__).parents[2]
 
 
 def test_the_examples_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(TOP)
+    shutil.copy(TOP / "config.toml.example", tmp_path)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with replay(TOP / "fixtures" / "tapes" / "python-kep4216") as recorded, recorded.serve() as server:
         address = server.reference("docker.io/library/python:3").partition("/")[0]
         text = (TOP / "README.md").read_text("utf-8").replace("registry.example/", f"{address}/")
-        test = doctest.DocTestParser().get_doctest(text, {"root": tmp_path / "store"}, "README.md", "README.md", 0)
+        test = doctest.DocTestParser().get_doctest(text, {}, "README.md", "README.md", 0)
         assert len(test.examples) > 5
         result = doctest.DocTestRunner(optionflags=doctest.FAIL_FAST).run(test)
     assert result.failed == 0
@@ -29,3 +34,20 @@ def test_the_readme_lists_every_exit_status() -> None:
     text = (TOP / "README.md").read_text("utf-8")
     for status, meaning in MEANINGS.items():
         assert f"| {status.value} | {meaning} |" in text
+
+
+def test_the_configuration_of_the_readme_is_a_good_one() -> None:
+    text = (TOP / "README.md").read_text("utf-8")
+    toml = text.partition("```toml\n")[2].partition("```")[0]
+    found = config.loads(toml, host=platforms.parse("linux/amd64"))
+    assert found.default_handler == "runc"
+    assert (
+        platforms.format_all(found.handler_platform("runhcs-wcow-hypervisor").platform) == "windows(10.0.17763)/amd64"
+    )
+
+
+def test_every_command_of_the_readme_exists() -> None:
+    text = (TOP / "README.md").read_text("utf-8")
+    used = set(re.findall(r"^imagestore (\w+)", text, re.MULTILINE)) | set(re.findall(r"`imagestore (\w+)", text))
+    assert used
+    assert used <= set(COMMANDS)

@@ -11,15 +11,13 @@ import contextlib
 import json
 import os
 import re
-import selectors
-import signal
 import stat
-import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
+from imagestore.programs import converse
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential
 
@@ -146,7 +144,14 @@ class HelperPool:
         if seconds <= 0:
             raise _timed_out(what, suffix, self._deadline_seconds)
         try:
-            output, status = _converse([program, verb], question, self._environment, seconds, cancel)
+            output, status = converse(
+                [program, verb],
+                question.encode("utf-8"),
+                self._environment,
+                seconds=seconds,
+                limit_bytes=MAX_OUTPUT_BYTES,
+                cancel=cancel,
+            )
         except TimeoutError:
             raise _timed_out(what, suffix, self._deadline_seconds) from None
         except OSError as error:
@@ -200,90 +205,6 @@ def find_program(suffix: str, path: str) -> str:
         hint=f"install {name}, or remove {suffix!r} from credsStore and credHelpers; "
         "public images can be had without credentials",
     )
-
-
-def _converse(
-    command: list[str], question: str, environment: Mapping[str, str], seconds: float, cancel: CancelToken
-) -> tuple[bytes, int]:
-    """Output and exit status. Raises TimeoutError, OverflowError (too much output), OSError."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=dict(environment),
-        cwd="/",
-        # Its own group, so that everything it started can be ended with it.
-        start_new_session=True,
-    )
-    is_done = False
-    with process, cancel.on_cancel(lambda: _end_group(process)):
-        try:
-            output = _exchange(process, question.encode("utf-8"), time.monotonic() + seconds, cancel)
-            is_done = True
-        finally:
-            if not is_done:
-                _end_group(process)
-    cancel.check()
-    return output, process.returncode
-
-
-def _exchange(process: subprocess.Popen[bytes], question: bytes, until: float, cancel: CancelToken) -> bytes:
-    """Write the question, read the answer until the program has ended; both pipes bounded and never blocking."""
-    stdin, stdout = process.stdin, process.stdout
-    assert stdin is not None
-    assert stdout is not None
-    os.set_blocking(stdin.fileno(), False)
-    os.set_blocking(stdout.fileno(), False)
-    output = bytearray()
-    with selectors.DefaultSelector() as selector:
-        selector.register(stdin, selectors.EVENT_WRITE)
-        selector.register(stdout, selectors.EVENT_READ)
-        while selector.get_map():
-            cancel.check()
-            if time.monotonic() >= until:
-                raise TimeoutError
-            # A daemon it left behind may hold the pipe open for ever; what the program itself said is there by now.
-            has_ended = process.poll() is not None
-            ready = selector.select(0 if has_ended else min(_POLL_SECONDS, max(0.0, until - time.monotonic())))
-            if has_ended and not ready:
-                break
-            for key, _ in ready:
-                if key.fileobj is stdin:
-                    question = _write(stdin.fileno(), question)
-                    if not question:
-                        selector.unregister(stdin)
-                        with contextlib.suppress(BrokenPipeError):
-                            stdin.close()
-                    continue
-                chunk = os.read(stdout.fileno(), 16384)
-                if not chunk:
-                    selector.unregister(stdout)
-                output += chunk
-                if len(output) > MAX_OUTPUT_BYTES:
-                    raise OverflowError
-    while process.poll() is None:
-        if time.monotonic() >= until:
-            raise TimeoutError
-        cancel.wait(0.005)
-    return bytes(output)
-
-
-def _write(descriptor: int, data: bytes) -> bytes:
-    """What is left to write; nothing when the reader has gone."""
-    try:
-        return data[os.write(descriptor, data) :]
-    except BlockingIOError:
-        return data
-    except BrokenPipeError:
-        return b""
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    # Its process id is also its group's; a child that wasn't waited for keeps the number from being used again.
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _timed_out(what: str, suffix: str, seconds: float) -> ConfigError:

@@ -17,7 +17,7 @@ from imagestore.errors import (
     ProtocolError,
     RegistryUnavailableError,
 )
-from imagestore.registry.authenticate import RegistryAuthenticator, target_of
+from imagestore.registry.auth.authenticate import RegistryAuthenticator, target_of
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.containers_auth import matching_keys as containers_keys
 from imagestore.registry.credentials.docker_config import helper_for
@@ -29,7 +29,7 @@ from imagestore.registry.exchange import Request
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
-    from imagestore.registry.authenticate import AuthPolicy
+    from imagestore.registry.auth.authenticate import AuthPolicy
     from imagestore.registry.credentials.helper import HelperPool
     from imagestore.registry.credentials.lookup import Surroundings
     from imagestore.registry.credentials.model import Credential

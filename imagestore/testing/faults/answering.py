@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from imagestore.digest import Digest
-from imagestore.testing.answers import error
+from imagestore.testing.engine.answers import error
+from imagestore.testing.engine.targets import read_target
 from imagestore.testing.faults.effect import Effect, put
-from imagestore.testing.targets import read_target
 
 if TYPE_CHECKING:
-    from imagestore.testing.exchange import Reply, Request
+    from imagestore.testing.engine.exchange import Reply, Request
 
 # A refusal may come instead of anything but the challenge for credentials, which is not the content's answer.
 _ANY_ANSWER: frozenset[int] = frozenset({200, 206, 302, 304, 307, 404, 416})
@@ -51,7 +51,7 @@ class Refuse(Effect):
         fields = {"Retry-After": retry_after_text(self.retry_after)} if self.retry_after else {}
         refused = error(self.status, code, f"refused by the fault {self.name}", fields=fields, kind=reply.kind)
         if self.page:
-            from imagestore.testing.bodies import BytesBody
+            from imagestore.testing.images.bodies import BytesBody
 
             refused = put(replace(refused, body=BytesBody(self.page.encode())), "Content-Type", "text/html")
         return replace(refused, delivery=reply.delivery)

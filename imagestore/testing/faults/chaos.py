@@ -15,7 +15,7 @@ from imagestore.testing.faults.delivery import Drip, Reset, SlowFirstByte, Trunc
 from imagestore.testing.faults.effect import Effect
 
 if TYPE_CHECKING:
-    from imagestore.testing.exchange import Reply, Request
+    from imagestore.testing.engine.exchange import Reply, Request
 
 _KINDS: Final = frozenset({"manifest", "blob", "tags", "token"})
 

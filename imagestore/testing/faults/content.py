@@ -7,15 +7,15 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from imagestore.testing.bodies import BytesBody, read_all
 from imagestore.testing.faults.effect import Effect, from_end, put
-from imagestore.testing.layers import stored_gzip
+from imagestore.testing.images.bodies import BytesBody, read_all
+from imagestore.testing.images.layers import stored_gzip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imagestore.testing.bodies import Body
-    from imagestore.testing.exchange import Reply, Request
+    from imagestore.testing.engine.exchange import Reply, Request
+    from imagestore.testing.images.bodies import Body
 
 # Effects that rewrite a whole body do so in memory; layers above this belong into a delivery effect.
 _MAX_REWRITTEN: Final = 64 << 20

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from imagestore.testing.exchange import Ending
+from imagestore.testing.engine.exchange import Ending
 from imagestore.testing.faults.effect import Effect, from_end
 
 if TYPE_CHECKING:
-    from imagestore.testing.exchange import Reply, Request
+    from imagestore.testing.engine.exchange import Reply, Request
 
 
 @dataclass(frozen=True, slots=True)

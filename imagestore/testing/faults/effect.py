@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from imagestore.testing.exchange import Reply, Request
+    from imagestore.testing.engine.exchange import Reply, Request
 
 #: Answers that carry content.
 CONTENT: frozenset[int] = frozenset({200, 206})

@@ -11,11 +11,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from imagestore.testing.exchange import Fields, Reply, Request
+from imagestore.testing.engine.exchange import Fields, Reply, Request
 from imagestore.testing.faults.effect import Effect
 
 if TYPE_CHECKING:
-    from imagestore.testing.rules import Responder
+    from imagestore.testing.engine.rules import Responder
 
 _PLACE: Final = re.compile(r"/-/([0-9]{1,3}|loop)/([a-z0-9.:-]{1,260})(/v2/.*)")
 

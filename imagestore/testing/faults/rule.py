@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError
+from imagestore.testing.engine.targets import read_target
 from imagestore.testing.faults.catalogue import EFFECTS
-from imagestore.testing.targets import read_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imagestore.testing.exchange import Reply, Request
+    from imagestore.testing.engine.exchange import Reply, Request
     from imagestore.testing.faults.effect import Effect
-    from imagestore.testing.tape_fields import Table
+    from imagestore.testing.tapes.tape_fields import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import Category, ImageStoreError
+from imagestore.testing.recording.secrets import parts_of_basic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from imagestore.testing.bodies import Body
+    from imagestore.testing.images.bodies import Body
 
 _SUSPICIOUS: Final = (
     ("a JSON web token", re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")),
@@ -25,9 +26,9 @@ _SUSPICIOUS: Final = (
     ("an access key", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
     ("a personal access token", re.compile(r"\b(?:gh[pousr]_\w{30,}|glpat-[\w-]{20}|dckr_pat_[\w-]{20})", re.ASCII)),
     ("a bearer credential", re.compile(r"(?i)\bbearer +(?!tape-)(?!realm=)[A-Za-z0-9._~+/-]{16,}")),
-    ("a basic credential", re.compile(r"(?i)\bbasic +(?!tape-)(?!realm=)[A-Za-z0-9+/]{8,}={0,2}(?![A-Za-z0-9+/=])")),
     ("user information in an address", re.compile(r"[a-z]+://[^/\s\"'@]+:[^/\s\"'@]+@")),
 )  # fmt: skip
+_BASIC: Final = re.compile(r"(?i)\bbasic +([A-Za-z0-9+/]{6,}={0,2})")
 _RANDOM_PART: Final = re.compile(r"(?<=/)[A-Za-z0-9_-]{32,}(?=[/?\"\s]|$)")
 _HEX: Final = re.compile(r"[0-9a-f]{32,128}")
 # Bits per character; words and names stay below, random base64 is above.
@@ -67,6 +68,8 @@ def check_text(text: str, place: str, secrets: Iterable[str]) -> None:
     for reason, form in _SUSPICIOUS:
         if form.search(text):
             raise SecretLeakError(place, reason)
+    if any(parts_of_basic(found[1]) for found in _BASIC.finditer(text)):
+        raise SecretLeakError(place, "a basic credential")
 
 
 def check_path(path: str, place: str) -> None:

@@ -8,37 +8,37 @@ the end, after the guard has searched everything.
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import tempfile
 import threading
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import IO, TYPE_CHECKING, Final, Self
 
 import httpx
 
 from imagestore.digest import Digest, new_hash
-from imagestore.testing.answers import error
-from imagestore.testing.bodies import FileBody
-from imagestore.testing.engine import Answered
-from imagestore.testing.exchange import Ending, Fields, Reply, Request, has_body
-from imagestore.testing.ledger import Ledger
+from imagestore.testing.engine.answers import error
+from imagestore.testing.engine.engine import Answered
+from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request, has_body
+from imagestore.testing.engine.ledger import Ledger
+from imagestore.testing.engine.targets import read_target
 from imagestore.testing.recording import guard
 from imagestore.testing.recording.secrets import Numbering, Vault, unmarked
-from imagestore.testing.recording.take import Answer, Take, make_take
+from imagestore.testing.recording.take import Answer, SpoolBody, Take, is_content, make_take
 from imagestore.testing.recording.upstream import Upstream
-from imagestore.testing.tape import Tape, TapeExchange
-from imagestore.testing.tape_write import exchange_key, format_tape
-from imagestore.testing.targets import read_target
+from imagestore.testing.tapes.tape import Tape, TapeExchange
+from imagestore.testing.tapes.tape_write import exchange_key, format_tape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from imagestore.testing.blob_folder import BlobFolder
-    from imagestore.testing.exchange import Framing
-    from imagestore.testing.rules import Responder
+    from imagestore.testing.engine.exchange import Framing
+    from imagestore.testing.engine.rules import Responder
+    from imagestore.testing.tapes.blob_folder import BlobFolder
 
 _MAX_TEXT_SEARCH: Final = 4 << 20
+_CONTENT_IN_MEMORY: Final = 1 << 20
+#: An answer that is no content, and so may hold a secret, stays in memory up to this size.
+MAX_TEXT_SPOOL: Final = 64 << 20
 _LAST_EXCHANGE_SECONDS: Final = 10.0
 
 
@@ -54,33 +54,31 @@ class _TeeBody:
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The bytes as upstream sends them; a break is passed on as OSError, which ends the client's connection."""
         digester = new_hash("sha256")
-        handle, spool = tempfile.mkstemp(dir=self.recorder.spool_folder)
+        spool = self.recorder.new_spool(self.request, self.response)
         count = 0
         ending = Ending.CLOSED
+        pieces = self.response.iter_raw()
         try:
-            with os.fdopen(handle, "wb") as file:
-                pieces = self.response.iter_raw()
-                try:
-                    for piece in pieces:
-                        digester.update(piece)
-                        count += file.write(piece)
-                        yield piece
-                    ending = Ending.COMPLETE
-                except httpx.HTTPError as problem:
-                    ending = Ending.RESET if isinstance(problem, httpx.ReadError) else Ending.CLOSED
-                    raise OSError(f"upstream broke off: {problem}") from problem
-                except GeneratorExit:
-                    # The client has enough. What upstream would have sent is recorded all the same: the replay can
-                    # then serve any client, and the body is what its digest says.
-                    with contextlib.suppress(httpx.HTTPError):
-                        for piece in pieces:
-                            digester.update(piece)
-                            count += file.write(piece)
-                        ending = Ending.COMPLETE
+            for piece in pieces:
+                digester.update(piece)
+                count += spool.write(piece)
+                yield piece
+            ending = Ending.COMPLETE
+        except httpx.HTTPError as problem:
+            ending = Ending.RESET if isinstance(problem, httpx.ReadError) else Ending.CLOSED
+            raise OSError(f"upstream broke off: {type(problem).__name__}") from problem
+        except GeneratorExit:
+            # The client has enough. What upstream would have sent is recorded all the same: the replay can then serve
+            # any client, and the body is what its digest says.
+            with contextlib.suppress(httpx.HTTPError):
+                for piece in pieces:
+                    digester.update(piece)
+                    count += spool.write(piece)
+                ending = Ending.COMPLETE
         finally:
             self.response.close()
             digest = Digest("sha256", digester.hexdigest())
-            self.recorder.keep(self.request, self.response, spool, count, digest, ending)
+            self.recorder.keep(self.request, self.response, SpoolBody(spool, count), digest, ending)
 
 
 class Recorder:
@@ -114,7 +112,7 @@ class Recorder:
         self._ended = threading.Condition(self._lock)
         self._takes: list[Take] = []
         self._problems: list[Exception] = []
-        self.spool_folder = tempfile.mkdtemp(prefix="imagestore-record-")
+        self._spools: list[IO[bytes]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -125,7 +123,17 @@ class Recorder:
     def close(self) -> None:
         """Drop connections and spooled bodies."""
         self._upstream.close()
-        shutil.rmtree(self.spool_folder, ignore_errors=True)
+        for spool in self._spools:
+            spool.close()
+
+    def new_spool(self, request: Request, response: httpx.Response) -> IO[bytes]:
+        """Where a body goes while it is recorded: content to a nameless file when large, anything else to memory."""
+        headers = self._upstream.logical_headers(response)
+        limit = _CONTENT_IN_MEMORY if is_content(request, response.status_code, headers) else MAX_TEXT_SPOOL
+        spool = tempfile.SpooledTemporaryFile(max_size=limit)  # noqa: SIM115 - closed with the recorder
+        with self._lock:
+            self._spools.append(spool)
+        return spool
 
     # -- the face of an engine -----------------------------------------------------------------------------------
 
@@ -144,7 +152,7 @@ class Recorder:
         except httpx.HTTPError as problem:
             self._note_end()
             return error(502, "UNAVAILABLE", f"{request.host}: no answer from upstream: {type(problem).__name__}")
-        fields = Fields(self._upstream.logical_headers(request, response))
+        fields = Fields(self._upstream.logical_headers(response))
         length = fields.get("Content-Length")
         target = read_target(request.path)
         digest = target.digest
@@ -161,33 +169,32 @@ class Recorder:
 
     def _forward(self, request: Request, response: httpx.Response, fields: Fields) -> Reply:
         """An answer of unknown length: taken whole, then passed on."""
-        tee = _TeeBody(self, request, response, 0)
-        handle, copy = tempfile.mkstemp(dir=self.spool_folder)
+        copy = self.new_spool(request, response)
         size = 0
-        with os.fdopen(handle, "wb") as file, contextlib.suppress(OSError):
-            for piece in tee.chunks():
-                size += file.write(piece)
+        with contextlib.suppress(OSError):
+            for piece in _TeeBody(self, request, response, 0).chunks():
+                size += copy.write(piece)
         target = read_target(request.path)
-        reply = Reply(response.status_code, fields, FileBody(copy, size), kind=target.kind, digest=target.digest)
+        reply = Reply(response.status_code, fields, SpoolBody(copy, size), kind=target.kind, digest=target.digest)
         return reply.deliver(framing=_framing(response))
 
     # -- collecting ----------------------------------------------------------------------------------------------
 
     def _keep_empty(self, request: Request, response: httpx.Response) -> None:
-        self.keep(request, response, "", 0, Digest.of(b""), Ending.COMPLETE)
+        nothing = SpoolBody(self.new_spool(request, response), 0)
+        self.keep(request, response, nothing, Digest.of(b""), Ending.COMPLETE)
 
     def keep(
-        self, request: Request, response: httpx.Response, spool: str, size: int, digest: Digest, ending: Ending
+        self, request: Request, response: httpx.Response, spool: SpoolBody, digest: Digest, ending: Ending
     ) -> None:
         """Redact an exchange and keep it for the tape; a refusal is raised when the tape is written."""
         answer = Answer(
             response.status_code,
-            self._upstream.logical_headers(request, response),
+            self._upstream.logical_headers(response),
             spool,
-            size,
             digest,
             ending,
-            _framing(response) if size else "length",
+            _framing(response) if spool.size else "length",
         )
         try:
             take = make_take(request, answer, self.vault, plain_names=self._plain_names)
@@ -229,17 +236,17 @@ class Recorder:
         tape = replace(base or Tape(), about=about or (base.about if base else ""), exchanges=tuple(exchanges))
         self._check(tape, takes)
         for take in takes:
-            if take.spool and take.exchange.body is not None:
-                self._blobs.put(FileBody(take.spool, take.exchange.body.size), take.exchange.body.digest)
+            if take.spool is not None and take.exchange.body is not None:
+                self._blobs.put(take.spool, take.exchange.body.digest)
         return tape
 
     def _check(self, tape: Tape, takes: Sequence[Take]) -> None:
         secrets = self.vault.values()
         guard.check_text(format_tape(tape).decode(), "the tape", secrets)
         for take in takes:
-            if not take.spool or take.exchange.body is None:
+            if take.spool is None:
                 continue
-            body = FileBody(take.spool, take.exchange.body.size)
+            body = take.spool
             place = f"the body of {take.place}"
             guard.check_body(body, place, secrets)
             if body.size <= _MAX_TEXT_SEARCH and read_target(take.exchange.path).kind == "manifest":

@@ -16,7 +16,7 @@ import urllib.parse
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.queries import PLAIN_PARAMETERS
+from imagestore.testing.engine.queries import PLAIN_PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,11 +92,12 @@ class Vault:
         for value in seen:
             out |= {value, urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value)}
             out.add(base64.b64encode(value.encode()).decode().rstrip("="))
-            out |= _parts_of_basic(value)
+            out |= parts_of_basic(value)
         return frozenset(one for one in out if len(one) >= _LEAST)
 
 
-def _parts_of_basic(value: str) -> set[str]:
+def parts_of_basic(value: str) -> set[str]:
+    """The password inside the value of a Basic credential, in the forms to search for; empty when it is none."""
     try:
         user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
     except (binascii.Error, ValueError):

@@ -7,19 +7,21 @@ tape itself, where a reviewer sees it. A token service's answer must be JSON who
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import IO, TYPE_CHECKING, Final
 
-from imagestore.digest import Digest, new_hash
-from imagestore.testing.exchange import Ending, Request
+from imagestore.testing.engine.exchange import Ending, Request
+from imagestore.testing.engine.targets import read_target
+from imagestore.testing.images.bodies import PIECE_BYTES, read_all
 from imagestore.testing.recording import secrets
 from imagestore.testing.recording.guard import SecretLeakError, check_path
-from imagestore.testing.tape import TapeContent, TapeExchange
-from imagestore.testing.targets import read_target
+from imagestore.testing.tapes.tape import TapeContent, TapeExchange
 
 if TYPE_CHECKING:
-    from imagestore.testing.exchange import Framing
+    from collections.abc import Iterator, Sequence
+
+    from imagestore.digest import Digest
+    from imagestore.testing.engine.exchange import Framing
     from imagestore.testing.recording.secrets import Vault
 
 #: An answer up to this size that is no content is written into the tape.
@@ -28,13 +30,28 @@ _CONTENT_KINDS: Final = frozenset({"manifest", "blob"})
 
 
 @dataclass(frozen=True, slots=True)
+class SpoolBody:
+    """A body in a spool: memory, or a temporary file that has no name."""
+
+    file: IO[bytes]
+    size: int
+
+    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The bytes; see Body. One reader at a time."""
+        self.file.seek(start)
+        left = (self.size if stop is None else min(stop, self.size)) - start
+        while left > 0 and (piece := self.file.read(min(left, PIECE_BYTES))):
+            left -= len(piece)
+            yield piece
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What came from upstream.
 
     Attributes:
         status, headers: as received, addresses already logical.
-        spool: file that holds the body.
-        size: bytes of the body that came.
+        spool: holds the body; in memory if it may be secret.
         digest: of these bytes.
         ending: COMPLETE, or how the body broke off.
         framing: how its end was marked.
@@ -42,8 +59,7 @@ class Answer:
 
     status: int
     headers: tuple[tuple[str, str], ...]
-    spool: str
-    size: int
+    spool: SpoolBody
     digest: Digest
     ending: Ending = Ending.COMPLETE
     framing: Framing = "length"
@@ -54,17 +70,8 @@ class Take:
     """A redacted exchange, and the file with its body if that goes to the folder of blobs."""
 
     exchange: TapeExchange
-    spool: str = ""
-    place: str = field(default="", compare=False)
-
-
-def hash_file(path: str) -> Digest:
-    """Digest of a file."""
-    digester = new_hash("sha256")
-    with open(path, "rb") as file:
-        while piece := file.read(1 << 20):
-            digester.update(piece)
-    return Digest("sha256", digester.hexdigest())
+    place: str
+    spool: SpoolBody | None = None
 
 
 def make_take(request: Request, answer: Answer, vault: Vault, *, plain_names: frozenset[str] = frozenset()) -> Take:
@@ -101,21 +108,24 @@ def make_take(request: Request, answer: Answer, vault: Vault, *, plain_names: fr
         framing=answer.framing,
     )
     if answer.ending is not Ending.COMPLETE:
-        exchange = replace(exchange, ending=answer.ending, stop_at=answer.size)
-    if not answer.size:
-        return Take(exchange, place=place)
-    is_content = target.kind in _CONTENT_KINDS and answer.status in (200, 206)
-    # A storage host's answer is content too: it has no /v2/ path and is no JSON.
-    is_content = is_content or (not is_registry and answer.status in (200, 206) and not _is_json(answer))
-    if is_content or answer.size > MAX_TEXT:
-        return Take(replace(exchange, body=TapeContent(answer.digest, answer.size)), answer.spool, place)
+        exchange = replace(exchange, ending=answer.ending, stop_at=answer.spool.size)
+    if not answer.spool.size:
+        return Take(exchange, place)
+    if is_content(request, answer.status, answer.headers) or answer.spool.size > MAX_TEXT:
+        return Take(replace(exchange, body=TapeContent(answer.digest, answer.spool.size)), place, answer.spool)
     text = _text(answer, vault, place, is_strict=not is_registry and answer.status == 200, plain_names=plain_names)
-    return Take(replace(exchange, text=text), place=place)
+    return Take(replace(exchange, text=text), place)
 
 
-def _is_json(answer: Answer) -> bool:
-    kinds = [value for name, value in answer.headers if name.lower() == "content-type"]
-    return any("json" in kind for kind in kinds)
+def is_content(request: Request, status: int, headers: Sequence[tuple[str, str]]) -> bool:
+    """Whether an answer is a manifest, a blob, or a storage host's copy of one: it may go to disk as it is."""
+    if status not in (200, 206):
+        return False
+    if request.path.startswith("/v2/"):
+        return read_target(request.path).kind in _CONTENT_KINDS
+    # A storage host has paths of its own, and what it sends is no JSON, which a token service's answer is.
+    kinds = [value.lower() for name, value in headers if name.lower() == "content-type"]
+    return bool(kinds) and not any("json" in kind or "text" in kind for kind in kinds)
 
 
 def _headers(request: Request, answer: Answer, vault: Vault) -> tuple[tuple[str, str], ...]:
@@ -137,8 +147,7 @@ def _headers(request: Request, answer: Answer, vault: Vault) -> tuple[tuple[str,
 
 
 def _text(answer: Answer, vault: Vault, place: str, *, is_strict: bool, plain_names: frozenset[str]) -> str:
-    with open(answer.spool, "rb") as file:
-        data = file.read(MAX_TEXT)
+    data = read_all(answer.spool, MAX_TEXT)
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -157,9 +166,3 @@ def _text(answer: Answer, vault: Vault, place: str, *, is_strict: bool, plain_na
 
     redacted = secrets.redact_json(value, vault, refuse if is_strict else None)
     return text if redacted == value else json.dumps(redacted)
-
-
-def forget(take: Take) -> None:
-    """Delete a take's spool file."""
-    if take.spool:
-        os.unlink(take.spool)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
 
-    from imagestore.testing.exchange import Request
+    from imagestore.testing.engine.exchange import Request
 
 # Fields that belong to one connection (RFC 9110 section 7.6.1), and those that the HTTP library writes itself.
 _HOP_BY_HOP: Final = frozenset(
@@ -80,9 +80,8 @@ class Upstream:
         self._client.cookies.clear()
         return self._client.send(outgoing, stream=True)
 
-    def logical_headers(self, request: Request, response: httpx.Response) -> tuple[tuple[str, str], ...]:
+    def logical_headers(self, response: httpx.Response) -> tuple[tuple[str, str], ...]:
         """The answer's headers with real addresses turned back into logical ones."""
-        del request
         return tuple(
             (name.decode("latin-1"), self._logical(name.decode("latin-1"), value.decode("latin-1")))
             for name, value in response.headers.raw

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagestore.errors import ProtocolError
-from imagestore.registry.challenge import Challenge, parse_challenges
+from imagestore.registry.auth.challenge import Challenge, parse_challenges
 
 TOKENS = st.text("abcdefghijklmnopqrstuvwxyz0123456789-._~", min_size=1, max_size=8)
 VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=20)

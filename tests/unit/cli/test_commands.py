@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ from typing import Any
 import pytest
 
 from imagestore.cli.main import COMMANDS, main
+from imagestore.observe import Noticed
 from imagestore.testing import RegistryServer, build_index
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, python_image
 
@@ -77,6 +82,24 @@ def test_progress_json_is_one_event_a_line(line: Line) -> None:
     events = [json.loads(each) for each in line.error.splitlines()]
     assert {"Resolved", "Selected", "BlobStarted", "BlobDone"} <= {each["event"] for each in events}
     assert any(each.get("fetched_bytes", 0) > 0 for each in events)
+
+
+def test_bars_are_drawn_for_each_blob_that_comes(line: Line) -> None:
+    line("pull", line.python, "--progress", "bar")
+    assert "resolved to sha256:" in line.error.replace("\n", "")
+    shared = python_image().manifests[2].layers[0]
+    assert f"layer {shared.digest.short}" in line.error
+
+
+def test_a_dry_run_shows_what_would_come_and_stores_nothing(line: Line) -> None:
+    plan = line.json("pull", "-n", line.python, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
+    assert [each["runtimeHandler"] for each in plan["pulls"]] == [PROCESS, HYPERV]
+    assert plan["pulls"][0]["hosts"] == [line.server.address]
+    assert plan["bytesToFetch"] == sum(each["bytesToFetch"] for each in plan["pulls"]) == plan["contentBytesAfter"]
+    assert "to fetch; the store has 0B" in line("pull", "-n", line.python)
+    assert line.json("images")["images"] == []
+    line("pull", line.python)
+    assert "up to date" in line("pull", "-n", line.python)
 
 
 def test_inspecti_shows_layers_as_files(line: Line) -> None:
@@ -270,3 +293,91 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     code = f"import sys, imagestore; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+        timeout=60,
+    )
+
+
+def test_reasons_reach_a_terminal_that_knows_only_ascii(line: Line) -> None:
+    arguments = ["--config", str(line.config), "--root", str(line.root), "match", line.python]
+    code = f"from imagestore.cli.main import main; raise SystemExit(main({arguments!r}))"
+    done = run_python(code, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\u2260" in done.stdout
+
+
+def test_an_output_that_cannot_be_written_is_one_line(line: Line) -> None:
+    command = f"{sys.executable} -m imagestore --config {line.config} --root {line.root} config default > /dev/full"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "No space left" in done.stderr
+
+
+def test_a_service_without_standard_error_can_pull(line: Line) -> None:
+    command = f"{sys.executable} -m imagestore --config {line.config} --root {line.root} pull {line.python} 2>&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0
+    assert "sha256:" in done.stdout
+
+
+def test_a_reader_of_progress_that_leaves_does_not_stop_the_pull(line: Line) -> None:
+    command = f"{sys.executable} -m imagestore --config {line.config} --root {line.root} pull {line.python}"
+    script = f"({command} 3>&1 >/dev/null 2>&3 | true); true"
+    subprocess.run(["sh", "-c", script], capture_output=True, check=True, timeout=60)
+    assert len(line.json("images")["images"]) == 1
+
+
+def test_without_the_packages_of_the_command_line_one_line_says_what_to_install() -> None:
+    code = "import sys; sys.modules['click'] = None; from imagestore.__main__ import main; raise SystemExit(main())"
+    done = run_python(code)
+    assert done.returncode == 1
+    assert done.stderr == "imagestore: the command line needs more packages: pip install 'imagestore[cli]'\n"
+
+
+def test_progress_lines_of_many_threads_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    from imagestore.cli import progress
+
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            for character in text:
+                super().write(character)
+                time.sleep(0)
+            return len(text)
+
+    stream = Slow()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress.observer("plain") as observer:
+        threads = [threading.Thread(target=observer, args=(Noticed("x" * 50),)) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert stream.getvalue().splitlines() == ["note: " + "x" * 50] * 20
+
+
+@pytest.mark.parametrize("deadline", ["nan", "-1"])
+def test_a_deadline_that_is_no_time_is_refused(line: Line, deadline: str) -> None:
+    line("pull", line.python, "--deadline", deadline, status=2)
+
+
+def test_handlers_that_differ_by_case_are_told_apart(line: Line) -> None:
+    line.config.write_text(line.config.read_text() + "\n".join(HANDLERS_BY_CASE))
+    heading = line("match", line.python).splitlines()[0].split()
+    assert {"hv", "HV"} <= set(heading)
+
+
+HANDLERS_BY_CASE = (
+    '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.hv]',
+    'runtime_type = "io.containerd.runc.v2"',
+    '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.HV]',
+    'runtime_type = "io.containerd.runc.v2"',
+)

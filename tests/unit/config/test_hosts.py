@@ -9,7 +9,7 @@ import pytest
 
 from imagestore import config
 from imagestore.config.connection import ConnectionSettings
-from imagestore.config.hosts import CAPABILITIES, RegistryHosts, candidates, find_folder, read_hosts
+from imagestore.config.hosts import RegistryHosts, candidates, find_folder, read_hosts
 from imagestore.config.registry_hosts import reader_for
 from imagestore.errors import ConfigError
 from imagestore.platforms.spec import Platform
@@ -17,6 +17,7 @@ from imagestore.platforms.spec import Platform
 if TYPE_CHECKING:
     from pathlib import Path
 
+CAPABILITIES = {"pull", "resolve", "push", "referrers"}
 HOST = Platform(os="linux", architecture="amd64")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore.platforms import Platform, any_of, default_for, everything, exact, only, only_os, ordered, parse
-from imagestore.platforms.rules import REFUSALS, Rule
+from imagestore.platforms.rules import REFUSALS, Explanation, Rule
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,36 @@ from imagestore.platforms.rules import REFUSALS, Rule
             "match",
             "windows(10.0.17763.5)/amd64 has the wanted build 17763 (ltsc2019)",
         ),
-        ("windows/amd64", "windows(10.0.1)/amd64", "match", "windows(10.0.1)/amd64 fits windows/amd64"),
+        (
+            "windows/amd64",
+            "windows(10.0.1)/amd64",
+            "match.os.version-open",
+            "windows(10.0.1)/amd64: versions were not compared, since the wanted windows/amd64 names no os.version",
+        ),
+        (
+            "windows/amd64",
+            "windows/amd64",
+            "match.os.version-open",
+            "windows/amd64: versions were not compared, since the wanted windows/amd64 names no os.version",
+        ),
+        (
+            "windows(10.0)/amd64",
+            "windows(10.0.20348.1)/amd64",
+            "match.os.version-open",
+            (
+                "windows(10.0.20348.1)/amd64: versions were not compared, since the wanted windows(10.0)/amd64 has an "
+                "os.version that can't be read"
+            ),
+        ),
+        (
+            "windows(0.0.0)/amd64",
+            "windows(10.0.20348.1)/amd64",
+            "match.os.version-open",
+            (
+                "windows(10.0.20348.1)/amd64: versions were not compared, since the wanted windows(0.0.0)/amd64 has an "
+                "os.version that can't be read"
+            ),
+        ),
         (
             "windows(10.0.1)/amd64",
             "windows(10.0.2)/amd64",
@@ -112,6 +141,41 @@ def test_rule_and_sentence(wanted: str, candidate: str, rule: str, reason: str) 
     found = only(parse(wanted)).explain(parse(candidate))
     assert (found.rule, found.reason) == (rule, reason)
     assert found.matched is rule.startswith("match")
+
+
+@pytest.mark.parametrize(
+    ("guest", "candidate", "reason"),
+    [
+        (17763, 20348, "build 20348 ≠ 17763: before build 20348 kernel and image need the exact same build"),
+        (20348, 26100, "build 26100 > 20348: an image must not be newer than the guest's kernel"),
+        (26100, 17763, "build 17763 < 20348: a guest of build 26100 reaches back to build 20348, not further"),
+    ],
+)
+def test_a_guests_reasons_do_not_speak_of_process_isolation(guest: int, candidate: int, reason: str) -> None:
+    image = Platform("windows", "amd64", os_version=f"10.0.{candidate}.1")
+    wanted = Platform("windows", "amd64", os_version=f"10.0.{guest}")
+    found = default_for(wanted, is_guest=True).explain(image)
+    assert found.reason.startswith(f"os.version {reason} (image")
+    assert found.rule == default_for(wanted).explain(image).rule
+    assert "its host" in default_for(wanted).explain(image).reason or "process isolation" in (
+        default_for(wanted).explain(image).reason
+    )
+
+
+def test_a_bare_matcher_says_when_it_leaves_the_version_test_out() -> None:
+    found = exact(Platform("Windows", "amd64", os_version="10.0.17763")).explain(parse("windows(10.0.20348)/amd64"))
+    assert (found.matched, found.rule) == (True, "match.os.version-open")
+    assert found.reason.endswith("was not spelled 'windows', which leaves the version test out")
+
+
+def test_explanations_are_values() -> None:
+    node = default_for(parse("linux/amd64"))
+    first, second = (node.explain(Platform("linux", "arm64")) for _ in range(2))
+    assert first == second == Explanation(False, "architecture", first.reason)
+    assert hash(first) == hash(second)
+    assert first != node.explain(Platform("linux", "s390x"))
+    assert first != first.reason
+    assert repr(first) == f"Explanation(False, 'architecture', {first.reason!r})"
 
 
 def test_windows_fallback_architecture_is_a_fallback() -> None:

@@ -1,4 +1,4 @@
-"""What registry tests share: a clock that never sleeps, a client over scripted answers, and a raw server on loopback."""
+"""What registry tests share: time that passes only on demand, a client over scripted answers, a raw loopback server."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import pytest
 import respx
 
 from imagestore.cancel import CancelToken
+from imagestore.errors import AuthenticationError
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.endpoints import DirectEndpoints
-from imagestore.registry.http import HttpxSender, Timeouts
 from imagestore.registry.policy import TransferPolicy
-from imagestore.registry.proxies import ProxyRules
 from imagestore.registry.retry import Timing
 from imagestore.registry.session import Line
+from imagestore.registry.transport.http import HttpxSender
+from imagestore.registry.transport.proxies import ProxyRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,6 +64,8 @@ class FakeAuthenticator:
 
     def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
         self.asked.append((str(origin), repository, headers.get_all("WWW-Authenticate")))
+        if not self.answers:
+            raise AuthenticationError("no credentials")
         return self.answers.pop(0)
 
 
@@ -73,6 +76,7 @@ class Bench:
     client: RegistryClient
     time: FakeTime
     events: list[Event]
+    ledger: list[httpx.Request] = field(default_factory=list)
     cancel: CancelToken = field(default_factory=CancelToken)
 
 
@@ -93,26 +97,14 @@ def make_bench() -> Callable[..., Bench]:
     return make
 
 
-@pytest.fixture
-def make_wire_bench() -> Iterator[Callable[..., Bench]]:
-    """Build a bench that talks to real sockets, with short time limits."""
-    with contextlib.ExitStack() as stack:
-
-        def make(*, policy: TransferPolicy | None = None, timeouts: Timeouts | None = None) -> Bench:
-            sender = HttpxSender(proxies=ProxyRules(), timeouts=timeouts or Timeouts(2.0, 0.3, 1.0))
-            stack.callback(sender.close)
-            return _bench(sender, None, None, policy)
-
-        yield make
-
-
 def _bench(
     sender: HttpxSender,
     endpoints: EndpointResolver | None,
     authenticators: Callable[[Endpoint], FakeAuthenticator] | None,
     policy: TransferPolicy | None,
 ) -> Bench:
-    time, events = FakeTime(), []
+    time = FakeTime()
+    events: list[Event] = []
     nobody = FakeAuthenticator()
     choose = authenticators or (lambda endpoint: nobody)
     client = RegistryClient(
@@ -120,6 +112,7 @@ def _bench(
         endpoints=endpoints or DirectEndpoints(),
         policy=policy,
         observer=events.append,
+        stranger=sender.stranger(),
         timing=time.timing(),
     )
     return Bench(client, time, events)
@@ -158,23 +151,26 @@ def raw_server() -> Iterator[Callable[..., RawServer]]:
 
         def start(*scripts: Callable[[socket.socket], None]) -> RawServer:
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            listener.settimeout(0.05)
             server = RawServer(listener.getsockname()[1], list(scripts))
             thread = threading.Thread(target=_serve, args=(listener, server, stop))
             thread.start()
             stack.callback(thread.join)
+            stack.callback(_wake, listener)
             stack.callback(stop.set)
             return server
 
         yield start
 
 
+def _wake(listener: socket.socket) -> None:
+    # accept() can't be ended from outside on every system; one more connection ends it.
+    with contextlib.suppress(OSError), socket.create_connection(listener.getsockname(), timeout=1.0):
+        pass
+
+
 def _serve(listener: socket.socket, server: RawServer, stop: threading.Event) -> None:
     while not stop.is_set():
-        try:
-            connection, _ = listener.accept()
-        except TimeoutError:
-            continue
+        connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
             connection.settimeout(5.0)
             head = b""

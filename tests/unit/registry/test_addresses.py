@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.errors import ConfigError, ProtocolError
-from imagestore.registry import urls
-from imagestore.registry.addresses import PeerMemory, is_loopback_name, is_public, parse
 from imagestore.registry.exchange import Origin
-from imagestore.registry.proxies import ProxyRules
+from imagestore.registry.transport import urls
+from imagestore.registry.transport.addresses import PeerMemory, is_loopback_name, is_public, parse
+from imagestore.registry.transport.proxies import ProxyRules
 
 
 @pytest.mark.parametrize(
@@ -125,6 +125,7 @@ def test_origins_are_compared_without_case_and_default_port(url: str, origin: st
         "https://x:y",
         "https://-x",
         "https://u@x",
+        "https://[fe80::1%25eth0]/",
     ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
@@ -217,4 +218,5 @@ def test_a_broken_proxy_variable_is_named_and_not_shown(value: str) -> None:
 
 def test_parse_takes_only_literals() -> None:
     assert parse("registry.example") is None
+    assert parse("fe80::1%eth0") is None
     assert parse("[::1]") == ipaddress.ip_address("::1")

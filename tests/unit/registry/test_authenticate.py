@@ -14,13 +14,13 @@ import pytest
 
 from imagestore.cancel import CancelToken
 from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedError, RegistryUnavailableError
-from imagestore.registry.authenticate import MAX_ANSWERS, AuthPolicy, RegistryAuthenticator
+from imagestore.registry.auth.authenticate import MAX_ANSWERS, AuthPolicy, RegistryAuthenticator
+from imagestore.registry.auth.realm import RealmTrust
+from imagestore.registry.auth.token_service import PasswordForm
+from imagestore.registry.auth.tokens import MAX_REPLY_BYTES
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.credentials.model import Anonymous, Credential, CredentialLookup, Explicit, Found
 from imagestore.registry.exchange import Headers, Origin
-from imagestore.registry.realm import RealmTrust
-from imagestore.registry.token_service import PasswordForm
-from imagestore.registry.tokens import MAX_REPLY_BYTES
 from imagestore.secret import Secret
 
 if TYPE_CHECKING:

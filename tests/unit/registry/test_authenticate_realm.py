@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import AuthenticationError
+from imagestore.registry.auth.realm import Realm, check_address, is_same_party
 from imagestore.registry.exchange import Origin
-from imagestore.registry.realm import Realm, check_address, is_same_party
-from imagestore.registry.urls import origin_of
+from imagestore.registry.transport.urls import origin_of
 
 
 @pytest.mark.parametrize(

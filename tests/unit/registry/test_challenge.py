@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import ProtocolError
-from imagestore.registry.challenge import (
+from imagestore.registry.auth.challenge import (
     MAX_CHALLENGES,
     MAX_LENGTH,
     MAX_PARAMETERS,

@@ -206,6 +206,13 @@ def test_mirrors_get_fewer_tries_than_the_registry(make_bench: MakeBench) -> Non
     assert [mirrors.asked.count(f"HEAD {name}") for name in ("first", "second", "registry")] == [2, 2, 5]
 
 
+def test_nobody_waits_long_for_a_mirror(make_bench: MakeBench) -> None:
+    mirrors = Mirrors(first=httpx.Response(429, headers={"Retry-After": "100"}), second=good)
+    bench = mirrors.bench(make_bench)
+    assert bench.client.resolve(TAGGED, cancel=bench.cancel) == WANTED
+    assert bench.time.slept == []
+
+
 def test_a_host_without_resolve_is_not_asked_what_a_tag_means(make_bench: MakeBench) -> None:
     mirrors = Mirrors(first=good, second=good)
     mirrors.capabilities["first"] = frozenset({"pull"})
@@ -281,6 +288,33 @@ def test_a_blob_goes_on_at_the_next_host(make_bench: MakeBench) -> None:
         assert b"".join(stream) == content
         assert stream.hosts == ("first.example", "second.example")
     assert ranges[-1] == ("second", "bytes=50-")
+
+
+def test_a_host_that_always_breaks_at_the_same_place_is_left_for_another(make_bench: MakeBench) -> None:
+    content = bytes(range(200))
+    layer = Descriptor("application/octet-stream", Digest.of(content), len(content))
+
+    class Cut(httpx.SyncByteStream):
+        def __init__(self, *pieces: bytes) -> None:
+            self.pieces = pieces
+
+        def __iter__(self) -> Any:
+            yield from self.pieces
+            raise httpx.ReadError("reset")
+
+    def first(request: httpx.Request) -> httpx.Response:
+        if "Range" not in request.headers:
+            return httpx.Response(200, stream=Cut(content[:50]))
+        return httpx.Response(206, headers={"Content-Range": "bytes 50-199/200"}, stream=Cut())
+
+    def second(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(206, headers={"Content-Range": "bytes 50-199/200"}, content=content[50:])
+
+    mirrors = Mirrors(first=first, second=second)
+    bench = mirrors.bench(make_bench)
+    with bench.client.blob(TAGGED, layer, cancel=bench.cancel) as stream:
+        assert b"".join(stream) == content
+    assert mirrors.asked == ["GET first", "GET first", "GET second"]
 
 
 def test_hosts_with_wrong_content_can_be_avoided(make_bench: MakeBench) -> None:

@@ -23,13 +23,14 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.registry.exchange import Origin, Request
-from imagestore.registry.http import HttpxSender, Timeouts
-from imagestore.registry.proxies import ProxyRules
+from imagestore.registry.transport.http import HttpxSender, Timeouts
+from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.proxies import ProxyRules
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SHORT = Timeouts(connect=2.0, idle=0.3, head=0.6)
+SHORT = Timeouts(connect=2.0, idle=0.2, pace=Pace(head_seconds=0.4))
 RawServers = Callable[..., Any]
 
 
@@ -124,12 +125,36 @@ def test_a_head_that_drips_ends_at_its_own_limit(sender: HttpxSender, raw_server
     def drip(connection: socket.socket) -> None:
         for byte in OK:
             connection.sendall(bytes([byte]))
-            time.sleep(0.1)
+            time.sleep(0.05)
 
     started = time.monotonic()
     with pytest.raises(RegistryUnavailableError):
         get(sender, raw_server(drip))
     assert time.monotonic() - started < 1.5
+
+
+def test_a_body_that_drips_is_unavailable(raw_server: RawServers) -> None:
+    def drip(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n")
+        for _ in range(500):
+            connection.sendall(b"x")
+            time.sleep(0.02)
+
+    sender = HttpxSender(proxies=ProxyRules(), timeouts=Timeouts(pace=Pace(window_seconds=0.2)))
+    with contextlib.closing(sender), pytest.raises(RegistryUnavailableError, match="slower than 1024 bytes"):
+        get(sender, raw_server(drip))
+
+
+def test_a_slow_start_is_no_slow_body(raw_server: RawServers) -> None:
+    def late(connection: socket.socket) -> None:
+        time.sleep(0.15)
+        connection.sendall(OK + b"h")
+        time.sleep(0.05)
+        connection.sendall(b"ello")
+
+    sender = HttpxSender(proxies=ProxyRules(), timeouts=Timeouts(pace=Pace(window_seconds=0.12)))
+    with contextlib.closing(sender):
+        assert get(sender, raw_server(late)) == b"hello"
 
 
 def test_cookies_are_not_sent_back(sender: HttpxSender, raw_server: RawServers) -> None:
@@ -316,9 +341,12 @@ class TestTls:
     @staticmethod
     def ask(server: _TlsServer, settings: ConnectionSettings) -> bytes:
         request = Request("GET", f"{server.origin}/")
-        with contextlib.closing(HttpxSender(proxies=ProxyRules(), timeouts=SHORT)) as sender, server:
-            with sender.bound(server.origin, settings).send(request, cancel=CancelToken()) as response:
-                return response.read(100)
+        with (
+            contextlib.closing(HttpxSender(proxies=ProxyRules(), timeouts=SHORT)) as sender,
+            server,
+            sender.bound(server.origin, settings).send(request, cancel=CancelToken()) as response,
+        ):
+            return response.read(100)
 
     def test_an_unknown_authority_is_refused_with_advice(self, server: Any) -> None:
         with pytest.raises(RegistryUnavailableError, match="certificate is not accepted") as raised:
@@ -378,8 +406,9 @@ class _TlsServer:
         self._thread.start()
 
     def __exit__(self, *ignored: object) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+        # Should nobody have come, this ends accept().
+        with contextlib.suppress(OSError), socket.create_connection(self._listener.getsockname(), timeout=1.0):
+            self._thread.join(0.2)
         self._thread.join()
         self._listener.close()
 

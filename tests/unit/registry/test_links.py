@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
@@ -77,7 +77,7 @@ def test_any_field_is_read_or_refused(value: str) -> None:
 class Pages:
     """Answers by full URL."""
 
-    def __init__(self, **ignored: Any) -> None:
+    def __init__(self) -> None:
         self.answers: dict[str, httpx.Response] = {}
         self.asked: list[str] = []
 
@@ -89,9 +89,9 @@ class Pages:
         status: int = 200,
         link: str = "",
         media_type: str = "application/json",
-        **headers: str,
+        extra: Mapping[str, str] | None = None,
     ) -> Pages:
-        fields = {"Content-Type": media_type, **headers, **({"Link": f"<{link}>; rel=next"} if link else {})}
+        fields = {"Content-Type": media_type, **(extra or {}), **({"Link": f"<{link}>; rel=next"} if link else {})}
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.answers[url] = httpx.Response(status, headers=fields, content=content)
         return self
@@ -231,7 +231,7 @@ def test_referrers_of_the_api_with_pages(make_bench: MakeBench) -> None:
 def test_the_client_filters_what_the_registry_did_not(make_bench: MakeBench, is_filtered: bool) -> None:
     applied = {"OCI-Filters-Applied": "artifactType"} if is_filtered else {}
     body = index(entry("a", "x/y")) if is_filtered else index(entry("a", "x/y"), entry("b", "other/z"))
-    pages = Pages().on(f"{REFERRERS}?artifactType=x%2Fy", body, media_type=OCI_INDEX, **applied)
+    pages = Pages().on(f"{REFERRERS}?artifactType=x%2Fy", body, media_type=OCI_INDEX, extra=applied)
     assert [one.digest for one in referrers(make_bench, pages, "x/y").entries] == digests("a")
 
 

@@ -12,9 +12,10 @@ from imagestore.config.connection import ConnectionSettings
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import AuthenticationError, ProtocolError, RegistryUnavailableError
+from imagestore.media_types import OCI_INDEX
 from imagestore.reference import Reference
 from imagestore.registry.endpoints import Endpoint
-from imagestore.registry.urls import origin_of
+from imagestore.registry.transport.urls import origin_of
 
 REFERENCE = Reference.parse("registry.example/team/app:1")
 CONTENT = b"layer bytes"
@@ -40,7 +41,7 @@ class Web:
     """Answers by URL, and a ledger of every request."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, list[httpx.Response]] = {}
+        self.answers: dict[str, list[httpx.Response | Callable[[httpx.Request], httpx.Response]]] = {}
         self.ledger: list[httpx.Request] = []
 
     def on(self, url: str, *answers: httpx.Response) -> Web:
@@ -50,7 +51,8 @@ class Web:
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.ledger.append(request)
         answers = self.answers[str(request.url)]
-        return answers.pop(0) if len(answers) > 1 else answers[0]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        return answer if isinstance(answer, httpx.Response) else answer(request)
 
     def hosts(self) -> list[str]:
         return [request.url.host for request in self.ledger]
@@ -186,6 +188,26 @@ def test_an_expired_signature_gets_a_new_one_from_the_registry(bench: Any, statu
     assert web.hosts() == ["registry.example", "storage.example"] * 2
 
 
+def test_a_signature_that_does_not_hold_for_head_costs_one_get(bench: Any) -> None:
+    def by_method(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "registry.example":
+            return to("https://storage.example/manifest")
+        if request.method == "HEAD":
+            return httpx.Response(403)
+        return httpx.Response(200, headers={"Content-Type": OCI_INDEX}, content=b"{}")
+
+    web = Web()
+    web.answers.update(
+        {
+            "https://registry.example/v2/team/app/manifests/1": [by_method],
+            "https://storage.example/manifest": [by_method],
+        }
+    )
+    made = bench(web)
+    assert made.client.resolve(REFERENCE, cancel=made.cancel).digest == Digest.of(b"{}")
+    assert [request.method for request in web.ledger] == ["HEAD", "HEAD", "GET", "GET"]
+
+
 def test_another_origins_challenge_is_not_answered(bench: Any, authenticator: Any) -> None:
     challenge = httpx.Response(401, headers={"WWW-Authenticate": 'Basic realm="give me"'})
     web = Web().on(FIRST, to(STORAGE)).on(STORAGE, challenge)
@@ -204,7 +226,7 @@ def test_a_signed_url_is_not_shown_when_storage_fails(bench: Any, caplog: pytest
 
 
 def test_a_client_certificate_and_skipped_checks_stay_with_their_host() -> None:
-    from imagestore.registry.tls import settings_towards
+    from imagestore.registry.transport.tls import settings_towards
 
     settings = ConnectionSettings(ca_files=("ca.pem",), client_pairs=(("c.pem", "k.pem"),), skip_verify=True)
     home = origin_of("https://registry.example")

@@ -9,9 +9,8 @@ import pytest
 
 from imagestore.cancel import CancelToken
 from imagestore.errors import AuthenticationError, OperationCancelledError
-from imagestore.registry.exchange import Origin
-from imagestore.registry.scope import Scope
-from imagestore.registry.tokens import (
+from imagestore.registry.auth.scope import Scope
+from imagestore.registry.auth.tokens import (
     TokenCache,
     TokenKey,
     TokenReply,
@@ -19,6 +18,7 @@ from imagestore.registry.tokens import (
     parse_reply,
     usable_seconds,
 )
+from imagestore.registry.exchange import Origin
 from imagestore.secret import Secret
 
 ORIGIN = Origin("https", "registry.example", 443)

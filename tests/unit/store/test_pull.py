@@ -32,7 +32,7 @@ from imagestore.errors import (
 from imagestore.observe import BlobDone, Event, Noticed, Selected
 from imagestore.store import ImageStore
 from imagestore.testing import Entry, build_artifact, build_image, build_index, foreign_layer, layer
-from imagestore.testing.builders import Image
+from imagestore.testing.images.builders import Image
 from tests.support.node import CONFIG, HOST, HYPERV, PLATFORMS, PROCESS, PYTHON, node, python_image
 
 
@@ -158,7 +158,7 @@ def test_a_descriptor_that_lies_about_a_size_does_not_cost_the_good_blob(tmp_pat
 
 
 def _with_layers(*entries: object) -> dict[str, object]:
-    from imagestore.testing.builders import render_descriptor
+    from imagestore.testing.images.builders import render_descriptor
 
     return {"layers": [render_descriptor(entry) for entry in entries]}  # type: ignore[arg-type]
 
@@ -258,7 +258,7 @@ def test_missing_reference_is_a_typed_error_and_leaves_nothing(tmp_path: Path) -
 
 def _damaged(image: Image, how: str) -> Image:
     """The same documents, but the last Windows layer's bytes are others (or fewer)."""
-    from imagestore.testing.bodies import BytesBody
+    from imagestore.testing.images.bodies import BytesBody
 
     victim = image.manifests[2].layers[-1].digest
     body = b"".join(image.blobs[victim].chunks())

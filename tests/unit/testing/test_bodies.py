@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.bodies import PIECE_BYTES, BytesBody, FileBody, SyntheticBody, digest_of, read_all
 from imagestore.testing.faults.content import FlippedBody, PaddedBody
+from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, FileBody, SyntheticBody, digest_of, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from imagestore.testing.bodies import Body, SyntheticForm
+    from imagestore.testing.images.bodies import Body, SyntheticForm
 
 
 @pytest.mark.parametrize(

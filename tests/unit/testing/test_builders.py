@@ -14,8 +14,8 @@ from imagestore import media_types
 from imagestore.digest import Digest
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms.spec import Platform
-from imagestore.testing.bodies import read_all
-from imagestore.testing.builders import (
+from imagestore.testing.images.bodies import read_all
+from imagestore.testing.images.builders import (
     Entry,
     Image,
     attestation,
@@ -23,8 +23,8 @@ from imagestore.testing.builders import (
     build_image,
     build_index,
 )
-from imagestore.testing.layers import foreign_layer, layer, stored_gzip, synthetic_layer
-from imagestore.testing.platform_text import read_platform
+from imagestore.testing.images.layers import foreign_layer, layer, stored_gzip, synthetic_layer
+from imagestore.testing.images.platform_text import read_platform
 
 
 def document(image: Image) -> dict[str, Any]:
@@ -88,7 +88,8 @@ def test_layers_are_archives_whose_diff_ids_the_config_lists() -> None:
     config = json.loads(read_all(image.blobs[manifest.config.digest], 1 << 20))
     archives = [gzip.decompress(read_all(image.blobs[one.digest], 1 << 20)) for one in manifest.layers]
     assert config["rootfs"]["diff_ids"] == [str(Digest.of(one)) for one in archives]
-    assert tarfile.open(fileobj=io.BytesIO(archives[0])).getnames() == ["data", "data/image-linux-amd64-base.bin"]
+    with tarfile.open(fileobj=io.BytesIO(archives[0])) as opened:
+        assert opened.getnames() == ["data", "data/image-linux-amd64-base.bin"]
 
 
 def test_windows_layers_have_windows_folders_and_attributes() -> None:

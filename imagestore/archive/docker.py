@@ -1,0 +1,189 @@
+"""Reading a docker-archive: what ``docker save`` writes (moby image-spec 1.2).
+
+``manifest.json`` lists images: the file of the config, tags, and the files of the layers. There is no manifest as a
+registry has one, so one is made: Docker's schema 2, byte for byte the one that containerd's import makes.
+
+A layer that isn't compressed is kept so, and its digest is the diff id that the config states; the import verifies it.
+A layer in gzip is kept too; its digest is computed, and the archive inside is compared with the diff id. Layers of old
+archives may be symbolic links to files of the same archive.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from imagestore import media_types
+from imagestore.archive import layout, tar
+from imagestore.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
+from imagestore.archive.source import read
+from imagestore.archive.spool import COMPRESSIONS, gunzip
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest, Verifier, new_hash, verify
+from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants
+from imagestore.documents.image_config import ImageConfig
+from imagestore.errors import DocumentError, InvalidReferenceError
+from imagestore.reference import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imagestore.archive.source import Source
+    from imagestore.cancel import CancelToken
+
+_MEMBERS: Final = frozenset({"Config", "RepoTags", "Layers", "Parent", "LayerSources"})
+_MAX_IMAGES: Final = 1000
+_MAX_LAYERS: Final = 1000
+_MAX_LINKS: Final = 8
+_HEX: Final = re.compile(r"(?:.*/)?(?:sha256:)?([a-f0-9]{64})(?:\.json)?")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedImage:
+    """An entry of ``manifest.json``: file names of config and layers (lowest first), and tags."""
+
+    config: str
+    tags: tuple[str, ...]
+    layers: tuple[str, ...]
+
+
+def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
+    """Find the images of a docker-archive; reads layers that are compressed.
+
+    Raises:
+        DocumentError: ``manifest.json`` or a config breaks the rules, or names files that aren't there.
+        IntegrityError: a config isn't what its name says, or a compressed layer not what its diff id says.
+    """
+    what = f"{source.what}: {layout.DOCKER_MANIFEST}"
+    places: dict[Digest, str] = {}
+    made: dict[Digest, bytes] = {}
+    found: dict[Reference | None, dict[Digest, Descriptor]] = {}
+    for saved in parse(read(source, layout.DOCKER_MANIFEST, limit_bytes=MAX_DOCUMENT_BYTES), what):
+        manifest = _manifest(source, saved, places, cancel)
+        target = Descriptor(media_types.DOCKER_MANIFEST, Digest.of(manifest), len(manifest))
+        made[target.digest] = manifest
+        for name in _names(saved.tags, what):
+            found.setdefault(name, {})[target.digest] = target
+    images = tuple(ArchiveImage(name, "", tuple(entries.values())) for name, entries in found.items())
+    return ArchiveContents(True, images, ArchiveOrigin(source, places, made))
+
+
+def parse(raw: bytes, what: str) -> list[SavedImage]:
+    """Read ``manifest.json``.
+
+    Raises:
+        DocumentError: says where it breaks the rules.
+    """
+    # The bounded decoder reads objects, and this document is a list.
+    document = decode(b'{"images":' + raw + b"}", what)
+    images = document.get("images")
+    if set(document) != {"images"} or not isinstance(images, list):
+        _refuse(what, "expected a list of images")
+    if not 0 < len(images) <= _MAX_IMAGES:
+        _refuse(what, f"lists {len(images)} images, expected 1 to {_MAX_IMAGES}")
+    return [_saved(image, f"$[{number}]", what) for number, image in enumerate(images)]
+
+
+def _saved(value: Any, path: str, what: str) -> SavedImage:
+    if not isinstance(value, dict):
+        _refuse(what, f"{path}: expected an object")
+    refuse_case_variants(value, _MEMBERS, what, path=path)
+    config = value.get("Config")
+    if not isinstance(config, str):
+        _refuse(what, f"{path}.Config: expected the name of a file")
+    tags = _texts(value.get("RepoTags"), f"{path}.RepoTags", what)
+    layers = _texts(value.get("Layers"), f"{path}.Layers", what)
+    if len(layers) > _MAX_LAYERS:
+        _refuse(what, f"{path}.Layers: lists {len(layers)} layers, more than the {_MAX_LAYERS} allowed")
+    return SavedImage(config, tags, layers)
+
+
+def _texts(value: Any, path: str, what: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        _refuse(what, f"{path}: expected a list of texts")
+    return tuple(value)
+
+
+def _names(tags: tuple[str, ...], what: str) -> Iterator[Reference | None]:
+    if not tags:
+        yield None
+    for tag in tags:
+        try:
+            yield Reference.parse(tag)
+        except InvalidReferenceError as error:
+            raise DocumentError(what, [f"RepoTags: {error}"]) from error
+
+
+def _manifest(source: Source, saved: SavedImage, places: dict[Digest, str], cancel: CancelToken) -> bytes:
+    """The manifest of an image, and in ``places`` where its contents are."""
+    config_name = _resolve(source, saved.config)
+    raw = read(source, config_name, limit_bytes=MAX_DOCUMENT_BYTES)
+    stated = _HEX.fullmatch(saved.config)
+    if stated is not None:
+        verify(raw, Digest("sha256", stated.group(1)), what=f"{source.what}: {saved.config}")
+    digest = Digest.of(raw)
+    what = f"{source.what}: image config {digest}"
+    config = ImageConfig.parse(raw, what=what)
+    config.check_layers(len(saved.layers), what=what)
+    places[digest] = config_name
+    layers = []
+    for name, diff_id in zip(saved.layers, config.diff_ids, strict=True):
+        place = _resolve(source, name)
+        layer = _layer(source, place, diff_id, cancel)
+        places[layer.digest] = place
+        layers.append(layout.render_descriptor(layer))
+    # Members in the order in which Go's encoder writes containerd's structure.
+    return layout.render(
+        {
+            "schemaVersion": 2,
+            "mediaType": media_types.DOCKER_MANIFEST,
+            "config": layout.render_descriptor(Descriptor(media_types.DOCKER_CONFIG, digest, len(raw))),
+            "layers": layers,
+        }
+    )
+
+
+def _layer(source: Source, place: str, diff_id: Digest, cancel: CancelToken) -> Descriptor:
+    size = source.sizes()[place]
+    head = next(source.chunks(place), b"")
+    kind = next((name for magic, name in COMPRESSIONS.items() if head.startswith(magic)), "")
+    if not kind:
+        return Descriptor(media_types.DOCKER_LAYER, diff_id, size)
+    what = f"{source.what}: {place}"
+    if kind != "gzip":
+        _refuse(what, f"is compressed with {kind}, so that its diff id can't be verified")
+    packed = new_hash("sha256")
+
+    def hashed() -> Iterator[bytes]:
+        for piece in source.chunks(place):
+            cancel.check()
+            packed.update(piece)
+            yield piece
+
+    verifier = Verifier(diff_id, what=f"{what} uncompressed")
+    for piece in gunzip(hashed(), what=what):
+        verifier.update(piece)
+    verifier.finish()
+    return Descriptor(media_types.DOCKER_LAYER_GZIP, Digest("sha256", packed.hexdigest()), size)
+
+
+def _resolve(source: Source, name: str) -> str:
+    """The file behind a name, through symbolic links that stay inside the archive."""
+    sizes = source.sizes()
+    found = tar.clean(name)
+    for _ in range(_MAX_LINKS):
+        if found in sizes:
+            return found
+        link = source.links.get(found, "/")
+        if link.startswith("/"):
+            break
+        found = tar.clean(posixpath.normpath(posixpath.join(posixpath.dirname(found), link)))
+    raise DocumentError(source.what, [f"has no file {name[:200]!r}, which {layout.DOCKER_MANIFEST} names"])
+
+
+def _refuse(what: str, fault: str) -> NoReturn:
+    raise DocumentError(what, [fault])

@@ -1,0 +1,303 @@
+"""An import: look into the archive, name, choose, fetch, record. The same steps as a pull, from another origin.
+
+1. The archive's format, images and file sizes are read; nothing is unpacked.
+2. Every image gets its reference (``names``).
+3. For each image and handler the handler's matcher chooses a manifest, as in a pull.
+4. Names that lead to other content, missing blobs and wrong sizes are refused: nothing has been written yet.
+5. Under a lease the content comes through ingests, where size and digest are verified.
+6. All records are written in one transaction, after looking at the names once more.
+
+A failure leaves the store as it was, by the rules of a pull.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from imagestore import lease
+from imagestore.archive import names
+from imagestore.archive.oci import look_into
+from imagestore.archive.survey import survey
+from imagestore.descriptor import Descriptor
+from imagestore.documents.index import Index
+from imagestore.documents.select import select
+from imagestore.errors import ContentNotFoundError, InvalidDigestError, NoMatchingManifestError
+from imagestore.image import Image
+from imagestore.media_types import OCI_INDEX
+from imagestore.observe import Noticed, Resolved
+from imagestore.platforms import format_all
+from imagestore.pull.decide import Decider
+from imagestore.pull.fetch import Fetcher
+from imagestore.pull.sources import Documents
+from imagestore.pull.undo import undone_on_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from imagestore.archive.contents import ArchiveImage, ArchiveOrigin
+    from imagestore.archive.source import Source
+    from imagestore.archive.survey import Found
+    from imagestore.cancel import CancelToken
+    from imagestore.config import Config, HandlerPlatform
+    from imagestore.content.local import LocalContentStore
+    from imagestore.digest import Digest
+    from imagestore.metadata.api import ImageRecord, MetadataStore
+    from imagestore.observe import Observer
+    from imagestore.platforms import Platform
+    from imagestore.pull.choice import Choice
+    from imagestore.pull.verify import ImageVerifier
+    from imagestore.reference import Reference
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What to import, and how it is called here.
+
+    Attributes:
+        runtime_handlers: whose matchers choose; empty means the configured default handler.
+        has_all_handlers: every configured handler that the image has something for, instead.
+        platform: instead of the handlers' own platforms, in text form; empty means theirs.
+        has_all_platforms: keep also the manifests that no handler chose, with all their content.
+        images: names in the archive; empty means all.
+        name: the reference to record, for an archive (or choice) of one image; empty means the archive's.
+        may_replace: move records that lead to other content.
+    """
+
+    runtime_handlers: tuple[str, ...] = ()
+    has_all_handlers: bool = False
+    platform: str = ""
+    has_all_platforms: bool = False
+    images: tuple[str, ...] = ()
+    name: str = ""
+    may_replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What came of an import.
+
+    Attributes:
+        images: as recorded, in the order of the archive.
+        unused_blobs: how many blobs of the archive were not needed.
+        unused_bytes: their size.
+    """
+
+    images: tuple[Image, ...]
+    unused_blobs: int
+    unused_bytes: int
+
+
+def handlers_for(
+    config: Config, options: ImportOptions, *, host: Platform, platform: Platform | None
+) -> dict[str, HandlerPlatform]:
+    """The handlers whose matchers choose, with their platforms.
+
+    Args:
+        config: where handlers come from.
+        options: says which.
+        host: the node's platform.
+        platform: instead of the handlers' own, or None.
+
+    Raises:
+        UnknownRuntimeHandlerError: one of them isn't configured.
+    """
+    asked = config.handlers if options.has_all_handlers else options.runtime_handlers or ("",)
+    names = dict.fromkeys(config.handler(name).name for name in asked)
+    return {name: config.handler_platform(name, host=host, explicit=platform) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One record to be, and what must be in the store for it."""
+
+    reference: Reference
+    choice: Choice
+    record: ImageRecord
+    others: tuple[Found, ...]
+    reader: Documents
+
+    @property
+    def documents(self) -> tuple[Descriptor, ...]:
+        more = [each for found in self.others for each in (*found.chain, found.descriptor)]
+        return tuple({each.digest: each for each in (*self.choice.documents, *more)}.values())
+
+    @property
+    def blobs(self) -> tuple[Descriptor, ...]:
+        more = [each for found in self.others if found.manifest is not None for each in found.manifest.children]
+        return tuple({each.digest: each for each in (*self.choice.manifest.children, *more)}.values())
+
+    @property
+    def size(self) -> int:
+        return sum({each.digest: each.size for each in (*self.documents, *self.blobs)}.values())
+
+    @property
+    def edges(self) -> dict[Digest, list[Digest]]:
+        manifests = {found.descriptor.digest: found.manifest for found in self.others if found.manifest is not None}
+        manifests[self.choice.chosen.digest] = self.choice.manifest
+        return {digest: [child.digest for child in manifest.children] for digest, manifest in manifests.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ImportWork:
+    """One import.
+
+    Attributes:
+        source: the archive's files.
+        handlers: platforms by resolved handler name.
+        options: what to import, and how it is called.
+        content: where blobs go.
+        metadata: where records go.
+        observer: hears of progress.
+        cancel: ends the work.
+        verifier: asked about every image, as in a pull.
+    """
+
+    source: Source
+    handlers: Mapping[str, HandlerPlatform]
+    options: ImportOptions
+    content: LocalContentStore
+    metadata: MetadataStore
+    observer: Observer
+    cancel: CancelToken
+    verifier: ImageVerifier
+
+    def run(self) -> ImportReport:
+        """Import, and say what came of it.
+
+        Raises:
+            ImageDeniedError: the verifier refuses an image.
+            NoMatchingManifestError: an image has nothing for a handler's platform; carries the explanation.
+            AlreadyExistsError: a name leads to other content, and may not be moved.
+            DocumentError, IntegrityError, ContentNotFoundError: the archive breaks its format, is damaged or partial.
+            InvalidInputError, StoreError, OperationCancelledError.
+        """
+        contents = look_into(self.source, cancel=self.cancel)
+        named, notes = names.assign(
+            contents.images, only=self.options.images, name=self.options.name, what=self.source.what
+        )
+        # Everything is judged before anything is written.
+        for note in (*contents.notes, *notes):
+            self.observer(Noticed(note))
+        plans: list[_Plan] = []
+        for reference, image in named:
+            plans += self._plans(reference, image, contents.origin)
+        for name, target in dict.fromkeys((plan.record.reference, plan.choice.target) for plan in plans):
+            self.verifier.verify(name, target, cancel=self.cancel)
+        names.check_free(self.metadata, [plan.record for plan in plans], may_replace=self.options.may_replace)
+        return self._report(self._bring(plans, contents.origin), plans, contents.origin)
+
+    def _plans(self, reference: Reference, image: ArchiveImage, origin: ArchiveOrigin) -> list[_Plan]:
+        """What each handler gets; of all handlers, those for which there is nothing are only noted."""
+        documents = Documents(self.content, origin, reference, self.cancel)
+        plans: list[_Plan] = []
+        refusals: list[NoMatchingManifestError | ContentNotFoundError] = []
+        for handler, wanted in self.handlers.items():
+            decider = Decider(str(reference), handler, wanted, self.observer)
+            try:
+                plans.append(self._plan(reference, image, decider, documents, origin))
+            except (NoMatchingManifestError, ContentNotFoundError) as error:
+                if not self.options.has_all_handlers:
+                    raise
+                refusals.append(error)
+                self.observer(Noticed(f"left out for {handler}: {error}"))
+        if not plans:
+            raise refusals[0]
+        return plans
+
+    def _target(self, reference: Reference, image: ArchiveImage, decider: Decider, documents: Documents) -> Descriptor:
+        """The index or manifest that the name leads to; of several the one that has something for the handler."""
+        entry = image.entries[0]
+        if len(image.entries) > 1:
+            whole = Index(b"", OCI_INDEX, image.entries)
+            selection = select(whole, decider.wanted.matcher, documents, wanted=decider.wanted_text)
+            if selection.chosen is None:
+                raise NoMatchingManifestError(
+                    str(reference), decider.wanted_text, selection.offered, explanation=selection, hint=selection.hint
+                )
+            entry = image.entries[selection.chosen.position[0]]
+        # As a registry would answer: what index.json says of an entry is not part of the image.
+        target = Descriptor(entry.media_type, entry.digest, entry.size)
+        names.check_digest(reference, target)
+        self.observer(Resolved(str(reference), target))
+        return target
+
+    def _plan(
+        self,
+        reference: Reference,
+        image: ArchiveImage,
+        decider: Decider,
+        documents: Documents,
+        origin: ArchiveOrigin,
+    ) -> _Plan:
+        target = self._target(reference, image, decider, documents)
+        choice = decider.complete(decider.choose(target, documents), documents)
+        record = choice.record(str(reference), decider.handler, decider.wanted_text)
+        if self.options.has_all_handlers and not decider.wanted.matcher.match(record.platform):
+            # A single manifest, taken with a warning by a handler that was asked for; here nobody asked for this one.
+            raise NoMatchingManifestError(str(reference), decider.wanted_text, [format_all(record.platform)])
+        others = self._others(choice, documents, origin) if self.options.has_all_platforms else ()
+        more = [each.digest for other in others for each in (*other.chain, other.descriptor)]
+        record = replace(record, roots=tuple(dict.fromkeys((*record.roots, *more))))
+        plan = _Plan(reference, choice, record, others, documents)
+        self._check_content(plan, origin)
+        return replace(plan, record=replace(record, content_size=plan.size))
+
+    def _others(self, choice: Choice, documents: Documents, origin: ArchiveOrigin) -> tuple[Found, ...]:
+        """The manifests that weren't chosen, but are wholly there."""
+        found = survey(choice.target, documents, lambda wanted: self._at_hand(wanted, origin))
+        for each in found:
+            if not each.is_complete:
+                self.observer(Noticed(f"{origin.source.what}: does not have all of {each.label}"))
+        return tuple(each for each in found if each.is_complete and each.descriptor.digest != choice.chosen.digest)
+
+    def _at_hand(self, wanted: Collection[Descriptor], origin: ArchiveOrigin) -> set[Digest]:
+        return {each.digest for each in wanted if origin.has(each.digest) or self.content.exists(each.digest)}
+
+    def _check_content(self, plan: _Plan, origin: ArchiveOrigin) -> None:
+        """What the archive lacks may be in the store already; what it has must have the size that is promised."""
+        for descriptor in plan.blobs:
+            if not descriptor.digest.is_verifiable:
+                raise InvalidDigestError(f"{origin.source.what}: {descriptor.digest}: this algorithm can't be verified")
+            if origin.has(descriptor.digest) or not self.content.exists(descriptor.digest):
+                origin.check(descriptor)
+
+    def _bring(self, plans: list[_Plan], origin: ArchiveOrigin) -> tuple[ImageRecord, ...]:
+        everything = {each.digest: each for plan in plans for each in (*plan.documents, *plan.blobs)}
+        with (
+            lease.held(self.metadata, purpose="import") as held,
+            undone_on_failure(self.metadata, self.content, held, tuple(everything.values())),
+        ):
+            for plan in plans:
+                held.hold([each.digest for each in (*plan.documents, *plan.blobs)])
+                fetcher = Fetcher(self.content, origin, plan.reference, self.observer, held.renew)
+                fetcher.check(plan.blobs)
+                fetcher.fetch_all(plan.blobs, cancel=self.cancel)
+                for each in plan.documents:
+                    fetcher.keep(each, plan.reader.raw(each), cancel=self.cancel)
+            with self.metadata.exclusive():
+                # Somebody else may have pulled the name meanwhile.
+                records = [plan.record for plan in plans]
+                names.check_free(self.metadata, records, may_replace=self.options.may_replace)
+                return tuple(self.metadata.put_image(self._joined(plan), plan.edges) for plan in plans)
+
+    def _joined(self, plan: _Plan) -> ImageRecord:
+        """Another import of the same content may have kept more of its platforms; they stay, if they are whole."""
+        record = plan.record
+        current = self.metadata.get_image(record.reference, record.handler)
+        if current is None or current.target.digest != record.target.digest:
+            return record
+        more = [digest for digest in current.roots if digest not in record.roots]
+        needed = {each for digest in more for each in (digest, *self.metadata.children(digest))}
+        needed -= {each.digest for each in (*plan.documents, *plan.blobs)}
+        if not all(self.content.exists(each) for each in needed):
+            return record
+        size = sum(self.content.info(each).size for each in needed)
+        return replace(record, roots=(*record.roots, *more), content_size=record.content_size + size)
+
+    def _report(self, records: tuple[ImageRecord, ...], plans: list[_Plan], origin: ArchiveOrigin) -> ImportReport:
+        used = {each.digest for plan in plans for each in (*plan.documents, *plan.blobs)}
+        sizes = origin.source.sizes()
+        unused = [sizes[place] for digest, place in origin.places.items() if digest not in used]
+        images = tuple(Image(record, self.content) for record in records)
+        return ImportReport(images, len(unused), sum(unused))

@@ -1,0 +1,112 @@
+"""What imported images are called, by an explicit policy.
+
+An archive's own full references are taken and reported; a bare tag or no name at all needs one from the user. A record
+that leads to other content already is never moved without being told to: whoever hands over an archive could otherwise
+put their content behind a name that is trusted here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from imagestore.errors import AlreadyExistsError, DigestMismatchError, ImageNotFoundError, InvalidInputError
+from imagestore.reference import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from imagestore.archive.contents import ArchiveImage
+    from imagestore.descriptor import Descriptor
+    from imagestore.metadata.api import ImageRecord, MetadataStore
+
+
+def assign(
+    images: Sequence[ArchiveImage], *, only: Iterable[str], name: str, what: str
+) -> tuple[list[tuple[Reference, ArchiveImage]], list[str]]:
+    """Give every image that is wanted its reference.
+
+    Args:
+        images: those of the archive.
+        only: names in the archive, full or as it labels them; empty means all.
+        name: instead of the archive's, when there is one image; empty means the archive's.
+        what: names the archive in errors.
+
+    Returns:
+        Reference and image, and notes on what was left out.
+
+    Raises:
+        InvalidReferenceError: a name can't be read.
+        ImageNotFoundError: the archive has no image of that name.
+        InvalidInputError: a name is missing, or there are several images for one.
+    """
+    wanted = _picked(images, list(only), what)
+    if not wanted:
+        raise ImageNotFoundError(f"{what}: holds no image")
+    if name:
+        if len(wanted) > 1:
+            raise InvalidInputError(
+                f"{what}: holds {len(wanted)} images ({_listed(wanted)}), and one name was given",
+                hint="choose one of them, or import them under their own names",
+            )
+        return [(Reference.parse(name), wanted[0])], []
+    nameless = [image for image in wanted if image.name is None]
+    if len(nameless) == len(wanted):
+        label = next((image.label for image in nameless if image.label), "")
+        said = f"says only the tag {label!r}" if label else "has no name for its image"
+        hint = f"give it one, for example --name registry.example/repository:{label or 'tag'}"
+        raise InvalidInputError(f"{what}: {said}", hint=hint)
+    notes = [f"{what}: {image} was left out, since it has no full name" for image in nameless]
+    return [(image.name, image) for image in wanted if image.name is not None], notes
+
+
+def check_digest(reference: Reference, target: Descriptor) -> None:
+    """Check that a reference with a digest is given to that content only.
+
+    Raises:
+        DigestMismatchError: it is other content.
+    """
+    if reference.digest is not None and reference.digest != target.digest:
+        raise DigestMismatchError(str(reference), expected=str(reference.digest), actual=str(target.digest))
+
+
+def check_free(metadata: MetadataStore, records: Iterable[ImageRecord], *, may_replace: bool) -> None:
+    """Check that no record would be moved to other content, unless it may.
+
+    Raises:
+        AlreadyExistsError: one would.
+    """
+    if may_replace:
+        return
+    for record in records:
+        current = metadata.get_image(record.reference, record.handler)
+        if current is None or _content(current) == _content(record):
+            continue
+        what, there, new = "target", current.target.digest, record.target.digest
+        if there == new:
+            what, there, new = "manifest", current.manifest.digest, record.manifest.digest
+        raise AlreadyExistsError(
+            f"{record.reference} ({record.handler}): is in the store with {what} {there}, the archive has {new}",
+            hint="--replace moves the name to the archive's content; --name gives the archive's another name",
+        )
+
+
+def _content(record: ImageRecord) -> tuple[object, object]:
+    return record.target.digest, record.manifest.digest
+
+
+def _picked(images: Sequence[ArchiveImage], only: list[str], what: str) -> list[ArchiveImage]:
+    if not only:
+        return list(images)
+    picked: list[ArchiveImage] = []
+    for text in only:
+        found = [each for each in images if each.label == text and each.name is None]
+        found = found or [each for each in images if each.name == Reference.parse(text)]
+        if not found:
+            raise ImageNotFoundError(f"{what}: has no image {text!r}", hint=f"it has {_listed(images)}")
+        picked += found
+    return list(dict.fromkeys(picked))
+
+
+def _listed(images: Sequence[ArchiveImage]) -> str:
+    shown = [str(image) for image in images[:10]] + ([f"and {len(images) - 10} more"] if len(images) > 10 else [])
+    return ", ".join(shown) or "none"

@@ -1,0 +1,97 @@
+"""Reading an OCI layout (image-spec 1.1, image-layout.md), and telling which format an archive has.
+
+An archive with ``oci-layout`` is a layout, also when it has Docker's ``manifest.json`` beside it, as in containerd.
+Files are found by the digest in their names and believed only when their bytes have it. Symbolic links are refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from imagestore.archive import docker, layout
+from imagestore.archive.contents import ArchiveContents, ArchiveImage, ArchiveOrigin
+from imagestore.archive.source import read
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
+from imagestore.documents.index import Index
+from imagestore.errors import DocumentError, InvalidDigestError, InvalidReferenceError
+from imagestore.media_types import Kind
+from imagestore.reference import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from imagestore.archive.source import Source
+    from imagestore.cancel import CancelToken
+
+_MAX_MARK_BYTES: Final = 4096
+
+
+def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
+    """Find the images of an archive.
+
+    Raises:
+        DocumentError: it is neither a layout nor a docker-archive, or breaks the rules of its format.
+        IntegrityError: a file of a docker-archive isn't what its name or config says.
+    """
+    names = source.sizes()
+    if layout.MARK in names:
+        return _layout(source)
+    if layout.DOCKER_MANIFEST in names:
+        return docker.look_into(source, cancel=cancel)
+    raise DocumentError(
+        source.what, [f"is no image archive: it has neither {layout.MARK!r} nor {layout.DOCKER_MANIFEST!r}"]
+    )
+
+
+def _layout(source: Source) -> ArchiveContents:
+    for name in source.links:
+        raise DocumentError(source.what, [f"{name!r} is a symbolic link, which an OCI layout has no use for"])
+    mark = decode(read(source, layout.MARK, limit_bytes=_MAX_MARK_BYTES), f"{source.what}: {layout.MARK}")
+    if mark.get("imageLayoutVersion") != layout.VERSION:
+        found = str(mark.get("imageLayoutVersion"))[:40]
+        raise DocumentError(source.what, [f"has layout version {found!r}, expected {layout.VERSION!r}"])
+    what = f"{source.what}: {layout.INDEX}"
+    index = Index.parse(read(source, layout.INDEX, limit_bytes=MAX_DOCUMENT_BYTES), what=what)
+    usable = [entry for entry in index.manifests if entry.kind in (Kind.INDEX, Kind.MANIFEST)]
+    notes = tuple(
+        f"{what}: entry {entry.digest} is of type {entry.media_type[:100]!r}, neither an index nor a manifest"
+        for entry in index.manifests
+        if entry not in usable
+    )
+    images = grouped((*_name(entry, what), entry) for entry in usable)
+    return ArchiveContents(False, images, ArchiveOrigin(source, dict(_places(source))), notes)
+
+
+def grouped(entries: Iterable[tuple[Reference | None, str, Descriptor]]) -> tuple[ArchiveImage, ...]:
+    """One image for each name, with every entry that the name has; each digest once."""
+    found: dict[tuple[Reference | None, str], dict[Digest, Descriptor]] = {}
+    for name, label, entry in entries:
+        found.setdefault((name, label), {}).setdefault(entry.digest, entry)
+    return tuple(ArchiveImage(name, label, tuple(each.values())) for (name, label), each in found.items())
+
+
+def _name(entry: Descriptor, what: str) -> tuple[Reference | None, str]:
+    """The full reference, or None and what there is instead."""
+    full = entry.annotations.get(layout.NAME_KEY, "")
+    short = entry.annotations.get(layout.REF_KEY, "")
+    text = full or (short if any(mark in short for mark in "/:@") else "")
+    if not text:
+        return None, short
+    try:
+        return Reference.parse(text), ""
+    except InvalidReferenceError as error:
+        raise DocumentError(what, [f"entry {entry.digest}: {error}"]) from error
+
+
+def _places(source: Source) -> Iterator[tuple[Digest, str]]:
+    """File names by the digest they claim; files that claim none are left alone."""
+    for name in source.sizes():
+        folder, _, rest = name.partition("/")
+        algorithm, slash, encoded = rest.partition("/")
+        if folder == layout.BLOBS and slash:
+            try:
+                yield Digest.parse(f"{algorithm}:{encoded}"), name
+            except InvalidDigestError:
+                continue

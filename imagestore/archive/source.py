@@ -1,0 +1,225 @@
+"""The members of an archive, whatever holds them: a tar file, a folder, a pipe, with or without gzip around it.
+
+Nothing is unpacked. A tar file is read at the places its headers tell; a folder's files are opened one name at a time
+from its top, following no symbolic link. What can't be read at any place (pipes, gzip) goes through a nameless
+temporary file inside the store, which is gone when the import ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING, Final, Protocol
+
+from imagestore.archive import tar
+from imagestore.archive.spool import COMPRESSIONS, spool
+from imagestore.errors import DocumentError, InvalidInputError, SizeMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from imagestore.cancel import CancelToken
+
+#: The name of standard input.
+STDIN: Final = "-"
+_PIECE: Final = 1024 * 1024
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK opening a FIFO would wait for a writer.
+_FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Source(Protocol):
+    """Files by name. Any number of threads may read at once."""
+
+    @property
+    def what(self) -> str:
+        """Names the archive in errors."""
+
+    @property
+    def links(self) -> Mapping[str, str]:
+        """Targets of symbolic links by name."""
+
+    def sizes(self) -> Mapping[str, int]:
+        """Every file with its size in bytes."""
+
+    def chunks(self, name: str, offset: int = 0) -> Iterator[bytes]:
+        """A file's bytes from an offset on, in pieces of at most 1 MiB.
+
+        Raises:
+            DocumentError: there is no such file, or it is none.
+            SizeMismatchError: it became shorter.
+        """
+
+
+def read(source: Source, name: str, *, limit_bytes: int) -> bytes:
+    """A small file whole.
+
+    Raises:
+        DocumentError: it is missing, or longer than the limit.
+    """
+    size = source.sizes().get(name)
+    if size is None:
+        raise DocumentError(source.what, [f"has no file {name!r}"])
+    if size > limit_bytes:
+        raise DocumentError(source.what, [f"{name!r} is {size} bytes long, more than the {limit_bytes} allowed"])
+    return b"".join(source.chunks(name))
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str], *, scratch: Path, limit_bytes: int, cancel: CancelToken) -> Iterator[Source]:
+    """Open an archive for a block of work.
+
+    Args:
+        path: a folder, a file or a pipe; ``-`` is standard input.
+        scratch: folder of the nameless temporary file for what can't be read at any place.
+        limit_bytes: the most that file may take.
+        cancel: ends the reading.
+
+    Raises:
+        InvalidInputError: the path can't be opened, or is compressed in a way that isn't read.
+        DocumentError: it is no archive, or holds what is refused.
+        StoreFullError: the temporary file would become too large.
+    """
+    text = os.fspath(path)
+    what = "archive on standard input" if text == STDIN else f"archive {text}"
+    with contextlib.ExitStack() as stack:
+        with _readable(what):
+            descriptor = os.dup(0) if text == STDIN else os.open(text, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            kind = os.fstat(descriptor).st_mode
+            head = os.pread(descriptor, 8, 0) if stat.S_ISREG(kind) else b""
+        if stat.S_ISDIR(kind):
+            yield FolderSource(descriptor, what)
+            return
+        if not stat.S_ISREG(kind) or text == STDIN or head.startswith(tuple(COMPRESSIONS)):
+            file = stack.enter_context(
+                spool(descriptor, folder=scratch, limit_bytes=limit_bytes, what=what, cancel=cancel)
+            )
+            descriptor = file.fileno()
+        yield TarSource(descriptor, what, cancel)
+
+
+@contextlib.contextmanager
+def _readable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInputError(f"{what}: can't be read: {os.strerror(error.errno or 0)}") from error
+
+
+class TarSource:
+    """The files of a tar archive.
+
+    Args:
+        descriptor: the open file; stays the caller's.
+        what: names the archive in errors.
+        cancel: ends the reading of the headers.
+
+    Raises:
+        DocumentError: as tar.scan().
+    """
+
+    def __init__(self, descriptor: int, what: str, cancel: CancelToken) -> None:
+        self.what = what
+        self._descriptor = descriptor
+        length = os.fstat(descriptor).st_size
+        if length == 0:
+            raise DocumentError(what, ["is empty"])
+        self._table = tar.scan(self._read_at, length, what, cancel)
+        self._sizes = {name: span.size for name, span in self._table.files.items()}
+
+    @property
+    def links(self) -> Mapping[str, str]:
+        """Targets of symbolic links by name."""
+        return self._table.links
+
+    def sizes(self) -> Mapping[str, int]:
+        """Every file with its size in bytes."""
+        return self._sizes
+
+    def chunks(self, name: str, offset: int = 0) -> Iterator[bytes]:
+        """A file's bytes from an offset on."""
+        span = self._table.files.get(name)
+        if span is None:
+            raise DocumentError(self.what, [f"has no file {name!r}"])
+        while offset < span.size:
+            piece = self._read_at(span.offset + offset, min(_PIECE, span.size - offset))
+            if not piece:
+                raise SizeMismatchError(f"{self.what}: {name}", expected=span.size, actual=offset)
+            offset += len(piece)
+            yield piece
+
+    def _read_at(self, offset: int, size: int) -> bytes:
+        with _readable(self.what):
+            return os.pread(self._descriptor, size, offset)
+
+
+class FolderSource:
+    """The files of a folder, three levels deep at most: what an OCI layout has.
+
+    Args:
+        descriptor: the open folder; stays the caller's.
+        what: names the archive in errors.
+
+    Raises:
+        DocumentError: it holds too many files.
+    """
+
+    def __init__(self, descriptor: int, what: str) -> None:
+        self.what = what
+        self._descriptor = descriptor
+        self._sizes: dict[str, int] = {}
+        self._links: dict[str, str] = {}
+        with _readable(what):
+            self._list("", descriptor, levels=3)
+
+    @property
+    def links(self) -> Mapping[str, str]:
+        """Targets of symbolic links by name."""
+        return self._links
+
+    def sizes(self) -> Mapping[str, int]:
+        """Every file with its size in bytes."""
+        return self._sizes
+
+    def chunks(self, name: str, offset: int = 0) -> Iterator[bytes]:
+        """A file's bytes from an offset on."""
+        size = self._sizes.get(name)
+        if size is None:
+            raise DocumentError(self.what, [f"has no file {name!r}"])
+        with contextlib.ExitStack() as stack, _readable(f"{self.what}: {name}"):
+            descriptor = self._descriptor
+            *folders, last = name.split("/")
+            for folder in folders:
+                descriptor = os.open(folder, _FOLDER_FLAGS, dir_fd=descriptor)
+                stack.callback(os.close, descriptor)
+            descriptor = os.open(last, _FILE_FLAGS, dir_fd=descriptor)
+            stack.callback(os.close, descriptor)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise DocumentError(self.what, [f"{name!r} is no plain file"])
+            while offset < size:
+                piece = os.pread(descriptor, min(_PIECE, size - offset), offset)
+                if not piece:
+                    raise SizeMismatchError(f"{self.what}: {name}", expected=size, actual=offset)
+                offset += len(piece)
+                yield piece
+
+    def _list(self, above: str, descriptor: int, *, levels: int) -> None:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                name = tar.clean(f"{above}{entry.name}")
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode) and levels > 1:
+                    inner = os.open(entry.name, _FOLDER_FLAGS, dir_fd=descriptor)
+                    try:
+                        self._list(f"{name}/", inner, levels=levels - 1)
+                    finally:
+                        os.close(inner)
+                elif stat.S_ISLNK(status.st_mode):
+                    self._links[name] = os.readlink(entry.name, dir_fd=descriptor)
+                elif stat.S_ISREG(status.st_mode) and name:
+                    self._sizes[name] = status.st_size
+                if len(self._sizes) + len(self._links) > tar.MAX_MEMBERS:
+                    raise DocumentError(self.what, [f"has more than {tar.MAX_MEMBERS} files"])

@@ -1,0 +1,176 @@
+"""``imagestore export`` and ``imagestore import``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from imagestore.cli import describe, render
+from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from imagestore.archive.exported import ExportedImage
+
+_PIPE = "-"
+
+
+def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that both commands have."""
+    options = (
+        click.option(
+            "--runtime-handler",
+            "handlers",
+            metavar="H",
+            multiple=True,
+            help="For this handler; may be repeated. Default: the configured default handler.",
+        ),
+        click.option("--all-handlers", is_flag=True, help="For every handler."),
+        click.option("--platform", metavar="P", default="", help="For this platform, instead of a handler's."),
+        click.option(
+            "--progress",
+            type=click.Choice(["auto", "bar", "plain", "json", "none"]),
+            default="auto",
+            show_default=True,
+            help="What to show on standard error; auto draws bars on a terminal and prints lines elsewhere.",
+        ),
+        output_option,
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.argument("file")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@_shared_options
+@click.option("--all-platforms", is_flag=True, help="Every manifest that the store has whole, whoever pulled it.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["oci-archive", "oci", "docker-archive"]),
+    default="oci-archive",
+    show_default=True,
+    help="Form of the archive, named as in skopeo; oci is a folder. docker-archive keeps image ids, "
+    "but not the digests of manifests and compressed layers.",
+)
+@click.option(
+    "--as",
+    "shape",
+    type=click.Choice(["index", "manifest"]),
+    default="index",
+    show_default=True,
+    help="What a name of a multi-platform image leads to: its index, whose other platforms then are missing "
+    "from the archive, or the one manifest.",
+)
+@pass_app
+def export(
+    app: App,
+    file: str,
+    names: tuple[str, ...],
+    handlers: tuple[str, ...],
+    all_handlers: bool,
+    platform: str,
+    progress: str,
+    output: str,
+    all_platforms: bool,
+    form: str,
+    shape: str,
+) -> None:
+    """Write images into FILE ('-': standard output), for imagestore, ctr, skopeo, podman or docker to read.
+
+    Without options the default handler's image goes, and of its index only the manifest that is in the store. The same
+    images give the same bytes.
+    """
+    from imagestore.archive.contents import ArchiveFormat
+    from imagestore.archive.exporting import ExportOptions, ExportShape
+    from imagestore.cli import progress as shown
+
+    _check_exclusive(handlers, all_handlers, platform)
+    if platform and all_platforms:
+        raise click.UsageError("--platform and --all-platforms exclude each other")
+    if file == _PIPE and (output == "json" or form == "oci"):
+        raise click.UsageError("standard output can't carry the archive and also JSON, or a folder")
+    options = ExportOptions(handlers, all_handlers, platform, all_platforms, ArchiveFormat(form), ExportShape(shape))
+    with cancelled_by_signals() as token, shown.observer(progress) as observer:
+        report = app.store.export_images(names, file, options=options, observer=observer, cancel=token)
+    if output == "json":
+        render.dump_json({"images": [_exported(image) for image in report.images], "size": report.size})
+        return
+    stream = sys.stderr if file == _PIPE else sys.stdout
+    for image in report.images:
+        print(f"{image.reference}: {', '.join(map(render.printable, image.platforms))}", file=stream)
+        if image.left_out:
+            others = ", ".join(map(render.printable, image.left_out))
+            print(f"{image.reference}: not in the archive: {others}", file=stream)
+    print(f"{render.size(report.size)} written to {render.printable(file)}", file=stream)
+
+
+@click.command("import")
+@click.argument("file")
+@_shared_options
+@click.option(
+    "--all-platforms", is_flag=True, help="Keep every manifest of the archive beside those that handlers chose."
+)
+@click.option("--image", "images", metavar="NAME", multiple=True, help="Only this image of the archive; repeatable.")
+@click.option("--name", metavar="REF", default="", help="Record the archive's one image under this reference.")
+@click.option("--replace", is_flag=True, help="Move names that lead to other content in the store.")
+@pass_app
+def import_(
+    app: App,
+    file: str,
+    handlers: tuple[str, ...],
+    all_handlers: bool,
+    platform: str,
+    progress: str,
+    output: str,
+    all_platforms: bool,
+    images: tuple[str, ...],
+    name: str,
+    replace: bool,
+) -> None:
+    """Bring images in from FILE ('-': standard input): an OCI layout (tar or folder) or what 'docker save' wrote.
+
+    Of a multi-platform image the manifest is taken that the handler's sandbox can run. Everything is verified; on
+    failure the store stays as it was. Names come from the archive, and never move a name of the store to other content
+    without --replace.
+    """
+    from imagestore.archive.importing import ImportOptions
+    from imagestore.cli import progress as shown
+
+    _check_exclusive(handlers, all_handlers, platform)
+    options = ImportOptions(handlers, all_handlers, platform, all_platforms, images, name, replace)
+    with cancelled_by_signals() as token, shown.observer(progress) as observer:
+        report = app.store.import_images(file, options=options, observer=observer, cancel=token)
+    if output == "json":
+        render.dump_json(
+            {
+                "images": [describe.image(image) for image in report.images],
+                "unusedBlobs": report.unused_blobs,
+                "unusedBytes": report.unused_bytes,
+            }
+        )
+        return
+    for image in report.images:
+        print(f"{image.reference} ({image.runtime_handler}): {image.id}")
+    if report.unused_blobs:
+        print(f"{report.unused_blobs} blobs ({render.size(report.unused_bytes)}) of the archive were not needed")
+
+
+def _check_exclusive(handlers: tuple[str, ...], all_handlers: bool, platform: str) -> None:
+    if bool(handlers) + all_handlers + bool(platform) > 1:
+        raise click.UsageError("--runtime-handler, --all-handlers and --platform exclude each other")
+
+
+def _exported(image: ExportedImage) -> dict[str, object]:
+    return {
+        "reference": str(image.reference),
+        "target": describe.descriptor(image.target),
+        "platforms": list(image.platforms),
+        "leftOut": list(image.left_out),
+    }

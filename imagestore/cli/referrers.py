@@ -1,0 +1,63 @@
+"""``imagestore referrers``: what a registry has that refers to an image."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagestore.cli import access, describe, render
+from imagestore.cli.access import access_options
+from imagestore.cli.context import App, output_option, pass_app
+
+if TYPE_CHECKING:
+    from imagestore.descriptor import Descriptor
+    from imagestore.registry.listing import Referrers
+
+
+@click.command()
+@click.argument("reference")
+@click.option("--artifact-type", metavar="T", default="", help="Only documents of this artifact type.")
+@access_options
+@output_option
+@pass_app
+def referrers(app: App, reference: str, artifact_type: str, creds_stdin: bool, anonymous: bool, output: str) -> None:
+    """List what refers to REFERENCE in its registry: signatures, bills of materials, attestations.
+
+    The documents are listed, not fetched, and nothing says that they are genuine. Registries without a referrers API are
+    asked for the tag that stands for it. Documents may refer to an index or to one of its manifests: name the one that
+    is meant by its digest.
+    """
+    from imagestore.cancel import CancelToken
+    from imagestore.reference import Reference
+
+    parsed, cancel = Reference.parse(reference), CancelToken()
+    app.credentials = access.lookup(parsed.host, creds_stdin=creds_stdin, anonymous=anonymous)
+    client = app.store.registry
+    subject = client.resolve(parsed, cancel=cancel)
+    found = client.referrers(parsed, subject.digest, artifact_type=artifact_type, cancel=cancel)
+    if output == "json":
+        render.dump_json(_document(str(parsed), subject, found))
+        return
+    rows = [(one.artifact_type or one.media_type, str(one.digest), render.size(one.size)) for one in found.entries]
+    render.table(("ARTIFACT TYPE", "DIGEST", "SIZE"), rows)
+    for remark in found.remarks:
+        print(f"note: {render.printable(remark)}", file=sys.stderr)
+
+
+def _document(reference: str, subject: Descriptor, found: Referrers) -> dict[str, Any]:
+    return {
+        "reference": reference,
+        "subject": describe.descriptor(subject),
+        "isFromTag": found.is_from_tag,
+        "referrers": [
+            {
+                **describe.descriptor(one),
+                "artifactType": one.artifact_type,
+                "annotations": dict(one.annotations),
+            }
+            for one in found.entries
+        ],
+        "remarks": list(found.remarks),
+    }

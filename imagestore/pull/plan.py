@@ -1,0 +1,105 @@
+"""A pull planned and not done: what would come, and what is here already."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagestore.pull.fetch import ingest_ref
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from imagestore.content.api import ContentStore
+    from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
+    from imagestore.pull.choice import Choice
+
+
+class Presence(enum.Enum):
+    """Where a blob is before the pull."""
+
+    NEW = "new"
+    PARTIAL = "partial"
+    HERE = "here"
+    PLANNED = "planned"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBlob:
+    """One blob of a plan.
+
+    Attributes:
+        descriptor: of the blob.
+        presence: ``PLANNED`` means that another pull of the same plan brings it.
+        missing_bytes: what would be fetched for it.
+    """
+
+    descriptor: Descriptor
+    presence: Presence
+    missing_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullPlan:
+    """What one pull would do; sizes in bytes.
+
+    Attributes:
+        reference: canonical text.
+        handler: runtime handler.
+        wanted: text form of the platform that decides.
+        choice: target, manifest and config.
+        blobs: everything the record would need, documents among it.
+        is_current: the record is up to date; nothing would be fetched.
+    """
+
+    reference: str
+    handler: str
+    wanted: str
+    choice: Choice
+    blobs: tuple[PlannedBlob, ...]
+    is_current: bool
+
+    def bytes_of(self, presence: Presence) -> int:
+        """Size of the blobs in one state."""
+        return sum(blob.descriptor.size for blob in self.blobs if blob.presence is presence)
+
+    @property
+    def missing_bytes(self) -> int:
+        """What would come over the network for this pull."""
+        return sum(blob.missing_bytes for blob in self.blobs)
+
+
+def plan(
+    choice: Choice,
+    content: ContentStore,
+    planned: AbstractSet[Digest],
+    *,
+    reference: str,
+    handler: str,
+    wanted: str,
+    is_current: bool,
+) -> PullPlan:
+    """Compare a choice with the store.
+
+    Args:
+        choice: what would be pulled.
+        content: what is here.
+        planned: what other planned pulls bring.
+        reference: canonical text.
+        handler: runtime handler.
+        wanted: text form of the platform that decides.
+        is_current: whether the record is up to date.
+    """
+    offsets = {status.ref: status.offset for status in content.statuses()}
+
+    def planned_blob(descriptor: Descriptor) -> PlannedBlob:
+        if content.exists(descriptor.digest):
+            return PlannedBlob(descriptor, Presence.HERE, 0)
+        if descriptor.digest in planned:
+            return PlannedBlob(descriptor, Presence.PLANNED, 0)
+        offset = min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
+        return PlannedBlob(descriptor, Presence.PARTIAL if offset else Presence.NEW, descriptor.size - offset)
+
+    return PullPlan(reference, handler, wanted, choice, tuple(map(planned_blob, choice.descriptors)), is_current)

@@ -1,0 +1,46 @@
+"""What a failed pull or import leaves behind: nothing, unless trying again could use it (docs/decisions/0006)."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from imagestore.collect import sweep
+from imagestore.errors import ImageStoreError, OperationCancelledError, RateLimitedError, RegistryUnavailableError
+from imagestore.pull.fetch import ingest_ref
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from imagestore.content.local import LocalContentStore
+    from imagestore.descriptor import Descriptor
+    from imagestore.lease import HeldLease
+    from imagestore.metadata.api import MetadataStore
+
+# After these, the same work may go on where it stopped.
+_WORTH_KEEPING: Final = (RegistryUnavailableError, RateLimitedError, OperationCancelledError)
+
+
+@contextlib.contextmanager
+def undone_on_failure(
+    metadata: MetadataStore, content: LocalContentStore, held: HeldLease, descriptors: Sequence[Descriptor]
+) -> Iterator[None]:
+    """After a failure that trying again can't mend, delete what the block brought and nobody else needs.
+
+    Args:
+        metadata: says what others need.
+        content: where the block puts the bytes.
+        held: the block's lease; given up before deleting.
+        descriptors: everything the block may bring.
+    """
+    before = {each.digest for each in descriptors if content.exists(each.digest)}
+    try:
+        yield
+    except ImageStoreError as error:
+        if not isinstance(error, _WORTH_KEEPING):
+            new = [each for each in descriptors if each.digest not in before]
+            metadata.delete_lease(held.id)
+            for descriptor in new:
+                content.abort(ingest_ref(descriptor))
+            sweep(metadata, content, [each.digest for each in new])
+        raise

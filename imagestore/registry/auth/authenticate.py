@@ -1,0 +1,317 @@
+"""Answers a registry's 401 (distribution's token specification; Basic as RFC 7617).
+
+Bearer goes before Basic; where a Bearer challenge can't be satisfied the answer is an error, never a quiet switch to
+Basic or to anonymous access. For one request each distinct challenge is answered with a fresh token once, so a registry
+that refuses its own tokens ends in an error and not in a loop. Secrets are bound to the origin that asked for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import AuthenticationError, InvalidInputError, ProtocolError
+from imagestore.registry.auth.challenge import parse_challenges
+from imagestore.registry.auth.realm import Realm, RealmTrust, check_address, is_same_party
+from imagestore.registry.auth.scope import parse_scopes, wanted_scopes
+from imagestore.registry.auth.token_service import PasswordForm, TokenService, basic_header
+from imagestore.registry.auth.tokens import TokenCache, TokenKey, TokenReply
+from imagestore.registry.credentials.model import HUB_NAMES, Found, Target
+from imagestore.registry.transport import addresses, urls
+from imagestore.secret import Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from imagestore.cancel import CancelToken
+    from imagestore.registry.auth.challenge import Challenge
+    from imagestore.registry.credentials.model import CredentialLookup
+    from imagestore.registry.exchange import Headers, Origin, Sender
+
+#: Challenges answered for one request; two are normal (no token yet; one more scope).
+MAX_ANSWERS: Final = 4
+_MAX_KNOWN: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class AuthPolicy:
+    """What the operator allows.
+
+    Attributes:
+        realm_trust: about token services outside the registry's domain, when credentials would go there.
+        trusted_realms: pairs (registry host, token service host) that belong together.
+        password_form: which form a token service is asked in first for user name and password.
+        credential_hosts: host of a mirror to the registry whose credentials it may see; nobody else's are shown to it.
+    """
+
+    realm_trust: RealmTrust = RealmTrust.WARN
+    trusted_realms: frozenset[tuple[str, str]] = frozenset()
+    password_form: PasswordForm = PasswordForm.GET_FIRST
+    credential_hosts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One request of one thread: what it carried last, and what was done about its refusals."""
+
+    header: str = field(repr=False)
+    answers: int = 0
+    fresh: set[TokenKey] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What to send unasked from now on: a fixed header, or the token remembered under a key."""
+
+    header: Secret
+    key: TokenKey | None = None
+
+
+def target_of(origin: Origin, repository: str) -> Target:
+    """Whose credentials are wanted at an origin.
+
+    >>> from imagestore.registry.exchange import Origin
+    >>> target_of(Origin("https", "registry-1.docker.io", 443), "library/python").host
+    'docker.io'
+    """
+    host = urls.host_port(origin)
+    return Target(HUB_NAMES[0] if host in HUB_NAMES else host, repository)
+
+
+class RegistryAuthenticator:
+    """The Authenticator for registries; thread-safe.
+
+    One object serves one set of credentials: explicit credentials of another caller need another object, so that nobody
+    profits from somebody else's login. A thread asks authorization() once for each request and then respond() for each
+    401 the request gets.
+
+    Args:
+        sender: exchanges with token services. Registries name these, so it should judge the addresses it connects to by
+            whether the registry itself is public.
+        credentials: asked only after a challenge.
+        policy: what the operator allows.
+        clock: seconds that never go back.
+        log: where warnings go; never gets a secret.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        credentials: CredentialLookup,
+        *,
+        policy: AuthPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._sender = sender
+        self._credentials = credentials
+        self._policy = policy or AuthPolicy()
+        self._log = log or logging.getLogger(__name__)
+        self._tokens = TokenCache(clock=clock)
+        self._fingerprint_key = secrets.token_bytes(32)
+        self._lock = threading.Lock()
+        self._known: dict[tuple[Origin, str], _Known] = {}
+        self._refresh: dict[tuple[str, str, str], Secret] = {}
+        self._warned: set[tuple[Origin, Origin]] = set()
+        self._threads = threading.local()
+
+    def authorization(self, origin: Origin, repository: str) -> str:
+        """The header value for a new request; empty when nothing is known, or the token is due for renewal.
+
+        Without the header the registry repeats its challenge, and respond() renews.
+        """
+        with self._lock:
+            known = self._known.get((origin, repository))
+        header = ""
+        if known is not None and known.key is None:
+            header = known.header.reveal()
+        elif known is not None and known.key is not None:
+            token = self._tokens.get(known.key)
+            header = f"Bearer {token.value.reveal()}" if token is not None else ""
+        self._start(origin, repository, header)
+        return header
+
+    def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
+        """Answer a 401 with the header value to try next.
+
+        Raises:
+            AuthenticationError: no usable challenge, no credentials, they were refused, or the token service may not
+                be trusted.
+            ConfigError: the credentials on this machine can't be read.
+            RateLimitedError, RegistryUnavailableError, ProtocolError: of the token service.
+            OperationCancelledError: cancelled.
+        """
+        target = target_of(origin, repository)
+        attempt = self._attempt(origin, repository)
+        attempt.answers += 1
+        if attempt.answers > MAX_ANSWERS:
+            raise AuthenticationError(
+                f"{target.shown}: expected an end to challenges after {MAX_ANSWERS}, another came", host=target.host
+            )
+        try:
+            challenge = _choose(parse_challenges(headers.get_all("WWW-Authenticate")), target)
+        except ProtocolError as error:
+            raise AuthenticationError(f"{target.host}: {error}", host=target.host, status=401) from error
+        source_host = self._policy.credential_hosts.get(target.host, target.host)
+        found = self._credentials.lookup(Target(source_host, repository), cancel=cancel)
+        if challenge.scheme == "basic":
+            known, header = self._basic(origin, target, found)
+        elif found is not None and found.credential.registry_token:
+            header = f"Bearer {found.credential.registry_token.reveal()}"
+            known = _Known(Secret(header))
+        else:
+            known, header = self._bearer(origin, target, challenge, found, attempt, cancel)
+        if header == attempt.header:
+            raise _refused(target, challenge, found)
+        attempt.header = header
+        self._remember(origin, repository, known)
+        return header
+
+    def _basic(self, origin: Origin, target: Target, found: Found | None) -> tuple[_Known, str]:
+        if found is None:
+            raise AuthenticationError(
+                f"{target.shown}: needs credentials for {target.host}, none were found",
+                host=target.host,
+                status=401,
+                hint=f"run 'imagestore login {target.host}'; 'imagestore auth explain' shows where is looked",
+            )
+        if not found.credential.password:
+            raise AuthenticationError(
+                f"{target.shown}: the registry wants user name and password, {found.provenance} has only a token",
+                host=target.host,
+                status=401,
+            )
+        if origin.scheme == "http" and not addresses.is_loopback_name(origin.host):
+            self._warn(origin, origin, "password goes to %s without encryption (plain http registry %s)")
+        header = basic_header(found.credential)
+        return _Known(Secret(header)), header
+
+    def _bearer(
+        self,
+        origin: Origin,
+        target: Target,
+        challenge: Challenge,
+        found: Found | None,
+        attempt: _Attempt,
+        cancel: CancelToken,
+    ) -> tuple[_Known, str]:
+        realm = self._trusted_realm(origin, challenge, found)
+        try:
+            scopes = wanted_scopes(target.repository, parse_scopes(challenge.get("scope")))
+        except InvalidInputError as error:
+            raise AuthenticationError(f"{target.host}: challenge: {error}", host=target.host, status=401) from error
+        account = found.credential.fingerprint(self._fingerprint_key) if found is not None else ""
+        key = TokenKey(origin, realm.url(), challenge.get("service"), account, scopes)
+        if key in attempt.fresh:
+            raise _refused(target, challenge, found)
+        self._tokens.discard(key, Secret(attempt.header.removeprefix("Bearer ")))
+        service = TokenService(realm, key.service, self._sender, registry=target.host, form=self._policy.password_form)
+
+        def exchange() -> TokenReply:
+            return self._exchange(service, key, found, cancel)
+
+        token, is_new = self._tokens.obtain(key, exchange, cancel=cancel)
+        if is_new:
+            attempt.fresh.add(key)
+        return _Known(token.value, key), f"Bearer {token.value.reveal()}"
+
+    def _exchange(self, service: TokenService, key: TokenKey, found: Found | None, cancel: CancelToken) -> TokenReply:
+        account = (key.realm, key.service, key.account)
+        with self._lock:
+            refresh = self._refresh.pop(account, None)
+        started = time.monotonic()
+        # A replaced refresh token that is refused stays forgotten; the next exchange starts from the stored one.
+        reply = service.fetch(key.scopes, found, refresh, cancel=cancel)
+        newest = reply.refresh_token or refresh
+        if newest is not None and found is not None and found.credential.identity_token:
+            with self._lock:
+                self._refresh[account] = newest
+        self._log.debug(
+            "token for %s scopes %s credentials %s after %.3f s",
+            key.origin,
+            [str(scope) for scope in key.scopes],
+            found.provenance if found is not None else "none",
+            time.monotonic() - started,
+        )
+        return reply
+
+    def _trusted_realm(self, origin: Origin, challenge: Challenge, found: Found | None) -> Realm:
+        realm = Realm.parse(challenge.get("realm"))
+        check_address(realm, origin, self._policy.trusted_realms)
+        if found is None or is_same_party(realm, origin, self._policy.trusted_realms):
+            return realm
+        if self._policy.realm_trust is RealmTrust.STRICT:
+            raise AuthenticationError(
+                f"{origin}: names token service {realm.origin} of another domain; credentials from {found.provenance} "
+                "were not sent",
+                host=origin.host,
+                hint=f"if they belong together, allow token service {realm.origin.host} for {origin.host}",
+            )
+        self._warn(origin, realm.origin, "credentials go to token service %s of another domain, named by %s")
+        return realm
+
+    def _warn(self, origin: Origin, other: Origin, message: str) -> None:
+        with self._lock:
+            is_first = (origin, other) not in self._warned
+            if is_first and len(self._warned) < _MAX_KNOWN:
+                self._warned.add((origin, other))
+        if is_first:
+            self._log.warning(message, other, origin)
+
+    def _remember(self, origin: Origin, repository: str, known: _Known) -> None:
+        with self._lock:
+            self._known.pop((origin, repository), None)
+            if len(self._known) >= _MAX_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[(origin, repository)] = known
+
+    def _start(self, origin: Origin, repository: str, header: str) -> _Attempt:
+        attempts: dict[tuple[Origin, str], _Attempt] | None = getattr(self._threads, "attempts", None)
+        if attempts is None or len(attempts) >= _MAX_KNOWN:
+            attempts = self._threads.attempts = {}
+        attempt = attempts[(origin, repository)] = _Attempt(header)
+        return attempt
+
+    def _attempt(self, origin: Origin, repository: str) -> _Attempt:
+        attempts: dict[tuple[Origin, str], _Attempt] = getattr(self._threads, "attempts", {})
+        return attempts.get((origin, repository)) or self._start(origin, repository, "")
+
+
+def _choose(challenges: tuple[Challenge, ...], target: Target) -> Challenge:
+    """The challenge to answer: Bearer with a realm, else Basic."""
+    for challenge in challenges:
+        if challenge.scheme == "bearer" and challenge.get("realm"):
+            return challenge
+    for challenge in challenges:
+        if challenge.scheme == "basic":
+            return challenge
+    offered = ", ".join(dict.fromkeys(challenge.scheme[:40] for challenge in challenges)) or "no challenge"
+    raise AuthenticationError(
+        f"{target.host}: expected a Bearer challenge with a realm, or a Basic one; offered: {offered}",
+        host=target.host,
+        status=401,
+    )
+
+
+def _refused(target: Target, challenge: Challenge, found: Found | None) -> AuthenticationError:
+    # Private and missing repositories are alike on many services.
+    missing = "does not exist, or " if target.repository else ""
+    if found is None:
+        return AuthenticationError(
+            f"{target.shown}: {missing}needs credentials; access was anonymous, none were found",
+            host=target.host,
+            status=401,
+            hint=f"check the name; for a private image run 'imagestore login {target.host}'",
+        )
+    reason = "don't allow this" if challenge.get("error") == "insufficient_scope" else "were refused"
+    return AuthenticationError(
+        f"{target.shown}: {missing}the credentials from {found.provenance} {reason}",
+        host=target.host,
+        status=401,
+        hint=f"check the name, or log in again with 'imagestore login {target.host}'",
+    )

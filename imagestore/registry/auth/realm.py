@@ -1,0 +1,172 @@
+"""Which token service a registry may send us to.
+
+The registry names the realm, and credentials are then sent there, so the name is hostile until checked
+(CVE-2026-33540, CVE-2026-48978, GHSA-28r5-37g7-p6mp). The rules:
+
+- an https URL without userinfo and fragment; plain http only for a registry that is itself reached by plain http, and
+  then only on its own host, or loopback to loopback;
+- no literal address that isn't public, except the registry's own host;
+- with credentials, a realm of another domain is named in the log (the default) or refused (strict mode), unless the
+  pair is configured or built in.
+
+Names are judged again when they are connected to, by the sender: a name may resolve to anything.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import AuthenticationError, ProtocolError
+from imagestore.registry.transport import addresses, urls
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from imagestore.registry.exchange import Origin
+
+_MAX_LENGTH: Final = 2048
+# Resolvers read "127.1", "0x7f000001" and "2130706433" as addresses; browsers' rule: a host that ends in a number.
+_ENDS_IN_NUMBER: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)", re.IGNORECASE)
+
+# Second labels under two-letter country domains where anybody can register a name below.
+_SECOND_LEVEL: Final = frozenset({"ac", "co", "com", "edu", "gob", "gov", "ne", "net", "nom", "or", "org"})
+# Domains whose owner hands out names below them; a neighbour there is a stranger.
+_SHARED: Final = (
+    "amazonaws.com",
+    "appspot.com",
+    "azurecr.io",
+    "azurewebsites.net",
+    "cloudapp.azure.com",
+    "cloudfront.net",
+    "fly.dev",
+    "github.io",
+    "gitlab.io",
+    "herokuapp.com",
+    "netlify.app",
+    "ngrok.io",
+    "onrender.com",
+    "pages.dev",
+    "run.app",
+    "vercel.app",
+    "workers.dev",
+)
+#: Registry host and token service host that belong together although their names don't show it.
+BUILT_IN_PAIRS: Final = frozenset({("registry-1.docker.io", "auth.docker.io"), ("index.docker.io", "auth.docker.io")})
+
+
+class RealmTrust(enum.Enum):
+    """What to do when credentials would go to a token service outside the registry's domain."""
+
+    WARN = "warn"
+    STRICT = "strict"
+
+
+@dataclass(frozen=True, slots=True)
+class Realm:
+    """Address of a token service.
+
+    Attributes:
+        origin: where secrets for it may be sent.
+        path: begins with a slash.
+        query: without its question mark; kept when parameters are added. Never shown: it may hold a secret.
+    """
+
+    origin: Origin
+    path: str
+    query: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a realm.
+
+        Raises:
+            AuthenticationError: it isn't an http(s) URL, is too long, or has userinfo or a fragment.
+        """
+        if len(text) > _MAX_LENGTH or "#" in text:
+            raise AuthenticationError(
+                f"token service address: expected a URL of at most {_MAX_LENGTH} characters without a fragment"
+            )
+        try:
+            parts = urls.split(text)
+            return cls(urls.origin_of(text), parts.path or "/", parts.query)
+        except ProtocolError as error:
+            raise AuthenticationError(f"token service address: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"Realm({self.origin}{self.path})"
+
+    def url(self, extra_query: str = "") -> str:
+        """The absolute address with further query parameters behind those the registry gave."""
+        query = "&".join(part for part in (self.query, extra_query) if part)
+        return f"{self.origin}{self.path}" + (f"?{query}" if query else "")
+
+
+def check_address(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, str]] = frozenset()) -> None:
+    """Apply the rules that hold with and without credentials.
+
+    Args:
+        realm: where the registry sends us.
+        registry: who sends us.
+        trusted: configured pairs (registry host, realm host).
+
+    Raises:
+        AuthenticationError: names the realm's origin and the rule.
+    """
+    target = realm.origin
+    if target.host == registry.host or (registry.host, target.host) in trusted:
+        if target.scheme == "http" and registry.scheme != "http":
+            raise _refusal(registry, target, "an https registry may not name a plain http token service")
+        return
+    both_loopback = addresses.is_loopback_name(registry.host) and addresses.is_loopback_name(target.host)
+    if target.scheme == "http" and not (registry.scheme == "http" and both_loopback):
+        raise _refusal(registry, target, "a token service on another host must use https")
+    if both_loopback:
+        return
+    address = addresses.parse(target.host)
+    if address is None and _ENDS_IN_NUMBER.fullmatch(target.host):
+        raise _refusal(registry, target, "its host is neither a name nor a plain address")
+    is_local_name = target.host == "localhost" or target.host.endswith(".localhost")
+    if is_local_name or (address is not None and not addresses.is_public(address)):
+        raise _refusal(registry, target, "a token service on another host may not have a private or local address")
+
+
+def is_same_party(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, str]] = frozenset()) -> bool:
+    """Whether credentials for the registry may go to this token service without a word.
+
+    >>> from imagestore.registry.exchange import Origin
+    >>> docker = Realm.parse("https://auth.docker.io/token")
+    >>> is_same_party(docker, Origin("https", "registry-1.docker.io", 443))
+    True
+    >>> is_same_party(docker, Origin("https", "docker.io.example.net", 443))
+    False
+    """
+    pair = (registry.host, realm.origin.host)
+    if pair[0] == pair[1] or pair in trusted or pair in BUILT_IN_PAIRS:
+        return True
+    if all(addresses.is_loopback_name(host) for host in pair):
+        return True
+    if any(addresses.parse(host) is not None or "." not in host for host in pair):
+        return False
+    return _domain(pair[0]) == _domain(pair[1])
+
+
+def _domain(host: str) -> str:
+    """An estimate of the registrable domain, erring towards "different"; the real list is far too large to carry."""
+    host = host
+    for shared in _SHARED:
+        if host.endswith(f".{shared}"):
+            return ".".join(host.split(".")[-(shared.count(".") + 2) :]) if shared != "amazonaws.com" else host
+    labels = host.split(".")
+    is_country_second = len(labels) > 2 and len(labels[-1]) == 2 and labels[-2] in _SECOND_LEVEL
+    return ".".join(labels[-3:] if is_country_second else labels[-2:])
+
+
+def _refusal(registry: Origin, target: Origin, rule: str) -> AuthenticationError:
+    return AuthenticationError(
+        f"{registry}: names token service {target}, refused: {rule}",
+        host=registry.host,
+        hint=f"if this pair is right, allow token service {target.host} for {registry.host} in the configuration",
+    )

@@ -1,0 +1,222 @@
+"""One exchange with a token service (distribution's token and OAuth2 specifications).
+
+===================  =========================================================================
+identity token       POST ``grant_type=refresh_token``; there is no other way
+user and password    GET with Basic; when that form is not there (404, 405), POST
+                     ``grant_type=password``; or the other way round, as containerd does it
+nothing              GET without credentials
+===================  =========================================================================
+
+A POST that is answered 400, 401, 404 or 405 is followed by GET, since services without the form answer any of these.
+Redirects stay on the service's origin. What a service says in prose is not shown: it may quote what it was sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import json
+import re
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode, urljoin
+
+from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedError, RegistryUnavailableError
+from imagestore.registry.auth.realm import Realm
+from imagestore.registry.auth.tokens import MAX_REPLY_BYTES, TokenReply, parse_reply
+from imagestore.registry.exchange import Request
+from imagestore.registry.transport import urls
+
+if TYPE_CHECKING:
+    from imagestore.cancel import CancelToken
+    from imagestore.registry.auth.scope import Scope
+    from imagestore.registry.credentials.model import Credential, Found
+    from imagestore.registry.exchange import Response, Sender
+    from imagestore.secret import Secret
+
+CLIENT_ID: Final = "imagestore"
+MAX_REDIRECTS: Final = 3
+_MAX_ERROR_BYTES: Final = 64 * 1024
+# Services without the POST form answer one of these.
+_NO_POST_FORM: Final = frozenset({400, 401, 404, 405})
+_NO_GET_FORM: Final = frozenset({404, 405})
+_ANY_METHOD_REDIRECTS: Final = frozenset({307, 308})
+_GET_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+# Words of RFC 6749 section 5.2 and of the distribution specification; no other text of a service is repeated, because
+# a hostile one could echo the password it was sent.
+_CODES: Final = frozenset(
+    {"invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type"}
+    | {"invalid_scope", "access_denied", "unauthorized", "denied", "unsupported", "toomanyrequests", "name_unknown"}
+)
+_DIGITS: Final = re.compile(r"[0-9]{1,6}")
+
+
+class PasswordForm(enum.Enum):
+    """Which form is tried first with user name and password."""
+
+    GET_FIRST = "get"
+    POST_FIRST = "post"
+
+
+class _RefusedError(Exception):
+    """The service answered with a status that isn't success; internal, since another form may follow."""
+
+    def __init__(self, status: int, code: str, retry_after: float | None) -> None:
+        super().__init__(status)
+        self.status = status
+        self.code = code
+        self.retry_after = retry_after
+
+
+def basic_header(credential: Credential) -> str:
+    """``Authorization`` for user name and password (RFC 7617, UTF-8)."""
+    pair = f"{credential.username}:{credential.password.reveal()}".encode()
+    return f"Basic {base64.b64encode(pair).decode('ascii')}"
+
+
+class TokenService:
+    """Asks one token service on behalf of one registry.
+
+    Args:
+        realm: checked address.
+        service: as the registry gave it; may be empty.
+        sender: sends the requests.
+        registry: host of the registry, for messages.
+        form: which form is first for passwords.
+    """
+
+    def __init__(
+        self, realm: Realm, service: str, sender: Sender, *, registry: str, form: PasswordForm = PasswordForm.GET_FIRST
+    ) -> None:
+        self._realm = realm
+        self._service = service
+        self._sender = sender
+        self._registry = registry
+        self._form = form
+
+    def fetch(
+        self, scopes: tuple[Scope, ...], found: Found | None, refresh: Secret | None, *, cancel: CancelToken
+    ) -> TokenReply:
+        """Get a token.
+
+        Args:
+            scopes: what it should allow; the service may grant less without saying so.
+            found: credentials with their provenance; None for anonymous.
+            refresh: the newest refresh token, where the service has replaced the identity token.
+            cancel: ends the exchange.
+
+        Raises:
+            AuthenticationError: refused, or the answer can't be used.
+            RateLimitedError, RegistryUnavailableError, ProtocolError: as the registry's own answers.
+            OperationCancelledError: cancelled.
+        """
+        try:
+            return self._fetch(scopes, found, refresh, cancel)
+        except _RefusedError as refused:
+            raise self._failure(refused, found) from None
+
+    def _fetch(
+        self, scopes: tuple[Scope, ...], found: Found | None, refresh: Secret | None, cancel: CancelToken
+    ) -> TokenReply:
+        credential = found.credential if found is not None else None
+        if credential is None:
+            return self._get(scopes, None, cancel)
+        if credential.identity_token:
+            token = (refresh or credential.identity_token).reveal()
+            return self._post(scopes, {"grant_type": "refresh_token", "refresh_token": token}, cancel)
+        password = {
+            "grant_type": "password",
+            "username": credential.username,
+            "password": credential.password.reveal(),
+        }
+        if self._form is PasswordForm.GET_FIRST:
+            try:
+                return self._get(scopes, credential, cancel)
+            except _RefusedError as refused:
+                if refused.status not in _NO_GET_FORM:
+                    raise
+            return self._post(scopes, password, cancel)
+        try:
+            return self._post(scopes, password, cancel)
+        except _RefusedError as refused:
+            if refused.status not in _NO_POST_FORM:
+                raise
+        return self._get(scopes, credential, cancel)
+
+    def _get(self, scopes: tuple[Scope, ...], credential: Credential | None, cancel: CancelToken) -> TokenReply:
+        query = [("service", self._service)] if self._service else []
+        query += [("scope", str(scope)) for scope in scopes]
+        query.append(("client_id", CLIENT_ID))
+        headers: tuple[tuple[str, str], ...] = (("Accept", "application/json"),)
+        if credential is not None:
+            query.append(("account", credential.username))
+            headers += (("Authorization", basic_header(credential)),)
+        return self._exchange(Request("GET", self._realm.url(urlencode(query)), headers), cancel)
+
+    def _post(self, scopes: tuple[Scope, ...], grant: dict[str, str], cancel: CancelToken) -> TokenReply:
+        form = {**grant, "client_id": CLIENT_ID}
+        if self._service:
+            form["service"] = self._service
+        if scopes:
+            form["scope"] = " ".join(str(scope) for scope in scopes)
+        headers = (("Accept", "application/json"), ("Content-Type", "application/x-www-form-urlencoded"))
+        return self._exchange(Request("POST", self._realm.url(), headers, urlencode(form).encode("ascii")), cancel)
+
+    def _exchange(self, request: Request, cancel: CancelToken) -> TokenReply:
+        where = f"token service {self._realm.origin} of {self._registry}"
+        allowed = _GET_REDIRECTS if request.method == "GET" else _ANY_METHOD_REDIRECTS
+        for _ in range(MAX_REDIRECTS + 1):
+            with self._sender.send(request, cancel=cancel) as response:
+                if 200 <= response.status < 300:
+                    return parse_reply(response.read(MAX_REPLY_BYTES), where)
+                if response.status not in allowed:
+                    raise _RefusedError(response.status, _error_code(response), _retry_after(response))
+                target = urljoin(request.url, response.headers.get("Location"))
+            if urls.origin_of(target) != self._realm.origin:
+                raise AuthenticationError(
+                    f"{where}: redirects to {urls.origin_of(target)}; expected an answer from its own origin",
+                    host=self._registry,
+                )
+            request = Request(request.method, target, request.headers, request.body)
+        raise AuthenticationError(
+            f"{where}: expected at most {MAX_REDIRECTS} redirects, more came", host=self._registry
+        )
+
+    def _failure(
+        self, refused: _RefusedError, found: Found | None
+    ) -> AuthenticationError | RateLimitedError | RegistryUnavailableError:
+        code = f" ({refused.code})" if refused.code else ""
+        where = f"token service {self._realm.origin} of {self._registry}"
+        status, host = refused.status, self._registry
+        if status == 429:
+            message = f"{where}: refuses for too many requests{code}"
+            return RateLimitedError(message, host=host, retry_after=refused.retry_after)
+        if status >= 500 or status == 408:
+            return RegistryUnavailableError(f"{where}: answered status {status}{code}", host=host, status=status)
+        if found is None:
+            message = f"{where}: refuses anonymous access with status {status}{code}"
+            return AuthenticationError(message, host=host, status=status, hint="log in with 'imagestore login'")
+        return AuthenticationError(
+            f"{where}: refuses the credentials from {found.provenance} with status {status}{code}",
+            host=host,
+            status=status,
+            hint="log in again; a public image can also be had without credentials (--anonymous)",
+        )
+
+
+def _error_code(response: Response) -> str:
+    """The machine-readable word of an error answer, or an empty text."""
+    try:
+        value = json.loads(response.read(_MAX_ERROR_BYTES).decode("utf-8"))
+    except (ValueError, RecursionError, ProtocolError, RegistryUnavailableError):
+        return ""
+    if not isinstance(value, dict):
+        return ""
+    listed = value.get("errors")
+    first = listed[0] if isinstance(listed, list) and listed else None
+    code = first.get("code") if isinstance(first, dict) else value.get("error")
+    return code.lower() if isinstance(code, str) and code.lower() in _CODES else ""
+
+
+def _retry_after(response: Response) -> float | None:
+    text = response.headers.get("Retry-After")
+    return float(text) if _DIGITS.fullmatch(text) else None

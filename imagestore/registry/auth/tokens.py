@@ -1,0 +1,218 @@
+"""Bearer tokens: what a token service answered, how long it is good for, and who may see it again.
+
+A token is remembered for one registry origin, realm, service, account and set of scopes, never for another origin, even
+if both name the same realm. Threads that want the same token share one exchange. Nothing is written to disk.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import AuthenticationError, OperationCancelledError
+from imagestore.secret import Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.cancel import CancelToken
+    from imagestore.registry.auth.scope import Scope
+    from imagestore.registry.exchange import Origin
+
+#: Largest answer of a token service that is read. Large group claims make tokens of some ten kilobytes.
+MAX_REPLY_BYTES: Final = 256 * 1024
+DEFAULT_LIFETIME_SECONDS: Final = 60.0
+# Longer than any service hands out; beyond it the number is a mistake.
+_MAX_LIFETIME_SECONDS: Final = 7 * 24 * 3600
+_MAX_TOKENS: Final = 1024
+_POLL_SECONDS: Final = 0.1
+# RFC 6750's b68token would refuse some services' tokens; what a header can't carry is refused.
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenKey:
+    """Everything two requests must have in common to share a token.
+
+    Attributes:
+        origin: of the registry.
+        realm: URL of the token service, as the registry gave it.
+        service: as the registry gave it.
+        account: fingerprint of the credentials, empty for anonymous.
+        scopes: sorted.
+    """
+
+    origin: Origin
+    realm: str
+    service: str
+    account: str
+    scopes: tuple[Scope, ...]
+
+    def __repr__(self) -> str:
+        # The realm's query may hold a secret.
+        return f"TokenKey({self.origin}, {[str(scope) for scope in self.scopes]})"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReply:
+    """A token service's answer, checked.
+
+    Attributes:
+        token: the bearer token, opaque.
+        lifetime_seconds: from receipt.
+        refresh_token: for the next exchange, or empty.
+    """
+
+    token: Secret
+    lifetime_seconds: float
+    refresh_token: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A remembered token.
+
+    Attributes:
+        value: the bearer token.
+        renew_at: on the cache's clock; from then on it is not used any more.
+    """
+
+    value: Secret
+    renew_at: float
+
+
+def parse_reply(body: bytes, where: str) -> TokenReply:
+    """Read the JSON of a token service.
+
+    Args:
+        body: as received, bounded by the caller.
+        where: names the service in errors.
+
+    Raises:
+        AuthenticationError: no object, no token, two different tokens, or one that no header can carry.
+    """
+    try:
+        value = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise AuthenticationError(f"{where}: expected a JSON object with a token, another answer came") from None
+    if not isinstance(value, dict):
+        raise AuthenticationError(f"{where}: expected a JSON object with a token, another value came")
+    given = [value[name] for name in ("token", "access_token") if value.get(name) not in (None, "")]
+    if not given:
+        raise AuthenticationError(f"{where}: expected 'token' or 'access_token' in the answer, neither came")
+    token = given[0]
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        raise AuthenticationError(f"{where}: expected a token of printable ASCII without spaces, another came")
+    if any(other != token for other in given):
+        raise AuthenticationError(f"{where}: expected 'token' and 'access_token' to be equal, they differ")
+    refresh = value.get("refresh_token")
+    usable = refresh if isinstance(refresh, str) and _TOKEN.fullmatch(refresh) else ""
+    return TokenReply(Secret(token), lifetime(value.get("expires_in")), Secret(usable))
+
+
+def lifetime(expires_in: object) -> float:
+    """Seconds a token lives; anything but a sensible whole number counts as the specification's default of 60.
+
+    >>> lifetime(300), lifetime("300"), lifetime(True), lifetime(-1)
+    (300.0, 60.0, 60.0, 60.0)
+    """
+    if not isinstance(expires_in, int) or isinstance(expires_in, bool):
+        return DEFAULT_LIFETIME_SECONDS
+    return float(expires_in) if 0 < expires_in <= _MAX_LIFETIME_SECONDS else DEFAULT_LIFETIME_SECONDS
+
+
+def usable_seconds(lifetime_seconds: float) -> float:
+    """How long a token is used: to 80 % of its life or 10 s before its end, whichever is sooner.
+
+    >>> usable_seconds(300), usable_seconds(20), usable_seconds(5)
+    (240.0, 10.0, 0.0)
+    """
+    return max(0.0, min(lifetime_seconds * 0.8, lifetime_seconds - 10.0))
+
+
+class _Flight:
+    """An exchange under way; threads that want its result wait for it."""
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+        self.token: Token | None = None
+        self.error: Exception | None = None
+
+
+class TokenCache:
+    """Remembers tokens; thread-safe.
+
+    Args:
+        clock: seconds that never go back; not the wall clock, which jumps.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tokens: dict[TokenKey, Token] = {}
+        self._flights: dict[TokenKey, _Flight] = {}
+
+    def get(self, key: TokenKey) -> Token | None:
+        """The remembered token, unless it is due for renewal."""
+        with self._lock:
+            token = self._tokens.get(key)
+            return token if token is not None and self._clock() < token.renew_at else None
+
+    def discard(self, key: TokenKey, refused: Secret) -> None:
+        """Forget a token the registry refused; one that has taken its place meanwhile stays."""
+        with self._lock:
+            token = self._tokens.get(key)
+            if token is not None and token.value.reveal() == refused.reveal():
+                del self._tokens[key]
+
+    def obtain(self, key: TokenKey, exchange: Callable[[], TokenReply], *, cancel: CancelToken) -> tuple[Token, bool]:
+        """The remembered token, or one from a single exchange however many threads ask; and whether it is new.
+
+        Raises:
+            OperationCancelledError: this caller was cancelled. Another's cancellation makes one of those waiting try.
+            Exception: whatever ``exchange`` raised, to everyone who waited for it.
+        """
+        while True:
+            cancel.check()
+            with self._lock:
+                token = self._tokens.get(key)
+                if token is not None and self._clock() < token.renew_at:
+                    return token, False
+                flight = self._flights.get(key)
+                is_ours = flight is None
+                if flight is None:
+                    flight = self._flights[key] = _Flight()
+            if is_ours:
+                return self._fly(key, flight, exchange), True
+            while not flight.is_over.wait(_POLL_SECONDS):
+                cancel.check()
+            if flight.token is not None:
+                return flight.token, True
+            if flight.error is not None and not isinstance(flight.error, OperationCancelledError):
+                raise flight.error
+
+    def _fly(self, key: TokenKey, flight: _Flight, exchange: Callable[[], TokenReply]) -> Token:
+        try:
+            reply = exchange()
+            # Counted from receipt on our own clock: the service's clock may be wrong, and so may ours.
+            token = Token(reply.token, self._clock() + usable_seconds(reply.lifetime_seconds))
+            flight.token = token
+        except Exception as error:
+            flight.error = error
+            raise
+        finally:
+            with self._lock:
+                del self._flights[key]
+                if flight.token is not None:
+                    self._remember(key, flight.token)
+            flight.is_over.set()
+        return token
+
+    def _remember(self, key: TokenKey, token: Token) -> None:
+        if len(self._tokens) >= _MAX_TOKENS and key not in self._tokens:
+            del self._tokens[min(self._tokens, key=lambda known: self._tokens[known].renew_at)]
+        self._tokens[key] = token

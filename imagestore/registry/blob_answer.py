@@ -1,0 +1,84 @@
+"""Opening one transfer of a blob: the request to a host, and what the answer is worth (``ranges.py`` judges it)."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from imagestore import digest as digests
+from imagestore.errors import SizeMismatchError
+from imagestore.registry.blob import Body
+from imagestore.registry.errors_body import failure
+from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
+from imagestore.registry.transport.answer import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.descriptor import Descriptor
+    from imagestore.registry.exchange import Response
+    from imagestore.registry.places import HostPlaces
+    from imagestore.registry.session import Call, Session
+
+
+def inline_body(descriptor: Descriptor, data: bytes, offset: int, what: str) -> Body:
+    """A transfer of content that the descriptor itself carries.
+
+    Raises:
+        SizeMismatchError, DigestMismatchError: the descriptor contradicts itself.
+    """
+    digests.verify(data, descriptor.digest, descriptor.size, what=f"inline data of {what}")
+    pieces = iter((data[offset:],))
+    answer = Answer(200, (), url="", peer=None, pieces=pieces, guard=nullcontext, on_close=ExitStack())
+    return Body(answer, offset, descriptor.size, "the descriptor")
+
+
+def open_blob(session: Session, call: Call, descriptor: Descriptor, offset: int, places: HostPlaces) -> Body:
+    """Open a blob at an offset, or at 0 where the host doesn't resume; holds one of the host's places until closed.
+
+    Args:
+        session: the host.
+        call: the request, with its Range field.
+        descriptor: of the blob.
+        offset: first byte that the Range field asks for.
+        places: how many transfers the host serves at once.
+
+    Raises:
+        RegistryError: refused, or no sensible answer.
+        SizeMismatchError: the host announces another size.
+        OperationCancelledError: cancelled, or past the deadline.
+    """
+    give_back = places.take(session.endpoint.origin, cancel=session.cancel)
+    try:
+        return _open(session, call, descriptor, offset, give_back)
+    except BaseException:
+        give_back()
+        raise
+
+
+def _open(session: Session, call: Call, descriptor: Descriptor, offset: int, give_back: Callable[[], None]) -> Body:
+    def send(asked: Call, start: int) -> tuple[Verdict, Response]:
+        def judged(response: Response) -> tuple[Verdict, Response]:
+            has_range = bool(asked.byte_range)
+            verdict = judge(response.status, response.headers, offset=start, size=descriptor.size, has_range=has_range)
+            return verdict, response
+
+        return session.call(asked, judged)
+
+    verdict, response = send(call, offset)
+    if verdict is Verdict.RESTART:
+        response.close()
+        verdict, response = send(replace(call, byte_range=""), 0)
+    host = session.endpoint.host
+    if verdict is Verdict.WHOLE:
+        return Body(response, 0, descriptor.size, host, give_back)
+    if verdict is Verdict.PART:
+        part = parse_content_range(response.headers.get("Content-Range"))
+        end = part.last + 1 if part is not None else descriptor.size
+        return Body(response, offset, end, host, give_back)
+    if verdict is Verdict.WRONG_SIZE:
+        response.close()
+        announced = parse_length(response.headers.get("Content-Length")) or 0
+        raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=announced)
+    raise failure(response, what=call.what)

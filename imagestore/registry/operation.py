@@ -1,0 +1,86 @@
+"""What the requests of one operation share: retries left, bytes per second, and what was said already.
+
+One cancel token stands for one operation, a pull with all its layers for example.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from imagestore.cancel import CancelToken
+    from imagestore.registry.policy import TransferPolicy
+    from imagestore.registry.retry import Timing
+
+
+class Operation:
+    """Shared state of one operation; thread-safe.
+
+    Args:
+        policy: the limits.
+        timing: clock and sleep.
+    """
+
+    def __init__(self, policy: TransferPolicy, timing: Timing) -> None:
+        self._timing = timing
+        self._lock = threading.Lock()
+        self._retries_left = policy.total_retries
+        self._bytes_per_second = policy.bytes_per_second
+        self._free_at = timing.monotonic()
+        self._told: set[str] = set()
+
+    def take_retry(self) -> bool:
+        """Spend one retry; False when none is left."""
+        with self._lock:
+            if self._retries_left <= 0:
+                return False
+            self._retries_left -= 1
+            return True
+
+    def throttle(self, byte_count: int, *, cancel: CancelToken) -> None:
+        """Sleep so long that the operation stays within its bytes per second.
+
+        Raises:
+            OperationCancelledError: cancelled meanwhile.
+        """
+        if self._bytes_per_second is None:
+            return
+        with self._lock:
+            now = self._timing.monotonic()
+            # Time not used is not saved up: a pause must not be followed by a burst.
+            self._free_at = max(self._free_at, now) + byte_count / self._bytes_per_second
+            seconds = self._free_at - now
+        self._timing.sleep(cancel, seconds)
+
+    def is_news(self, text: str) -> bool:
+        """Whether this was not said before in the operation."""
+        with self._lock:
+            is_new = text not in self._told
+            self._told.add(text)
+            return is_new
+
+
+class Operations:
+    """Finds the operation of a cancel token; thread-safe.
+
+    Args:
+        policy: limits of each operation.
+        timing: clock and sleep.
+    """
+
+    def __init__(self, policy: TransferPolicy, timing: Timing) -> None:
+        self._policy = policy
+        self._timing = timing
+        self._lock = threading.Lock()
+        self._by_token: weakref.WeakKeyDictionary[CancelToken, Operation] = weakref.WeakKeyDictionary()
+
+    def of(self, cancel: CancelToken) -> Operation:
+        """The operation of a token or of its parent; it ends with the outermost token."""
+        whole = cancel.operation
+        with self._lock:
+            found = self._by_token.get(whole)
+            if found is None:
+                found = self._by_token[whole] = Operation(self._policy, self._timing)
+            return found

@@ -1,0 +1,69 @@
+"""How many transfers one host serves at the same time, over all pulls of a client.
+
+A registry (or the address translator before it) counts connections, not images: ten pulls with three layers each must
+not become thirty connections. Whoever wants to transfer a blob takes a place at its host and gives it back at the end.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.cancel import CancelToken
+    from imagestore.registry.exchange import Origin
+
+
+class HostPlaces:
+    """Places at each host; thread-safe.
+
+    Args:
+        most: places at one host, at least 1.
+
+    Raises:
+        ValueError: there would be none.
+    """
+
+    def __init__(self, most: int) -> None:
+        if most < 1:
+            raise ValueError(f"expected at least one connection for each host, got {most}")
+        self._most = most
+        # Re-entrant, as conditions are: a signal handler that cancels may run while this thread holds it.
+        self._changed = threading.Condition()
+        self._taken: dict[Origin, int] = {}
+
+    def take(self, origin: Origin, *, cancel: CancelToken) -> Callable[[], None]:
+        """Wait for a place.
+
+        Returns:
+            Gives the place back; may be called again.
+
+        Raises:
+            OperationCancelledError: cancelled while waiting, or past the deadline.
+        """
+        with cancel.on_cancel(self._wake), self._changed:
+            while self._taken.get(origin, 0) >= self._most:
+                cancel.check()
+                self._changed.wait(cancel.remaining_seconds())
+            self._taken[origin] = self._taken.get(origin, 0) + 1
+        is_held = [True]
+
+        def give_back() -> None:
+            with self._changed:
+                if not is_held:
+                    return
+                is_held.clear()
+                left = self._taken[origin] - 1
+                if left:
+                    self._taken[origin] = left
+                else:
+                    del self._taken[origin]
+                self._changed.notify_all()
+
+        return give_back
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,109 @@
+"""Which network addresses a server may send us to.
+
+A registry names further addresses in redirects, token realms, ``Link`` headers and layer URLs. Following them blindly
+lets a stranger reach what only this machine can reach (SSRF: CVE-2026-33540, GHSA-28r5-37g7-p6mp and kin), so an
+address named by a *public* peer must itself be public. The judgement is on the address that is then connected to,
+after name resolution, never on the name alone: a name may resolve to anything, and to something else a moment later.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from imagestore.registry.exchange import Origin
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+PRIVATE_HINT: Final = "a public registry may not send its clients to private addresses"
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+# Reserved for local use and not covered by is_global on every supported Python.
+_LOCAL_NETWORKS: Final = (
+    ipaddress.ip_network("100.64.0.0/10"),
+    ipaddress.ip_network("192.0.0.0/24"),
+    ipaddress.ip_network("192.88.99.0/24"),
+    ipaddress.ip_network("64:ff9b:1::/48"),
+    ipaddress.ip_network("fec0::/10"),
+)
+
+
+def parse(host: str) -> Address | None:
+    """An address literal, with or without brackets; None for a name, and for an address with a zone.
+
+    >>> parse("[::1]"), parse("registry.example")
+    (IPv6Address('::1'), None)
+    """
+    text = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        return None if "%" in text else ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address belongs to the public internet; IPv4 inside IPv6 forms counts as the IPv4 it reaches.
+
+    >>> is_public(ipaddress.ip_address("::ffff:127.0.0.1"))
+    False
+    """
+    embedded = _embedded(address)
+    if embedded is not None:
+        return all(is_public(inner) for inner in embedded)
+    if any(address in network for network in _LOCAL_NETWORKS if network.version == address.version):
+        return False
+    return address.is_global and not (address.is_multicast or address.is_reserved)
+
+
+def _embedded(address: Address) -> tuple[ipaddress.IPv4Address, ...] | None:
+    if isinstance(address, ipaddress.IPv4Address):
+        return None
+    if address.ipv4_mapped is not None:
+        return (address.ipv4_mapped,)
+    if address.sixtofour is not None:
+        return (address.sixtofour,)
+    if address.teredo is not None:
+        return address.teredo
+    if address in _NAT64:
+        return (ipaddress.IPv4Address(int(address) & 0xFFFFFFFF),)
+    return None
+
+
+def is_loopback_name(host: str) -> bool:
+    """Whether a host is literally this machine: ``localhost``, 127.0.0.0/8 or ::1. Nothing is resolved.
+
+    >>> is_loopback_name("127.9.9.9"), is_loopback_name("localhost.example")
+    (True, False)
+    """
+    if host.lower() == "localhost":
+        return True
+    address = parse(host)
+    return address is not None and address.is_loopback
+
+
+class PeerMemory:
+    """Remembers whether endpoints were met on public or private addresses; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._public: set[Origin] = set()
+        self._private: set[Origin] = set()
+
+    def note(self, origin: Origin, address: Address) -> None:
+        """An endpoint answered from this address."""
+        with self._lock:
+            (self._public if is_public(address) else self._private).add(origin)
+
+    def is_private(self, origin: Origin) -> bool:
+        """Whether an endpoint lives on a private network, so that it may name its neighbours there.
+
+        One public answer is enough for a no: a name may resolve to both.
+        """
+        if is_loopback_name(origin.host):
+            return True
+        literal = parse(origin.host)
+        if literal is not None:
+            return not is_public(literal)
+        with self._lock:
+            return origin in self._private and origin not in self._public

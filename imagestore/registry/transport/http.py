@@ -1,0 +1,343 @@
+"""Every HTTP byte of a pull passes here; the only module (with ``network.py`` below it) that knows the HTTP library.
+
+What it adds to the library: bytes exactly as stored (identity coding, never decoded), no redirects, no cookies, no
+credentials from the environment, proxies by our own rules, limits on the response head, time limits that a slow peer
+can't stretch, cancellation that ends a blocked read, and the package's own errors with addresses that hold no secret.
+
+Bodies are handed out in the pieces the transport reads; asking the library for another chunk size costs two thirds of
+the throughput.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import httpcore
+import httpx
+
+from imagestore._version import __version__
+from imagestore.config.connection import ConnectionSettings
+from imagestore.errors import ProtocolError, RegistryUnavailableError
+from imagestore.registry.exchange import Origin, Request, Response, Sender
+from imagestore.registry.transport import addresses, tls, urls
+from imagestore.registry.transport.answer import Answer, check_head
+from imagestore.registry.transport.network import Exchange, Network, Pace
+from imagestore.registry.transport.pool import Pool
+from imagestore.registry.transport.proxies import ProxyRules
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterator
+
+    from imagestore.cancel import CancelToken
+
+_log = logging.getLogger(__name__)
+
+# No request goes there, so every host counts as named by a server.
+_NOWHERE: Final = Origin("https", "nowhere.invalid", 443)
+USER_AGENT: Final = f"imagestore/{__version__}"
+
+_TIMEOUTS: Final = (httpx.TimeoutException, httpcore.TimeoutException)
+_CONNECT_TIMEOUTS: Final = (httpx.ConnectTimeout, httpcore.ConnectTimeout)
+_CONNECT_ERRORS: Final = (httpx.ConnectError, httpcore.ConnectError)
+_PROXY_ERRORS: Final = (httpx.ProxyError, httpcore.ProxyError)
+_BROKEN_ANSWERS: Final = (httpx.RemoteProtocolError, httpcore.RemoteProtocolError)
+_BAD_REQUESTS: Final = (
+    httpx.LocalProtocolError,
+    httpcore.LocalProtocolError,
+    httpx.UnsupportedProtocol,
+    httpcore.UnsupportedProtocol,
+    httpx.InvalidURL,
+)
+_LIBRARY_ERRORS: Final = (
+    httpx.HTTPError,
+    httpx.InvalidURL,
+    httpx.StreamError,
+    httpcore.TimeoutException,
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.ProxyError,
+    httpcore.UnsupportedProtocol,
+    OSError,
+)
+
+
+_DEFAULT_PACE: Final = Pace()
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Time limits of one exchange, in seconds.
+
+    Attributes:
+        connect: for a connection, TLS included.
+        idle: without a single byte.
+        keep_alive: how long an idle connection is kept for the next request.
+        pace: how slow a response may be.
+    """
+
+    connect: float = 10.0
+    idle: float = 30.0
+    keep_alive: float = 30.0
+    pace: Pace = _DEFAULT_PACE
+
+
+class HttpxSender:
+    """Sends requests over pooled connections; thread-safe.
+
+    Args:
+        transport: answers instead of the network (replay, tests).
+        proxies: by default those of the environment.
+        timeouts: time limits.
+        unix_socket: connect to this socket whatever the host, for servers under test.
+        user_agent_suffix: what the embedding program is, for the registry's statistics.
+
+    Raises:
+        ConfigError: a proxy variable can't be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        proxies: ProxyRules | None = None,
+        timeouts: Timeouts | None = None,
+        unix_socket: str = "",
+        user_agent_suffix: str = "",
+    ) -> None:
+        self._given_transport = transport
+        self._proxies = ProxyRules.from_environment() if proxies is None else proxies
+        self._timeouts = timeouts or Timeouts()
+        self._unix_socket = unix_socket
+        self._user_agent = f"{USER_AGENT} {user_agent_suffix}".strip()
+        self._lock = threading.Lock()
+        self._pools: dict[tuple[ConnectionSettings, str, bool], httpx.BaseTransport] = {}
+        self._peers = addresses.PeerMemory()
+
+    def send(self, request: Request, *, cancel: CancelToken) -> Response:
+        """See Sender; every host counts as named by the user."""
+        return self.exchange(request, cancel=cancel, home=None, settings=ConnectionSettings())
+
+    def bound(self, home: Origin, settings: ConnectionSettings) -> Sender:
+        """A sender for one registry endpoint.
+
+        It uses the endpoint's connection settings, and where it is told to go elsewhere (redirect, token realm) it
+        refuses addresses that a public endpoint has no business to name.
+        """
+        return _BoundSender(self, home, settings)
+
+    def stranger(self) -> Sender:
+        """A sender for hosts that only a document names: no settings, public addresses only."""
+        return _BoundSender(self, _NOWHERE, ConnectionSettings())
+
+    def exchange(
+        self, request: Request, *, cancel: CancelToken, home: Origin | None, settings: ConnectionSettings
+    ) -> Response:
+        """Send one request on behalf of an endpoint; see Sender for the errors."""
+        cancel.check()
+        origin = urls.origin_of(request.url)
+        towards = tls.settings_towards(origin, home=home, settings=settings)
+        is_named_by_server = home is not None and origin != home
+        public_only = home is not None and origin != home and not self._peers.is_private(home)
+        pool = self._pool(origin, towards, public_only=public_only)
+        started = time.monotonic()
+        answer = _send(pool, self._library_request(request, towards), cancel, self._timeouts.pace)
+        if answer.peer is not None and not is_named_by_server and not self._proxies.proxy_for(origin):
+            self._peers.note(origin, answer.peer)
+        _log.debug(
+            "%s %s -> %d after %.3f s",
+            request.method,
+            urls.shown(request.url),
+            answer.status,
+            time.monotonic() - started,
+        )
+        return answer
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            pools = list(self._pools.values())
+            self._pools.clear()
+        for pool in pools:
+            pool.close()
+
+    def _library_request(self, request: Request, towards: ConnectionSettings) -> httpx.Request:
+        given = {name.lower() for name, _ in request.headers}
+        headers = list(request.headers)
+        # Digests are over bytes as stored; a transport coding would only add a decompression bomb.
+        headers += [
+            (name, value)
+            for name, value in (("Accept-Encoding", "identity"), ("User-Agent", self._user_agent))
+            if name.lower() not in given
+        ]
+        connect = towards.dial_timeout_seconds or self._timeouts.connect
+        timeouts = {
+            "connect": connect,
+            "read": self._timeouts.idle,
+            "write": self._timeouts.idle,
+            "pool": self._timeouts.pace.head_seconds,
+        }
+        host = urls.host_port(urls.origin_of(request.url))
+        try:
+            return httpx.Request(
+                request.method, request.url, headers=headers, content=request.body, extensions={"timeout": timeouts}
+            )
+        except (httpx.InvalidURL, ValueError) as error:  # ValueError: a header value that isn't ASCII, for example
+            raise ProtocolError(f"{host}: the request can't be sent: {type(error).__name__}", host=host) from error
+
+    def _pool(self, origin: Origin, settings: ConnectionSettings, *, public_only: bool) -> httpx.BaseTransport:
+        if self._given_transport is not None:
+            return self._given_transport
+        proxy = "" if self._unix_socket else self._proxies.proxy_for(origin)
+        if public_only:
+            _refuse_private_literal(origin)
+            # Behind a proxy the proxy resolves names; only literals can be judged here.
+            public_only = not proxy
+        key = (settings, proxy, public_only)
+        with self._lock:
+            pool = self._pools.get(key)
+            if pool is None:
+                network = Network(public_only=public_only, unix_socket=self._unix_socket)
+                connections = Pool(settings, proxy, network, self._timeouts.keep_alive)
+                pool = self._pools[key] = _PoolTransport(connections)
+            return pool
+
+
+@dataclass(frozen=True, slots=True)
+class _BoundSender:
+    """An HttpxSender on behalf of one endpoint."""
+
+    sender: HttpxSender
+    home: Origin
+    settings: ConnectionSettings
+
+    def send(self, request: Request, *, cancel: CancelToken) -> Response:
+        return self.sender.exchange(request, cancel=cancel, home=self.home, settings=self.settings)
+
+
+class _PoolTransport(httpx.BaseTransport):
+    """A connection pool behind the library's transport interface, so that a test or a replay can stand in its place."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Exchange a request for a response whose body has not been read."""
+        url = request.url
+        answer = self.pool.handle(
+            httpcore.Request(
+                request.method,
+                httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+                headers=request.headers.raw,
+                content=request.content,
+                extensions=request.extensions,
+            )
+        )
+        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.pool.close()
+
+
+class _Body(httpx.SyncByteStream):
+    def __init__(self, answer: httpcore.Response) -> None:
+        self._answer = answer
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._answer.iter_stream()
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+def _send(pool: httpx.BaseTransport, request: httpx.Request, cancel: CancelToken, pace: Pace) -> Answer:
+    network = pool.pool.network if isinstance(pool, _PoolTransport) else None
+    exchange = Exchange(cancel, pace)
+    url = str(request.url)
+    host = urls.host_port(urls.origin_of(url))
+    with ExitStack() as stack:
+        stack.enter_context(cancel.on_cancel(exchange.shut_down))
+        with _guarded(exchange, network, host, "while waiting for a response"):
+            response = pool.handle_request(request)
+        stack.callback(_close_quietly, response)
+        # Closing runs backwards: first no cancel may touch the connection any more, then it is given back.
+        stack.callback(exchange.finish)
+        exchange.head_is_read()
+        check_head(response.headers.raw, host, response.status_code)
+        body = response.stream
+        assert isinstance(body, httpx.SyncByteStream)
+        return Answer(
+            response.status_code,
+            response.headers.raw,
+            url=url,
+            peer=exchange.peer,
+            pieces=iter(body),
+            guard=lambda: _guarded(exchange, network, host, "while reading a response"),
+            on_close=stack.pop_all(),
+        )
+
+
+def _close_quietly(response: httpx.Response) -> None:
+    # Giving a connection back can only fail when it is broken, and then the pool has dropped it.
+    with suppress(*_LIBRARY_ERRORS):
+        response.close()
+
+
+def _refuse_private_literal(origin: Origin) -> None:
+    literal = addresses.parse(origin.host)
+    is_private = addresses.is_loopback_name(origin.host) or (literal is not None and not addresses.is_public(literal))
+    if is_private:
+        host = urls.host_port(origin)
+        raise ProtocolError(
+            f"{host}: expected a public address, since a server named this host, found a private one",
+            host=host,
+            hint=addresses.PRIVATE_HINT,
+        )
+
+
+@contextmanager
+def _guarded(exchange: Exchange, network: Network | None, host: str, when: str) -> Iterator[None]:
+    """The border: what the library raises becomes our own."""
+    try:
+        with network.serving(exchange) if network is not None else nullcontext():
+            yield
+    except _LIBRARY_ERRORS as error:
+        exchange.check()
+        failure = tls.failure_in(error)
+        raise _translated(error, failure, exchange, host, when) from (failure or error)
+
+
+def _translated(
+    error: Exception, failure: ssl.SSLError | None, exchange: Exchange, host: str, when: str
+) -> RegistryUnavailableError | ProtocolError:
+    if failure is not None:
+        message = f"{host}: no TLS connection: {tls.describe(failure)}"
+        return RegistryUnavailableError(message, host=host, hint=tls.hint(failure))
+    if isinstance(error, _BAD_REQUESTS):
+        # The library's text may quote a header, and with it a token.
+        return ProtocolError(f"{host}: the request can't be sent: {type(error).__name__}", host=host)
+    if isinstance(error, _BROKEN_ANSWERS) and exchange.is_reading_head and not exchange.saw_end:
+        return ProtocolError(f"{host}: the answer is no valid HTTP: {_reason(error)}", host=host)
+    if isinstance(error, _CONNECT_TIMEOUTS):
+        what = "no connection within the time allowed"
+    elif isinstance(error, _TIMEOUTS):
+        what = f"no answer within the time allowed {when} ({_reason(error)})"
+    elif isinstance(error, _PROXY_ERRORS):
+        what = f"the proxy refused: {_reason(error)}"
+    elif isinstance(error, _CONNECT_ERRORS):
+        what = f"no connection: {_reason(error)}"
+    else:
+        what = f"the connection broke {when}: {_reason(error)}"
+    return RegistryUnavailableError(f"{host}: {what}", host=host)
+
+
+def _reason(error: Exception) -> str:
+    inner = next((argument for argument in error.args if isinstance(argument, OSError)), None)
+    text = (inner.strerror if inner is not None else None) or str(error) or type(error).__name__
+    return text[:200].encode("unicode_escape").decode("ascii")

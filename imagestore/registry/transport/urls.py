@@ -1,0 +1,79 @@
+"""URLs as they are compared and shown: origins, and forms without secrets."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from imagestore.errors import ProtocolError
+from imagestore.registry.exchange import Origin
+from imagestore.registry.transport import addresses
+
+_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
+# What RFC 3986 allows in a URL at all; everything else must come percent-encoded.
+_LEGAL: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+_NAME: Final = re.compile(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?\.?")
+_MAX_LENGTH: Final = 8192
+
+
+def split(url: str) -> SplitResult:
+    """Take an absolute http(s) URL apart.
+
+    Raises:
+        ProtocolError: no http(s) URL with a host, or one with user information.
+    """
+    if len(url) > _MAX_LENGTH:
+        raise ProtocolError(f"URL {shown(url)}: longer than {_MAX_LENGTH} characters")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ProtocolError(f"URL {shown(url)}: can't be read: {error}") from error
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise ProtocolError(f"URL {shown(url)}: expected http or https, found {parts.scheme or 'no scheme'!r}")
+    host = parts.hostname or ""
+    is_host = _NAME.fullmatch(host) is not None or (":" in host and addresses.parse(host) is not None)
+    if not _LEGAL.fullmatch(url) or not is_host or port == 0:
+        raise ProtocolError(f"URL {shown(url)}: no valid host and path")
+    if "@" in parts.netloc:
+        raise ProtocolError(f"URL {shown(url)}: holds user information, which is not allowed here")
+    return parts
+
+
+def origin_of(url: str) -> Origin:
+    """Scheme, host and port of an absolute http(s) URL.
+
+    Raises:
+        ProtocolError: as split().
+
+    >>> str(origin_of("https://Registry.example:443/v2/"))
+    'https://registry.example'
+    """
+    parts = split(url)
+    host = (parts.hostname or "").removesuffix(".")
+    return Origin(parts.scheme, host, parts.port or _DEFAULT_PORTS[parts.scheme])
+
+
+def shown(url: str) -> str:
+    """A URL for logs and messages: no user information, no query (signatures are secrets), bounded, printable.
+
+    >>> shown("https://user:pass@storage.example/blob?signature=abc")
+    'https://storage.example/blob'
+    """
+    bare = re.split(r"[?#]", url, maxsplit=1)[0]
+    scheme, mark, rest = bare.partition("://")
+    if mark:
+        authority, slash, path = rest.partition("/")
+        bare = f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
+    short = bare if len(bare) <= 300 else bare[:297] + "..."
+    return short.encode("unicode_escape").decode("ascii")
+
+
+def host_port(origin: Origin) -> str:
+    """Host, and port when it isn't the scheme's default; for messages.
+
+    >>> host_port(Origin("http", "::1", 5000))
+    '[::1]:5000'
+    """
+    return str(origin).partition("://")[2]

@@ -1,0 +1,77 @@
+"""Puts an engine together: recorded exchanges, redirect targets, gates, rules and faults, in the order that works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagestore.testing.engine.answers import error
+from imagestore.testing.engine.engine import Engine, Shaper
+from imagestore.testing.faults.answering import ForeignRealm
+from imagestore.testing.faults.redirecting import RedirectTargets
+from imagestore.testing.faults.rule import FaultPlan, FaultRule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from imagestore.testing.engine.exchange import Reply, Request
+    from imagestore.testing.engine.exchanges import ExchangeResponder
+    from imagestore.testing.engine.ledger import Ledger
+    from imagestore.testing.engine.rules import Responder
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """An engine, and the fault plan inside it."""
+
+    engine: Engine
+    plan: FaultPlan
+
+
+class _Open:
+    """Content without credentials, for what redirects lead to."""
+
+    def __init__(self, rules: Responder, exchanges: ExchangeResponder | None) -> None:
+        self._rules = rules
+        self._exchanges = exchanges
+
+    def respond(self, request: Request) -> Reply | None:
+        recorded = self._exchanges.respond_open(request) if self._exchanges is not None else None
+        return recorded or self._rules.respond(request)
+
+
+class _Collectors:
+    """The hosts that ForeignRealm names: they refuse, and the ledger shows what they were sent."""
+
+    def __init__(self, rules: Sequence[FaultRule]) -> None:
+        self._hosts = {rule.what.realm_host for rule in rules if isinstance(rule.what, ForeignRealm)}
+
+    def respond(self, request: Request) -> Reply | None:
+        if request.host not in self._hosts:
+            return None
+        return error(403, "DENIED", "this is the foreign token service of a fault", kind="token")
+
+
+def assemble(
+    rules: Responder,
+    *,
+    gates: Sequence[Responder] = (),
+    exchanges: ExchangeResponder | None = None,
+    faults: Sequence[FaultRule | Shaper] = (),
+    ledger: Ledger | None = None,
+) -> Assembly:
+    """Make an engine.
+
+    Args:
+        rules: answers what nothing else does.
+        gates: authentication in front of the rules.
+        exchanges: recorded answers; they come first.
+        faults: rules, and other shapers such as chaos(seed), which come after all rules.
+        ledger: where requests are noted.
+    """
+    fault_rules = [one for one in faults if isinstance(one, FaultRule)]
+    plan = FaultPlan(fault_rules)
+    shapers = [plan, *(one for one in faults if not isinstance(one, FaultRule))]
+    recorded: list[Responder] = [exchanges] if exchanges is not None else []
+    responders = [*recorded, RedirectTargets(_Open(rules, exchanges)), _Collectors(fault_rules), *gates, rules]
+    return Assembly(Engine(responders, shapers=shapers, explainer=exchanges, ledger=ledger), plan)

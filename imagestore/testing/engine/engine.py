@@ -1,0 +1,114 @@
+"""The engine: one place that decides every answer, for all front ends.
+
+A request passes: the gate (authentication), the responders in turn, then the faults. The first responder that has an
+answer wins; when none has, the request is *unexpected*: it is noted in the ledger and answered with 501, which no
+client mistakes for "not found".
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from imagestore.testing.engine.answers import error
+from imagestore.testing.engine.exchange import Ending, Reply, Request
+from imagestore.testing.engine.ledger import Ledger
+from imagestore.testing.engine.queries import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from imagestore.testing.engine.rules import Responder
+
+
+class Shaper(Protocol):
+    """Changes answers: a fault, or a plan of several."""
+
+    def shape(self, request: Request, reply: Reply) -> Reply:
+        """The reply to send instead; the same one when the fault does not apply."""
+
+
+class Explainer(Protocol):
+    """Tells why nothing answers a request."""
+
+    def explain(self, request: Request) -> str:
+        """A text for people, with the nearest candidates."""
+
+
+class Answers(Protocol):
+    """What a front end needs: an engine, or a recorder."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where requests are noted."""
+
+    def answer(self, request: Request) -> Answered:
+        """Decide the answer to a request and note both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A reply together with its entry in the ledger."""
+
+    reply: Reply
+    number: int
+    ledger: Ledger
+
+    def end(self, *, sent_bytes: int, ending: Ending) -> None:
+        """Tell the ledger how the delivery ended."""
+        self.ledger.end(self.number, sent_bytes=sent_bytes, ending=ending)
+
+
+class Engine:
+    """Turns requests into replies; safe to call from many threads.
+
+    Args:
+        responders: asked in turn.
+        shapers: faults, applied in turn to the answer.
+        explainer: words for an unexpected request.
+        ledger: where requests are noted.
+    """
+
+    def __init__(
+        self,
+        responders: Sequence[Responder],
+        *,
+        shapers: Sequence[Shaper] = (),
+        explainer: Explainer | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.ledger = ledger if ledger is not None else Ledger()
+        self._responders = tuple(responders)
+        self._shapers = tuple(shapers)
+        self._explainer = explainer
+        # Responders and faults count and hold queues; an answer is decided in microseconds, so one lock is enough.
+        self._lock = threading.Lock()
+
+    def answer(self, request: Request) -> Answered:
+        """Decide the answer to a request and note both."""
+        with self._lock:
+            reply = self._find(request) or self._unexpected(request)
+            number = self.ledger.begin(request, reply)
+        return Answered(reply, number, self.ledger)
+
+    def respond(self, request: Request) -> Reply | None:
+        """The answer, without a note; None when nothing answers. An engine is a responder for another one."""
+        with self._lock:
+            return self._find(request)
+
+    def _find(self, request: Request) -> Reply | None:
+        for responder in self._responders:
+            reply = responder.respond(request)
+            if reply is not None:
+                for shaper in self._shapers:
+                    reply = shaper.shape(request, reply)
+                return reply
+        return None
+
+    def _unexpected(self, request: Request) -> Reply:
+        text = f"unexpected request: {request.method} {request.scheme}://{request.host}{request.path}{shown(request.query)}"
+        if self._explainer is not None:
+            text += "\n" + self._explainer.explain(request)
+        self.ledger.note_unexpected(text)
+        return error(501, "UNSUPPORTED", text, kind="unexpected")

@@ -1,0 +1,195 @@
+"""One exchange as values: what was asked, what is answered, and how the answer goes onto the wire.
+
+The engine turns a Request into a Reply and touches no socket. A Reply describes its delivery (pauses, pace, where it
+breaks off and how); each front end plays that description in its own way: the loopback server on a real socket, the
+httpx transport by raising what httpx raises in that case.
+"""
+
+from __future__ import annotations
+
+import enum
+import urllib.parse
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from imagestore.testing.images.bodies import Body, BytesBody
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imagestore.digest import Digest
+
+Framing = Literal["length", "chunked", "close"]
+_NO_BODY: Final = BytesBody(b"")
+# A paced body is cut so that a client sees about this many pieces a second.
+_PIECES_PER_SECOND: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Header fields in order; names compare without case, and may repeat.
+
+    >>> Fields.of({"Range": "bytes=0-"}).get("range")
+    'bytes=0-'
+    """
+
+    items: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, *sources: dict[str, str]) -> Fields:
+        """Make fields from mappings, in order."""
+        return cls(tuple(item for source in sources for item in source.items()))
+
+    def get(self, name: str, default: str = "") -> str:
+        """First value of a field, or the default."""
+        return next(iter(self.get_all(name)), default)
+
+    def get_all(self, name: str) -> tuple[str, ...]:
+        """Every value of a field."""
+        wanted = name.lower()
+        return tuple(value for key, value in self.items if key.lower() == wanted)
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there at all."""
+        return bool(self.get_all(name))
+
+    def without(self, *names: str) -> Fields:
+        """The same fields, less some."""
+        dropped = {name.lower() for name in names}
+        return Fields(tuple(item for item in self.items if item[0].lower() not in dropped))
+
+    def put(self, name: str, value: str) -> Fields:
+        """The same fields with one replaced in place (or added at the end)."""
+        if not self.has(name):
+            return Fields((*self.items, (name, value)))
+        first = next(index for index, (key, _) in enumerate(self.items) if key.lower() == name.lower())
+        rest = tuple(item for item in self.items[first + 1 :] if item[0].lower() != name.lower())
+        return Fields((*self.items[:first], (name, value), *rest))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as the engine sees it.
+
+    Attributes:
+        method: upper case.
+        scheme: ``https`` or ``http``; the logical one, also when a plain loopback listener stands in for https.
+        host: logical host name (with port when it isn't the scheme's), lower case.
+        path: as sent, percent-encoding kept.
+        query: as sent, without the question mark.
+        fields: header fields.
+        body: whole request body.
+    """
+
+    method: str
+    scheme: str
+    host: str
+    path: str
+    query: str = ""
+    fields: Fields = Fields()
+    body: bytes = b""
+
+    def parameters(self) -> list[tuple[str, str]]:
+        """The query, decoded; at most 100 names."""
+        return urllib.parse.parse_qsl(self.query, keep_blank_values=True)[:100]
+
+    def __repr__(self) -> str:
+        names = ", ".join(name for name, _ in self.fields.items)
+        return f"Request({self.method} {self.scheme}://{self.host}{self.path}, fields: {names})"
+
+
+class Ending(enum.Enum):
+    """How the delivery of an answer ends."""
+
+    COMPLETE = "complete"
+    CLOSED = "closed"
+    RESET = "reset"
+    STALLED = "stalled"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How an answer goes onto the wire.
+
+    Attributes:
+        head_delay_seconds: pause before the status line.
+        body_delay_seconds: pause between head and first body byte.
+        bytes_per_second: pace of the body; 0 is as fast as it goes.
+        stop_at: body bytes after which ``ending`` happens; None sends all.
+        ending: what happens at ``stop_at``.
+        stall_seconds: how long a stalled connection stays open.
+        framing: how the body's end is marked.
+    """
+
+    head_delay_seconds: float = 0.0
+    body_delay_seconds: float = 0.0
+    bytes_per_second: float = 0.0
+    stop_at: int | None = None
+    ending: Ending = Ending.COMPLETE
+    stall_seconds: float = 60.0
+    framing: Framing = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, not yet sent.
+
+    Attributes:
+        status: HTTP status.
+        fields: header fields; addresses in them use logical host names. A Content-Length here replaces the true one.
+        body: the whole representation.
+        start, stop: which part of the body is sent (stop None: to its end).
+        kind: what was asked for: ``ping``, ``token``, ``manifest``, ``blob``, ``tags``, ``referrers``, ``other``.
+        digest: of the content the body is (a part of), when known.
+        delivery: how it is sent.
+        faults: names of the faults that shaped it.
+    """
+
+    status: int
+    fields: Fields = Fields()
+    body: Body = _NO_BODY
+    start: int = 0
+    stop: int | None = None
+    kind: str = "other"
+    digest: Digest | None = None
+    delivery: Delivery = field(default_factory=Delivery)
+    faults: tuple[str, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """Bytes of the body that a complete delivery sends."""
+        return max(0, (self.body.size if self.stop is None else self.stop) - self.start)
+
+    def deliver(self, **changes: object) -> Reply:
+        """The same reply with members of its delivery changed."""
+        return replace(self, delivery=replace(self.delivery, **changes))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A step of a delivery: wait."""
+
+    seconds: float
+
+
+def body_steps(reply: Reply) -> Iterator[bytes | Pause | Ending]:
+    """Play the body of a reply: pieces and pauses in turn, and at last exactly one Ending."""
+    how = reply.delivery
+    if how.body_delay_seconds:
+        yield Pause(how.body_delay_seconds)
+    stop = reply.start + (reply.length if how.stop_at is None else min(how.stop_at, reply.length))
+    for piece in reply.body.chunks(reply.start, stop):
+        if not how.bytes_per_second:
+            yield piece
+            continue
+        step = max(1, int(how.bytes_per_second / _PIECES_PER_SECOND))
+        for offset in range(0, len(piece), step):
+            part = piece[offset : offset + step]
+            yield part
+            yield Pause(len(part) / how.bytes_per_second)
+    yield Ending.COMPLETE if how.stop_at is None else how.ending
+
+
+def has_body(method: str, status: int) -> bool:
+    """Whether an answer to this method with this status carries a body (RFC 9110 section 6.4.1)."""
+    return method != "HEAD" and status not in (204, 304) and status >= 200

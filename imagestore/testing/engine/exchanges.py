@@ -1,0 +1,180 @@
+"""Answers from recorded exchanges.
+
+A request is compared with what was recorded: method, address (query parameters in any order, secrets as placeholders)
+and the scheme of its credential must agree; then the same Range, Accept and token are preferred, in that order.
+Several answers to one request are given in their recorded order; the last one is repeated only where that is harmless
+(a plain 200 to GET or HEAD, or the challenge before a token), and replaying it again is how a retry or a second
+reader is served. Three things are derived from a recorded whole body: a Range of it, its HEAD, and nothing else.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from imagestore.testing.engine.answers import apply_range
+from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request
+from imagestore.testing.engine.queries import comparable, shown
+from imagestore.testing.engine.targets import read_target
+from imagestore.testing.images.bodies import BytesBody
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from imagestore.digest import Digest
+    from imagestore.testing.images.bodies import Body
+    from imagestore.testing.tapes.tape import TapeExchange
+
+# How many near misses an explanation shows.
+_NEAREST: Final = 3
+_REPEATABLE: Final = frozenset({200, 401, 404})
+
+
+@dataclass(slots=True)
+class _Track:
+    """One recorded request with its answers in order."""
+
+    exchanges: list[TapeExchange] = field(default_factory=list)
+    played: int = 0
+
+    def next(self) -> TapeExchange | None:
+        """The answer whose turn it is; None when they are used up and may not be repeated."""
+        before = 0
+        for one in self.exchanges:
+            before += one.times
+            if self.played < before:
+                self.played += 1
+                return one
+        last = self.exchanges[-1]
+        self.played += 1
+        return last if last.status in _REPEATABLE and last.method in ("GET", "HEAD") and last.ending is None else None
+
+
+class ExchangeResponder:
+    """Plays recorded exchanges.
+
+    Args:
+        exchanges: in recorded order where several answer one request.
+        open_body: finds a body by digest.
+    """
+
+    def __init__(self, exchanges: Sequence[TapeExchange], open_body: Callable[[Digest], Body]) -> None:
+        self._open = open_body
+        self._tracks: dict[tuple[object, ...], _Track] = {}
+        self._by_address: dict[tuple[object, ...], list[_Track]] = {}
+        for one in exchanges:
+            address = (one.host, one.path, comparable(one.query))
+            key = (one.method, address, one.authorization, one.range, one.accept, one.form)
+            if key not in self._tracks:
+                self._tracks[key] = _Track()
+                self._by_address.setdefault(address, []).append(self._tracks[key])
+            self._tracks[key].exchanges.append(one)
+
+    def respond(self, request: Request) -> Reply | None:
+        """The recorded answer, or None."""
+        scheme = _scheme(request.fields.get("Authorization"))
+        tracks = self._by_address.get(_address(request), [])
+        return self._play([one for one in tracks if _scheme(one.exchanges[0].authorization) == scheme], request)
+
+    def respond_open(self, request: Request) -> Reply | None:
+        """The recorded content whatever credential it needed; None when there is none with status 200."""
+        tracks = self._by_address.get(_address(request), [])
+        return self._play([one for one in tracks if one.exchanges[-1].status == 200], request)
+
+    def _play(self, fitting: list[_Track], request: Request) -> Reply | None:
+        exact = [track for track in fitting if track.exchanges[0].method == request.method]
+        for track in sorted(exact, key=lambda one: _distance(one.exchanges[0], request)):
+            first = track.exchanges[0]
+            if first.range and first.range != request.fields.get("Range"):
+                continue
+            found = track.next()
+            if found is not None:
+                return self._reply(found, request)
+        return self._derived(fitting, request)
+
+    def unused(self) -> tuple[TapeExchange, ...]:
+        """Recorded answers that nobody asked for."""
+        out: list[TapeExchange] = []
+        for track in self._tracks.values():
+            before = 0
+            for one in track.exchanges:
+                if track.played <= before:
+                    out.append(one)
+                before += one.times
+        return tuple(out)
+
+    def explain(self, request: Request) -> str:
+        """The recorded requests most like this one."""
+        asked = _line(request.method, request.host, request.path, request.query)
+        known = {
+            _line(one.method, one.host, one.path, one.query): one
+            for track in self._tracks.values()
+            for one in track.exchanges
+        }
+        if not known:
+            return "the tape has no exchanges"
+        near = difflib.get_close_matches(asked, list(known), n=_NEAREST, cutoff=0.0)
+        lines = [f"  {name}{_difference(known[name], request)}" for name in near]
+        return "nearest recorded requests:\n" + "\n".join(lines)
+
+    def _derived(self, tracks: Sequence[_Track], request: Request) -> Reply | None:
+        if request.method != "HEAD":
+            return None
+        for track in tracks:
+            whole = track.exchanges[-1]
+            if whole.method == "GET" and whole.status == 200 and not whole.range and whole.ending is None:
+                # A HEAD that was never recorded: the answer to GET, whose body the front end leaves out.
+                return self._reply(whole, request)
+        return None
+
+    def _reply(self, one: TapeExchange, request: Request) -> Reply:
+        body: Body = BytesBody((one.text or "").encode()) if one.body is None else self._open(one.body.digest)
+        target = read_target(one.path)
+        kind = "token" if one.path.endswith("/token") else target.kind
+        digest = target.digest or (one.body.digest if one.body is not None and kind in ("manifest", "blob") else None)
+        reply = Reply(one.status, Fields(one.headers), body, kind=kind, digest=digest)
+        if one.ending is not None:
+            ending = Ending.CLOSED if one.ending is Ending.COMPLETE else one.ending
+            reply = reply.deliver(stop_at=one.stop_at or 0, ending=ending)
+        elif one.framing != "length":
+            reply = reply.deliver(framing=one.framing)
+        return reply if one.range else apply_range(reply, request.fields.get("Range"))
+
+
+def _address(request: Request) -> tuple[object, ...]:
+    return request.host, request.path, comparable(request.query)
+
+
+def _scheme(authorization: str) -> str:
+    return authorization.partition(" ")[0].lower()
+
+
+def _distance(one: TapeExchange, request: Request) -> tuple[bool, ...]:
+    form = request.body.decode("utf-8", "replace") if one.form else ""
+    return (
+        one.range != request.fields.get("Range"),
+        bool(one.accept) and one.accept != request.fields.get("Accept"),
+        one.query != request.query,
+        one.authorization != request.fields.get("Authorization"),
+        comparable(one.form) != comparable(form),
+    )
+
+
+def _line(method: str, host: str, path: str, query: str) -> str:
+    return f"{method} {host}{path}{shown(query)}"
+
+
+def _difference(one: TapeExchange, request: Request) -> str:
+    parts = []
+    if one.method != request.method:
+        parts.append(f"method {one.method}")
+    if _scheme(one.authorization) != _scheme(request.fields.get("Authorization")):
+        parts.append(f"recorded with {_scheme(one.authorization) or 'no'} credential")
+    if one.range and one.range != request.fields.get("Range"):
+        parts.append(f"recorded with Range {one.range}")
+    if one.path == request.path and comparable(one.query) != comparable(request.query):
+        parts.append("another query")
+    if (one.host, one.path, one.method) == (request.host, request.path, request.method) and not parts:
+        parts.append(f"status {one.status}, already used")
+    return f"   [{'; '.join(parts)}]" if parts else ""

@@ -1,0 +1,237 @@
+"""The ledger: every request a recorded registry saw, and assertions on them.
+
+Entries hold no secret: a credential is noted as its scheme with a user name or a short fingerprint, and the values of a
+query are left out. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import itertools
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NoReturn
+
+from imagestore.testing.engine.exchange import Ending, Reply, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.digest import Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One request and what became of it.
+
+    Attributes:
+        number: 1, 2, ... in order of arrival.
+        host: logical host.
+        method, path: as asked.
+        query_names: names of the query's parameters.
+        kind: ``ping``, ``token``, ``manifest``, ``blob``, ...
+        digest: of the content in the answer, when known.
+        range: the Range header, or empty.
+        credential: ``""``, ``basic <user>`` or ``bearer <fingerprint>``.
+        status: of the answer.
+        faults: names of faults that shaped the answer.
+        sent_bytes: body bytes that went out.
+        started, finished: when it came and when the answer ended (None while it runs).
+        ending: how the answer ended.
+    """
+
+    number: int
+    host: str
+    method: str
+    path: str
+    query_names: tuple[str, ...]
+    kind: str
+    digest: Digest | None
+    range: str
+    credential: str
+    status: int
+    faults: tuple[str, ...]
+    started: float
+    sent_bytes: int = 0
+    finished: float | None = None
+    ending: Ending | None = None
+
+    def __str__(self) -> str:
+        extras = [f"range {self.range}"] if self.range else []
+        extras += [f"with {self.credential}"] if self.credential else []
+        extras += [f"fault {name}" for name in self.faults]
+        more = f" ({', '.join(extras)})" if extras else ""
+        return f"#{self.number} {self.method} {self.host}{self.path} -> {self.status}, {self.sent_bytes} bytes{more}"
+
+
+class Ledger:
+    """Collects entries from any number of threads, and judges them.
+
+    Args:
+        clock: gives monotonic seconds.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lock = threading.Lock()
+        self._entries: list[Entry] = []
+        self._unexpected: list[str] = []
+        self._clock = clock
+
+    # -- written by the front ends -------------------------------------------------------------------------------
+
+    def begin(self, request: Request, reply: Reply) -> int:
+        """Note a request with the answer it will get; gives the entry's number."""
+        with self._lock:
+            number = len(self._entries) + 1
+            self._entries.append(
+                Entry(
+                    number,
+                    request.host,
+                    request.method,
+                    request.path,
+                    tuple(name for name, _ in request.parameters()),
+                    reply.kind,
+                    reply.digest,
+                    request.fields.get("Range"),
+                    describe_credential(request.fields.get("Authorization")),
+                    reply.status,
+                    reply.faults,
+                    self._clock(),
+                )
+            )
+        return number
+
+    def end(self, number: int, *, sent_bytes: int, ending: Ending) -> None:
+        """Note how the answer ended."""
+        with self._lock:
+            entry = self._entries[number - 1]
+            self._entries[number - 1] = replace(entry, sent_bytes=sent_bytes, ending=ending, finished=self._clock())
+
+    def note_unexpected(self, text: str) -> None:
+        """Note a request that nothing answers, with the explanation to show."""
+        with self._lock:
+            self._unexpected.append(text)
+
+    # -- read by tests -------------------------------------------------------------------------------------------
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Everything so far."""
+        with self._lock:
+            return tuple(self._entries)
+
+    @property
+    def unexpected(self) -> tuple[str, ...]:
+        """Requests that nothing answered."""
+        with self._lock:
+            return tuple(self._unexpected)
+
+    def clear(self) -> None:
+        """Forget everything; for tests with several acts. Call it only when no request is running."""
+        with self._lock:
+            self._entries.clear()
+            self._unexpected.clear()
+
+    def select(self, *, host: str = "", kind: str = "", method: str = "", digest: Digest | None = None) -> list[Entry]:
+        """Entries that fit everything given."""
+        return [
+            entry
+            for entry in self.entries
+            if (not host or entry.host == host)
+            and (not kind or entry.kind == kind)
+            and (not method or entry.method == method)
+            and (digest is None or entry.digest == digest)
+        ]
+
+    def count(self, *, host: str = "", kind: str = "", method: str = "", digest: Digest | None = None) -> int:
+        """How many entries fit."""
+        return len(self.select(host=host, kind=kind, method=method, digest=digest))
+
+    def bytes_sent(self, digest: Digest | None = None) -> int:
+        """Body bytes that went out, of one digest or altogether."""
+        return sum(entry.sent_bytes for entry in self.select(digest=digest))
+
+    def bytes_by_digest(self) -> dict[Digest, int]:
+        """Body bytes that went out, by content."""
+        out: dict[Digest, int] = {}
+        for entry in self.entries:
+            if entry.digest is not None:
+                out[entry.digest] = out.get(entry.digest, 0) + entry.sent_bytes
+        return out
+
+    def __str__(self) -> str:
+        return "\n".join(str(entry) for entry in self.entries) or "no requests"
+
+    # -- assertions ----------------------------------------------------------------------------------------------
+
+    def assert_requests(
+        self, count: int, *, host: str = "", kind: str = "", method: str = "", digest: Digest | None = None
+    ) -> None:
+        """Exactly so many requests of this sort came."""
+        found = self.select(host=host, kind=kind, method=method, digest=digest)
+        if len(found) != count:
+            self._fail(f"expected {count} requests, found {len(found)}", found)
+
+    def assert_bytes_fetched(self, digest: Digest, size: int, *, ratio: float = 1.05) -> None:
+        """No more than ``size`` times ``ratio`` body bytes of a blob went out, over all attempts; ``size`` in bytes."""
+        sent = self.bytes_sent(digest)
+        if sent > size * ratio:
+            self._fail(f"{digest}: expected at most {ratio:g} x {size} bytes, sent {sent}", self.select(digest=digest))
+
+    def assert_single_flight(self, digest: Digest) -> None:
+        """A blob was never on its way twice at the same time, and was sent completely at most once."""
+        found = [entry for entry in self.select(digest=digest, method="GET") if entry.status in (200, 206)]
+        for earlier, later in itertools.combinations(found, 2):
+            if earlier.finished is None or later.started < earlier.finished:
+                self._fail(f"{digest}: two deliveries overlap", [earlier, later])
+        whole = [entry for entry in found if entry.status == 200 and entry.ending is Ending.COMPLETE]
+        if len(whole) > 1:
+            self._fail(f"{digest}: sent completely {len(whole)} times", whole)
+
+    def assert_no_credential_at(self, *hosts: str) -> None:
+        """None of these logical hosts was sent an Authorization header."""
+        found = [entry for entry in self.entries if entry.host in hosts and entry.credential]
+        if found:
+            self._fail(f"credentials were sent to {', '.join(sorted({entry.host for entry in found}))}", found)
+
+    def assert_credentials_only_at(self, *hosts: str) -> None:
+        """No other logical host than these was sent an Authorization header."""
+        self.assert_no_credential_at(*{entry.host for entry in self.entries} - set(hosts))
+
+    def assert_waited_at_least(self, seconds: float, *, host: str = "") -> None:
+        """After each 429 and 503 the same address was not asked again for so many seconds."""
+        for entry in self.select(host=host):
+            again = next((one for one in self.entries if one.number > entry.number and _same_place(one, entry)), None)
+            if entry.status in (429, 503) and again is not None:
+                waited = again.started - (entry.finished or entry.started)
+                if waited < seconds:
+                    self._fail(f"expected a wait of at least {seconds:g} s, found {waited:.3f} s", [entry, again])
+
+    def assert_nothing_unexpected(self) -> None:
+        """Every request had an answer."""
+        if self.unexpected:
+            raise AssertionError("\n".join(self.unexpected))
+
+    def _fail(self, text: str, entries: list[Entry]) -> NoReturn:
+        raise AssertionError("\n".join([text, *(f"  {entry}" for entry in entries)]))
+
+
+def _same_place(one: Entry, other: Entry) -> bool:
+    return (one.host, one.path, one.method) == (other.host, other.path, other.method)
+
+
+def describe_credential(header: str) -> str:
+    """Name an Authorization header without giving it away: the user of Basic, a fingerprint of anything else."""
+    if not header:
+        return ""
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            user = base64.b64decode(value, validate=True).decode("utf-8", "replace").partition(":")[0]
+        except (binascii.Error, ValueError):
+            return "basic ?"
+        return f"basic {user}"
+    return f"{scheme.lower()} {hashlib.sha256(value.encode()).hexdigest()[:8]}"

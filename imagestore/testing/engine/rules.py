@@ -1,0 +1,194 @@
+"""The rules of a well-behaved registry: library and request in, reply out (distribution-spec 1.1, pull part).
+
+Decisions where the specification leaves a choice: an Accept header that doesn't cover the stored form gets 404
+MANIFEST_UNKNOWN (what Docker's registry does), never a conversion; pages of tags have a Link; referrers are computed
+from the ``subject`` members of what the repository holds.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from typing import TYPE_CHECKING, Final, Protocol
+
+from imagestore import media_types
+from imagestore.testing.engine.answers import apply_range, error, json_reply
+from imagestore.testing.engine.exchange import Fields, Reply, Request
+from imagestore.testing.engine.targets import Target, read_target
+from imagestore.testing.images.bodies import read_all
+from imagestore.testing.images.library import HUB_HOSTS, Library
+
+if TYPE_CHECKING:
+    from imagestore.testing.images.library import Repository, StoredDocument
+
+# Documents above this are not searched for a subject.
+_MAX_DOCUMENT: Final = 8 << 20
+_API: Final = {"Docker-Distribution-Api-Version": "registry/2.0"}
+
+
+class Responder(Protocol):
+    """Answers some requests."""
+
+    def respond(self, request: Request) -> Reply | None:
+        """The reply, or None when this responder has nothing to say about the request."""
+
+
+class RegistryRules:
+    """Serves a library under its logical hosts.
+
+    Args:
+        library: what there is.
+        storage_host: when set, blobs are not sent but redirected (307) to this host with a signature in the query,
+            as large registries do; the storage host refuses a request that also carries Authorization (400), as
+            S3-compatible services do.
+    """
+
+    def __init__(self, library: Library, *, storage_host: str = "") -> None:
+        self._library = library
+        self._storage_host = storage_host
+
+    def respond(self, request: Request) -> Reply | None:
+        """Answer a request to one of the library's hosts; None for another host."""
+        if self._storage_host and request.host == self._storage_host:
+            return self._storage(request)
+        target = read_target(request.path)
+        repository = self._library.find(request.host, target.repository) if target.repository else None
+        if repository is None and request.host not in self._known_hosts():
+            return None
+        if target.kind == "ping":
+            return json_reply({}, kind="ping")
+        if target.kind == "catalog":
+            return json_reply(
+                {"repositories": [path for host, path, _ in self._library.items() if host == request.host]}
+            )
+        if request.method not in ("GET", "HEAD"):
+            return error(405, "UNSUPPORTED", "this recorded registry is read-only")
+        if target.kind == "other":
+            return error(404, "NAME_INVALID", "no such endpoint")
+        if repository is None:
+            return error(404, "NAME_UNKNOWN", "repository name not known to registry", kind=target.kind)
+        if target.kind == "manifest":
+            return _manifest(request, target, repository)
+        if target.kind == "blob":
+            return self._blob(request, target, repository)
+        if target.kind == "tags":
+            return _tags(request, target, repository)
+        if target.kind == "referrers":
+            return _referrers(request, target, repository)
+        return error(404, "BLOB_UPLOAD_UNKNOWN", "no such upload", kind="upload")
+
+    def _known_hosts(self) -> frozenset[str]:
+        hosts = frozenset(self._library.hosts())
+        return hosts | HUB_HOSTS if "docker.io" in hosts else hosts
+
+    def _blob(self, request: Request, target: Target, repository: Repository) -> Reply:
+        digest = target.digest
+        if digest is None:
+            return error(400, "DIGEST_INVALID", "the digest is malformed", kind="blob")
+        if digest not in repository.blobs:
+            return error(404, "BLOB_UNKNOWN", "blob unknown to registry", kind="blob")
+        if self._storage_host:
+            place = f"https://{self._storage_host}/{digest.algorithm}/{digest.encoded}?signature=placeholder"
+            return Reply(307, Fields.of({"Location": place, **_API}), kind="blob", digest=digest)
+        return self._content(request, target)
+
+    def _storage(self, request: Request) -> Reply:
+        algorithm, _, encoded = request.path.strip("/").partition("/")
+        target = Target("blob", "", f"{algorithm}:{encoded}")
+        if request.fields.has("Authorization"):
+            return error(400, "INVALID", "only one authorization mechanism allowed", kind="blob")
+        if not request.query:
+            return error(403, "DENIED", "the signature is missing", kind="blob")
+        if target.digest is None or self._library.body(target.digest) is None:
+            return error(404, "BLOB_UNKNOWN", "no such object", kind="blob")
+        return self._content(request, target)
+
+    def _content(self, request: Request, target: Target) -> Reply:
+        digest = target.digest
+        body = self._library.body(digest) if digest is not None else None
+        if digest is None or body is None:
+            return error(404, "BLOB_UNKNOWN", "blob unknown to registry", kind="blob")
+        fields = {
+            "Content-Type": "application/octet-stream",
+            "Docker-Content-Digest": str(digest),
+            "ETag": f'"{digest}"',
+            "Accept-Ranges": "bytes",
+            **_API,
+        }
+        whole = Reply(200, Fields.of(fields), body, kind="blob", digest=digest)
+        return apply_range(whole, request.fields.get("Range"))
+
+
+def _accepts(request: Request, media_type: str) -> bool:
+    offered = [media_types.bare(one) for line in request.fields.get_all("Accept") for one in line.split(",")]
+    offered = [one for one in offered if one]
+    # Schema 1 is what registries fell back to, whatever was asked for.
+    is_fallback = media_types.kind(media_type) is media_types.Kind.SCHEMA1
+    return is_fallback or not offered or media_type in offered or "*/*" in offered or "application/*" in offered
+
+
+def _manifest(request: Request, target: Target, repository: Repository) -> Reply:
+    digest = target.digest or repository.tags.get(target.reference)
+    document = repository.documents.get(digest) if digest is not None else None
+    if digest is None or document is None:
+        return error(404, "MANIFEST_UNKNOWN", "manifest unknown", kind="manifest")
+    if not _accepts(request, document.media_type):
+        return error(
+            404, "MANIFEST_UNKNOWN", f"found {document.media_type}, which Accept does not allow", kind="manifest"
+        )
+    tag = f'"{digest}"'
+    fields = Fields.of({"Content-Type": document.media_type, "Docker-Content-Digest": str(digest), "ETag": tag, **_API})
+    if request.fields.get("If-None-Match") == tag:
+        return Reply(304, fields, kind="manifest", digest=digest)
+    return Reply(200, fields, document.body, kind="manifest", digest=digest)
+
+
+def _tags(request: Request, target: Target, repository: Repository) -> Reply:
+    asked = dict(request.parameters())
+    names = sorted(name for name in repository.tags if name > asked.get("last", ""))
+    limit = asked.get("n", "")
+    fields: dict[str, str] = {}
+    if limit and not (limit.isascii() and limit.isdigit() and len(limit) < 7):
+        return error(400, "PAGINATION_NUMBER_INVALID", "n is not a number", kind="tags")
+    if limit and int(limit) < len(names):
+        names = names[: int(limit)]
+        if names:
+            more = urllib.parse.urlencode({"n": limit, "last": names[-1]})
+            fields["Link"] = f'</v2/{target.repository}/tags/list?{more}>; rel="next"'
+    return json_reply({"name": target.repository, "tags": names}, fields=fields, kind="tags")
+
+
+def _referrers(request: Request, target: Target, repository: Repository) -> Reply:
+    if target.digest is None:
+        return error(400, "DIGEST_INVALID", "the digest is malformed", kind="referrers")
+    wanted = dict(request.parameters()).get("artifactType", "")
+    found = [
+        entry
+        for digest, document in sorted(repository.documents.items())
+        if (entry := _referrer(str(digest), document, str(target.digest))) is not None
+        and (not wanted or entry.get("artifactType") == wanted)
+    ]
+    index = {"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, "manifests": found}
+    fields = {"Content-Type": media_types.OCI_INDEX, **({"OCI-Filters-Applied": "artifactType"} if wanted else {})}
+    return json_reply(index, fields=fields, kind="referrers")
+
+
+def _referrer(digest: str, document: StoredDocument, subject: str) -> dict[str, object] | None:
+    if document.body.size > _MAX_DOCUMENT:
+        return None
+    try:
+        value = json.loads(read_all(document.body, _MAX_DOCUMENT))
+    except (ValueError, RecursionError):
+        return None
+    pointer = value.get("subject") if isinstance(value, dict) else None
+    if not isinstance(pointer, dict) or pointer.get("digest") != subject:
+        return None
+    config = value.get("config")
+    config_type = config.get("mediaType") if isinstance(config, dict) else None
+    entry: dict[str, object] = {"mediaType": document.media_type, "digest": digest, "size": document.body.size}
+    artifact_type = value.get("artifactType") or config_type
+    if artifact_type:
+        entry["artifactType"] = artifact_type
+    if value.get("annotations"):
+        entry["annotations"] = value["annotations"]
+    return entry

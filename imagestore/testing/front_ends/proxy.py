@@ -1,0 +1,120 @@
+"""The proxy front end: any client, under logical host names, without a word in its configuration.
+
+A client that honours HTTPS_PROXY and a file of trusted certificates asks ``https://registry.example/...`` and gets the
+engine: CONNECT is answered by this process, with a certificate of the throw-away authority for the host that was asked
+for. Plain http goes through as absolute addresses. environment() has the variables that common clients read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import tempfile
+from typing import TYPE_CHECKING, Final
+
+from imagestore.testing.engine.answers import error
+from imagestore.testing.engine.exchange import Request
+from imagestore.testing.front_ends.server import Listener, LoopbackServer
+from imagestore.testing.front_ends.wire import Incoming, send_reply
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from imagestore.testing.engine.engine import Answers
+    from imagestore.testing.front_ends.authority import Authority
+
+_CONNECT: Final = re.compile(r"([A-Za-z0-9.-]{1,253}):([0-9]{1,5})")
+_ABSOLUTE: Final = re.compile(r"http://([A-Za-z0-9.:\[\]-]{1,260})(/[!-~]*)?")
+# Name under which the proxy's own listener is kept; no logical host is called so.
+_PROXY: Final = "proxy"
+#: Variables that name a file of trusted certificates: Go and OpenSSL, requests, curl, Node, and git.
+_CERTIFICATE_VARIABLES: Final = (
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "GIT_SSL_CAINFO",
+)
+
+
+class ProxyServer(LoopbackServer):
+    """A loopback server that is also an HTTP proxy; use it as a context manager.
+
+    Args:
+        engine: decides the answers.
+        hosts: logical hosts that also get a plain listener of their own (may be empty).
+        authority: makes the certificates.
+        ports: fixed ports for some logical hosts.
+    """
+
+    def __init__(
+        self,
+        engine: Answers,
+        hosts: Sequence[str],
+        *,
+        authority: Authority,
+        ports: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(engine, (_PROXY, *hosts), ports=ports)
+        self._proxy_authority = authority
+        handle, self._bundle = tempfile.mkstemp(prefix="imagestore-authority-", suffix=".pem")
+        with os.fdopen(handle, "wb") as file:
+            file.write(authority.pem)
+
+    @property
+    def proxy_url(self) -> str:
+        """What HTTPS_PROXY should be."""
+        return f"http://{self.hosts[_PROXY]}"
+
+    def environment(self) -> dict[str, str]:
+        """Variables that make a child process use this proxy and trust its authority."""
+        names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+        variables = dict.fromkeys(names, self.proxy_url) | dict.fromkeys(_CERTIFICATE_VARIABLES, self._bundle)
+        # Plain listeners are on loopback, and a client pointed at one must not come round through the proxy.
+        return variables | dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1")
+
+    def close(self) -> None:
+        """Stop, and delete the authority's file."""
+        super().close()
+        if os.path.exists(self._bundle):
+            os.unlink(self._bundle)
+
+    def _exchange(self, connection: socket.socket, listener: Listener, incoming: Incoming) -> bool:
+        if listener.host != _PROXY:
+            return super()._exchange(connection, listener, incoming)
+        if incoming.method == "CONNECT":
+            self._tunnel(connection, incoming.target)
+            return False
+        found = _ABSOLUTE.fullmatch(incoming.target)
+        if found is None:
+            refused = error(400, "UNSUPPORTED", "this is a proxy: expected CONNECT or an absolute address")
+            send_reply(connection, refused, incoming.method, stopping=self._stopping, is_last=True)
+            return False
+        return self._answer(connection, _proxied("http", found[1], found[2] or "/", incoming), is_local=False)
+
+    def _tunnel(self, connection: socket.socket, target: str) -> None:
+        found = _CONNECT.fullmatch(target)
+        if found is None:
+            refused = error(400, "UNSUPPORTED", "CONNECT needs host:port")
+            send_reply(connection, refused, "CONNECT", stopping=self._stopping, is_last=True)
+            return
+        host = found[1].lower() if found[2] == "443" else target.lower()
+        connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        # The plain socket stays registered for shutdown; the TLS object takes over its descriptor.
+        inside = self._proxy_authority.server_context(host).wrap_socket(connection, server_side=True)
+        self._register(inside)
+        try:
+            self._talk(inside, Listener("https", host, None, address=target), self._inside)
+        finally:
+            self._unregister(inside)
+            inside.close()
+
+    def _inside(self, connection: socket.socket, listener: Listener, incoming: Incoming) -> bool:
+        request = _proxied("https", listener.host, incoming.target, incoming)
+        return self._answer(connection, request, is_local=False)
+
+
+def _proxied(scheme: str, host: str, target: str, incoming: Incoming) -> Request:
+    path, _, query = target.partition("?")
+    return Request(incoming.method, scheme, host.lower(), path, query, incoming.fields, incoming.body)

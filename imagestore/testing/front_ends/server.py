@@ -1,0 +1,244 @@
+"""The loopback front end: the engine behind real sockets, one listener per logical host.
+
+A client asks ``127.0.0.1:<port>``; the port says which logical host it means, and addresses in answers (Location,
+Link, WWW-Authenticate) are rewritten from logical names to listeners on the way out. With TLS each listener has a
+certificate of a throw-away authority for its logical name, ``localhost`` and 127.0.0.1. Listeners for hosts that an
+answer mentions are opened on demand, so a redirect to a second host works without being announced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import ssl
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Self
+
+from imagestore.testing.engine.answers import error
+from imagestore.testing.engine.exchange import Fields, Reply, Request
+from imagestore.testing.front_ends.wire import Incoming, WireError, read_request, reset, send_reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from imagestore.testing.engine.engine import Answers
+    from imagestore.testing.front_ends.authority import Authority
+
+_ADDRESS: Final = re.compile(r"(https?)://([A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?)(?=[/\"?;,>#]|$)")
+_REWRITTEN: Final = frozenset({"location", "link", "www-authenticate"})
+_LOOPBACK: Final = "127.0.0.1"
+_HANDSHAKE_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """What stands for one logical host: a listening socket, or the inside of a proxy's tunnel (without one)."""
+
+    scheme: str
+    host: str
+    context: ssl.SSLContext | None
+    address: str
+    socket: socket.socket | None = None
+
+    @classmethod
+    def open(cls, scheme: str, host: str, context: ssl.SSLContext | None, port: int = 0) -> Listener:
+        """Listen; port 0 is any free one."""
+        listening = socket.create_server((_LOOPBACK, port), backlog=128)
+        return cls(scheme, host, context, f"{_LOOPBACK}:{listening.getsockname()[1]}", listening)
+
+
+class LoopbackServer:
+    """Serves an engine on 127.0.0.1; use it as a context manager.
+
+    Args:
+        engine: decides the answers.
+        hosts: logical hosts to open listeners for; the first is the main one.
+        authority: makes certificates; with one, logical ``https`` is TLS, else everything is plain HTTP.
+        ports: fixed ports for some logical hosts; any free one otherwise.
+    """
+
+    def __init__(
+        self,
+        engine: Answers,
+        hosts: Sequence[str],
+        *,
+        authority: Authority | None = None,
+        ports: Mapping[str, int] | None = None,
+    ) -> None:
+        self._ports = dict(ports or {})
+        self.engine = engine
+        self._names = tuple(hosts)
+        self._authority = authority
+        self._lock = threading.Lock()
+        self._listeners: dict[tuple[str, str], Listener] = {}
+        self._connections: set[socket.socket] = set()
+        self._threads: set[threading.Thread] = set()
+        self._stopping = threading.Event()
+
+    def __enter__(self) -> Self:
+        for host in self._names:
+            self._open("https", host)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """``127.0.0.1:<port>`` of the main logical host."""
+        return self.hosts[self._names[0]]
+
+    @property
+    def hosts(self) -> Mapping[str, str]:
+        """Logical host to ``127.0.0.1:<port>``."""
+        with self._lock:
+            return {host: one.address for (scheme, host), one in self._listeners.items() if scheme == "https"}
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether logical https is TLS on the wire."""
+        return self._authority is not None
+
+    def url(self, host: str = "") -> str:
+        """Base address of a logical host (the main one by default), without a slash at the end."""
+        return f"{'https' if self.is_tls else 'http'}://{self._open('https', host or self._names[0]).address}"
+
+    def reference(self, text: str) -> str:
+        """A reference with its logical host replaced by the listener: what a plain client is told to pull.
+
+        Raises:
+            InvalidReferenceError: the text is no reference.
+        """
+        from imagestore.reference import Reference
+
+        name = Reference.parse(text)
+        return str(replace(name, host=self._open("https", name.host).address))
+
+    def close(self) -> None:
+        """Stop listening, end every connection, wait for the threads."""
+        self._stopping.set()
+        with self._lock:
+            listeners = list(self._listeners.values())
+            connections = list(self._connections)
+            threads = list(self._threads)
+        for listener in listeners:
+            if listener.socket is not None:
+                with contextlib.suppress(OSError):
+                    listener.socket.shutdown(socket.SHUT_RDWR)
+                listener.socket.close()
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join(timeout=5)
+
+    # -- listeners -----------------------------------------------------------------------------------------------
+
+    def _open(self, scheme: str, host: str) -> Listener:
+        # Without certificates one plain listener stands for both schemes.
+        scheme = scheme if self._authority is not None else "https"
+        with self._lock:
+            known = self._listeners.get((scheme, host))
+            if known is not None:
+                return known
+            is_tls = self._authority is not None and scheme == "https"
+            context = self._authority.server_context(host) if self._authority is not None and is_tls else None
+            port = self._ports.get(host, 0) if scheme == "https" else 0
+            listener = self._listeners[scheme, host] = Listener.open(scheme, host, context, port)
+        self._start(self._accept, listener)
+        return listener
+
+    def _start(self, work: object, *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True, name="recorded-registry")  # type: ignore[arg-type]
+        with self._lock:
+            # Started inside the lock: the next call drops threads that have ended, and must not take this one for such.
+            thread.start()
+            self._threads = {one for one in self._threads if one.is_alive()} | {thread}
+
+    def _accept(self, listener: Listener) -> None:
+        while not self._stopping.is_set() and listener.socket is not None:
+            try:
+                connection, _ = listener.socket.accept()
+            except OSError:
+                return
+            self._start(self._connection, connection, listener)
+
+    def _connection(self, connection: socket.socket, listener: Listener) -> None:
+        # Registered before the handshake, so that a client which never makes one can't hold up close().
+        self._register(connection)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if listener.context is not None:
+                plain = connection
+                plain.settimeout(_HANDSHAKE_SECONDS)
+                connection = listener.context.wrap_socket(plain, server_side=True)
+                self._unregister(plain)
+                self._register(connection)
+                connection.settimeout(None)
+            self._talk(connection, listener, self._exchange)
+        except (OSError, ssl.SSLError, WireError):
+            reset(connection)
+        finally:
+            self._unregister(connection)
+            connection.close()
+
+    def _register(self, connection: socket.socket) -> None:
+        """Have close() end this connection too."""
+        with self._lock:
+            self._connections.add(connection)
+
+    def _unregister(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.discard(connection)
+
+    # -- one connection ------------------------------------------------------------------------------------------
+
+    def _talk(
+        self,
+        connection: socket.socket,
+        listener: Listener,
+        exchange: Callable[[socket.socket, Listener, Incoming], bool],
+    ) -> None:
+        with connection.makefile("rb") as stream:
+            while not self._stopping.is_set():
+                try:
+                    incoming = read_request(
+                        stream, reply_continue=lambda: connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    )
+                except WireError as problem:
+                    refused = error(400, "UNSUPPORTED", str(problem))
+                    send_reply(connection, refused, "GET", stopping=self._stopping, is_last=True)
+                    return
+                if incoming is None or not exchange(connection, listener, incoming):
+                    return
+
+    def _exchange(self, connection: socket.socket, listener: Listener, incoming: Incoming) -> bool:
+        path, _, query = incoming.target.partition("?")
+        request = Request(incoming.method, listener.scheme, listener.host, path, query, incoming.fields, incoming.body)
+        return self._answer(connection, request, is_local=True)
+
+    def _answer(self, connection: socket.socket, request: Request, *, is_local: bool) -> bool:
+        """Answer one request; ``is_local`` rewrites logical addresses. Gives whether the connection can go on."""
+        answered = self.engine.answer(request)
+        is_last = request.fields.get("Connection").lower() == "close"
+        reply = replace(answered.reply, fields=self._localised(answered.reply)) if is_local else answered.reply
+        sent = send_reply(connection, reply, request.method, stopping=self._stopping, is_last=is_last)
+        answered.end(sent_bytes=sent.body_bytes, ending=sent.ending)
+        return sent.is_reusable
+
+    def _localised(self, reply: Reply) -> Fields:
+        return Fields(
+            tuple(
+                (name, _ADDRESS.sub(self._local_address, value) if name.lower() in _REWRITTEN else value)
+                for name, value in reply.fields.items
+            )
+        )
+
+    def _local_address(self, found: re.Match[str]) -> str:
+        listener = self._open(found[1], found[2].lower())
+        return f"{'https' if listener.context is not None else 'http'}://{listener.address}"

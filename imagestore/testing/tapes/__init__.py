@@ -1,0 +1,1 @@
+"""Tapes: the text form, the folder of bodies, replay, layouts, publishing."""

@@ -1,0 +1,81 @@
+"""Makes tapes out of built images: documents and blobs go to the shared folder, a repository table to the tape."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from imagestore.testing.images.bodies import BytesBody, SyntheticBody
+from imagestore.testing.images.library import Library
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.player import tape_path
+from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository, TapeSynthetic
+from imagestore.testing.tapes.tape_write import format_tape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from imagestore.digest import Digest
+    from imagestore.testing.faults.rule import FaultRule
+    from imagestore.testing.images.bodies import Body
+    from imagestore.testing.images.builders import Image
+    from imagestore.testing.tapes.tape import TapeExchange, TapeHost
+
+
+def make_tape(
+    images: Mapping[str, Image] | Library,
+    blobs: BlobFolder,
+    *,
+    about: str = "",
+    hosts: Sequence[TapeHost] = (),
+    faults: Sequence[FaultRule] = (),
+    exchanges: Sequence[TapeExchange] = (),
+    storage_host: str = "",
+) -> Tape:
+    """A tape that serves images by the registry's rules; their bodies are put into ``blobs``.
+
+    Args:
+        images: reference to image, or a library.
+        blobs: where bodies go; synthetic ones stay a line in the tape.
+        about, hosts, faults, exchanges, storage_host: members of the tape.
+    """
+    library = images if isinstance(images, Library) else Library(images)
+    synthetic: dict[Digest, TapeSynthetic] = {}
+    repositories = []
+    for host, path, repository in library.items():
+        manifests = []
+        for digest, document in repository.documents.items():
+            _keep(digest, document.body, blobs, synthetic)
+            manifests.append(TapeContent(digest, document.body.size, document.media_type))
+        parts = []
+        for digest, body in repository.blobs.items():
+            _keep(digest, body, blobs, synthetic)
+            parts.append(TapeContent(digest, body.size))
+        repositories.append(TapeRepository(host, path, dict(repository.tags), tuple(manifests), tuple(parts)))
+    return Tape(
+        about=about,
+        storage_host=storage_host,
+        hosts=tuple(hosts),
+        repositories=tuple(repositories),
+        exchanges=tuple(exchanges),
+        synthetic=tuple(synthetic.values()),
+        faults=tuple(faults),
+    )
+
+
+def save_tape(path: str | os.PathLike[str], tape: Tape) -> str:
+    """Write a tape's text, atomically; gives the file's name."""
+    name = tape_path(path)
+    os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
+    partial = f"{name}.partial-{os.getpid()}"
+    with open(partial, "wb") as file:
+        file.write(format_tape(tape))
+    os.replace(partial, name)
+    return name
+
+
+def _keep(digest: Digest, body: Body, blobs: BlobFolder, synthetic: dict[Digest, TapeSynthetic]) -> None:
+    if isinstance(body, SyntheticBody):
+        synthetic[digest] = TapeSynthetic(digest, body.size, body.seed, body.form)
+    else:
+        blobs.put(body if not isinstance(body, BytesBody) else body.data, digest)

@@ -1,0 +1,218 @@
+"""Tapes to and from OCI image layouts (image-spec 1.1, image-layout.md).
+
+Entries of ``index.json`` carry the tag as ``org.opencontainers.image.ref.name`` and the full reference as
+``io.containerd.image.name``, which other tools write and read too. What comes in is verified, and files that are no
+plain files are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from imagestore import media_types
+from imagestore.digest import Digest, verify
+from imagestore.errors import DocumentError, ImageStoreError, InvalidDigestError, InvalidReferenceError
+from imagestore.reference import Reference
+from imagestore.testing.engine.targets import read_target
+from imagestore.testing.images.bodies import Body, FileBody, SyntheticBody
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LAYOUT: Final = b'{"imageLayoutVersion":"1.0.0"}'
+_TAG_KEY: Final = "org.opencontainers.image.ref.name"
+_NAME_KEY: Final = "io.containerd.image.name"
+_MAX_DOCUMENT: Final = 8 << 20
+_TAG: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
+
+
+def tape_to_layout(tape: Tape, blobs: BlobFolder, folder: str) -> int:
+    """Write everything a tape can serve as a layout; gives the number of entries in its index.
+
+    Args:
+        tape: repositories, and what recorded exchanges hold of manifests and blobs.
+        blobs: where its bodies are.
+        folder: to be made; must not hold a layout yet.
+
+    Raises:
+        ContentNotFoundError: a body is missing.
+        ImageStoreError: the folder has a layout already.
+    """
+    if os.path.exists(os.path.join(folder, "index.json")):
+        raise ImageStoreError(f"layout {folder}: exists already; nothing was written", hint="name another folder")
+    out = BlobFolder(os.path.join(folder, "blobs"))
+    os.makedirs(out.root, exist_ok=True)
+    computed: dict[Digest, Body] = {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in tape.synthetic}
+    entries: list[dict[str, object]] = []
+    for repository in (*tape.repositories, *recorded_repositories(tape)):
+        for content in (*repository.manifests, *repository.blobs):
+            out.put(computed.get(content.digest) or blobs.open(content.digest), content.digest)
+        entries += _entries(repository)
+    with open(os.path.join(folder, "index.json"), "w", encoding="utf-8") as file:
+        index = {"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, "manifests": entries}
+        json.dump(index, file, indent=2)
+    with open(os.path.join(folder, "oci-layout"), "wb") as marker:
+        marker.write(_LAYOUT)
+    return len(entries)
+
+
+def recorded_repositories(tape: Tape) -> list[TapeRepository]:
+    """What the recorded exchanges of a tape hold of whole manifests and blobs, as repositories."""
+    found: dict[tuple[str, str], TapeRepository] = {}
+    bodies: dict[Digest, TapeContent] = {}
+    for one in tape.exchanges:
+        if one.body is None or one.status != 200 or one.range or one.ending is not None:
+            continue
+        target = read_target(one.path)
+        if target.kind == "manifest":
+            kind = next((value for name, value in one.headers if name.lower() == "content-type"), "")
+            document = replace(one.body, media_type=media_types.bare(kind))
+            place = (one.host, target.repository)
+            known = found.get(place) or TapeRepository(one.host, target.repository)
+            tags = dict(known.tags) | ({} if target.digest else {target.reference: document.digest})
+            manifests = tuple({*known.manifests, document})
+            found[place] = replace(known, tags=tags, manifests=manifests)
+        else:
+            bodies[one.body.digest] = one.body
+    # A blob may have come from a storage host, so it can't be told which repository it belongs to.
+    return [replace(one, blobs=tuple(bodies.values())) for one in found.values()]
+
+
+def _entries(repository: TapeRepository) -> list[dict[str, object]]:
+    by_digest = {one.digest: one for one in repository.manifests}
+    out: list[dict[str, object]] = []
+    for tag, digest in sorted(repository.tags.items()):
+        content = by_digest[digest]
+        name = f"{repository.host}/{repository.path}:{tag}"
+        out.append(_entry(content) | {"annotations": {_TAG_KEY: tag, _NAME_KEY: name}})
+    if not repository.tags:
+        out += [_entry(content) for content in sorted(repository.manifests)]
+    return out
+
+
+def _entry(content: TapeContent) -> dict[str, object]:
+    return {"mediaType": content.media_type, "digest": str(content.digest), "size": content.size}
+
+
+def layout_to_tape(folder: str, blobs: BlobFolder, *, name: str, about: str = "") -> Tape:
+    """Read a layout as a tape; its bodies are put into ``blobs``.
+
+    Args:
+        folder: of the layout.
+        blobs: where bodies go.
+        name: repository for entries that don't say their full reference, for example ``registry.example/app``.
+        about: for people.
+
+    Raises:
+        DocumentError: no layout, or a document in it that can't be read.
+        IntegrityError: a blob is not what its name says.
+        InvalidReferenceError: the name is no reference.
+    """
+    default = Reference.parse(name)
+    source = BlobFolder(os.path.join(folder, "blobs"))
+    what = f"layout {folder}"
+    _plain(os.path.join(folder, "oci-layout"), what)
+    with open(_plain(os.path.join(folder, "index.json"), what), "rb") as file:
+        index = _decode(file.read(_MAX_DOCUMENT + 1), what)
+    found: dict[tuple[str, str], TapeRepository] = {}
+    for entry in _children(index):
+        reference = _reference_of(entry, default)
+        place = (reference.host, reference.path)
+        known = found.get(place) or TapeRepository(*place)
+        digest, _ = _pointer(entry, what)
+        manifests = {one.digest: one for one in known.manifests}
+        parts = {one.digest: one for one in known.blobs}
+        _walk(entry, source, blobs, manifests, parts)
+        tags = dict(known.tags) | ({reference.tag: digest} if reference.tag else {})
+        found[place] = replace(known, tags=tags, manifests=tuple(manifests.values()), blobs=tuple(parts.values()))
+    return Tape(about=about, repositories=tuple(found.values()))
+
+
+def _reference_of(entry: dict[str, object], default: Reference) -> Reference:
+    annotations = entry.get("annotations")
+    marks = annotations if isinstance(annotations, dict) else {}
+    full, tag = marks.get(_NAME_KEY), marks.get(_TAG_KEY)
+    if isinstance(full, str):
+        try:
+            return Reference.parse(full)
+        except InvalidReferenceError:
+            return replace(default, tag="")
+    if isinstance(tag, str) and _TAG.fullmatch(tag):
+        return replace(default, tag=tag)
+    return replace(default, tag="")
+
+
+def _walk(
+    entry: dict[str, object],
+    source: BlobFolder,
+    blobs: BlobFolder,
+    manifests: dict[Digest, TapeContent],
+    parts: dict[Digest, TapeContent],
+) -> None:
+    """Take over what an entry reaches; what the layout doesn't have is left out (a sparse layout is legal)."""
+    open_entries = [entry]
+    while open_entries:
+        one = open_entries.pop()
+        digest, media_type = _pointer(one, "layout")
+        if digest in manifests or digest in parts or not source.has(digest):
+            continue
+        path = _plain(source.path(digest), "layout")
+        if media_types.kind(media_type) not in (media_types.Kind.INDEX, media_types.Kind.MANIFEST):
+            body = FileBody(path, os.stat(path).st_size)
+            blobs.put(body, digest)
+            parts[digest] = TapeContent(digest, body.size)
+            continue
+        with open(path, "rb") as file:
+            data = file.read(_MAX_DOCUMENT + 1)
+        verify(data, digest)
+        blobs.put(data, digest)
+        manifests[digest] = TapeContent(digest, len(data), media_type)
+        open_entries += _children(_decode(data, str(digest)))
+
+
+def _children(document: dict[str, object]) -> Iterator[dict[str, object]]:
+    for member in ("manifests", "layers"):
+        value = document.get(member)
+        yield from (one for one in (value if isinstance(value, list) else []) if isinstance(one, dict))
+    config = document.get("config")
+    if isinstance(config, dict):
+        yield config
+
+
+def _pointer(entry: dict[str, object], what: str) -> tuple[Digest, str]:
+    digest, media_type = entry.get("digest"), entry.get("mediaType")
+    if not isinstance(digest, str) or not isinstance(media_type, str):
+        raise DocumentError(what, ["an entry has no digest or no mediaType"])
+    try:
+        return Digest.parse(digest), media_type
+    except InvalidDigestError as problem:
+        raise DocumentError(what, [str(problem)]) from problem
+
+
+def _decode(data: bytes, what: str) -> dict[str, object]:
+    if len(data) > _MAX_DOCUMENT:
+        raise DocumentError(what, [f"longer than {_MAX_DOCUMENT} bytes"])
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as problem:
+        raise DocumentError(what, [f"not JSON: {problem}"]) from problem
+    if not isinstance(value, dict):
+        raise DocumentError(what, ["expected an object"])
+    return value
+
+
+def _plain(path: str, what: str) -> str:
+    try:
+        is_plain = stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError as problem:
+        raise DocumentError(what, [f"{os.path.basename(path)}: {problem.strerror}"]) from problem
+    if not is_plain:
+        raise DocumentError(what, [f"{os.path.basename(path)}: expected a plain file"])
+    return path

@@ -1,0 +1,196 @@
+"""Replay: a tape in, a transport or a server out.
+
+    with replay("fixtures/tapes/python-kep4216") as playing:
+        client = httpx.Client(transport=playing.transport)
+        ...
+        with playing.serve() as server:
+            run("skopeo", "inspect", f"docker://{server.reference('docker.io/library/python:3')}")
+
+Leaving the block of a *strict* replay fails when a request had no answer, or a recorded answer or a fault was never
+used.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Self
+
+from imagestore.errors import ConfigError
+from imagestore.testing.engine.assembly import assemble
+from imagestore.testing.engine.exchanges import ExchangeResponder
+from imagestore.testing.engine.gate import BasicAuth, BasicGate, TokenAuth, TokenGate
+from imagestore.testing.engine.ledger import Ledger
+from imagestore.testing.engine.rules import RegistryRules
+from imagestore.testing.front_ends.server import LoopbackServer
+from imagestore.testing.images.bodies import SyntheticBody
+from imagestore.testing.images.library import Library, StoredDocument
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.tape import SUFFIX, Tape
+from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from imagestore.digest import Digest
+    from imagestore.testing.engine.engine import Shaper
+    from imagestore.testing.engine.rules import Responder
+    from imagestore.testing.faults.rule import FaultRule
+    from imagestore.testing.front_ends.transport import AsyncReplayTransport, ReplayTransport
+    from imagestore.testing.images.bodies import Body
+    from imagestore.testing.tapes.tape import TapeHost
+
+
+class ReplayMismatchError(AssertionError):
+    """A strict replay ended with requests that had no answer, or with answers that nobody asked for."""
+
+
+def load_tape(path: str | os.PathLike[str]) -> Tape:
+    """Read a tape file; the ending ``.tape.toml`` may be left out.
+
+    Raises:
+        ConfigError: the file can't be read.
+        DocumentError: it is no good tape.
+    """
+    name = tape_path(path)
+    try:
+        with open(name, "rb") as file:
+            data = file.read(MAX_TAPE_BYTES + 1)
+    except OSError as problem:
+        raise ConfigError(
+            f"tape {name}: {problem.strerror}", hint="record it first, for example with --record-mode once"
+        ) from problem
+    return parse_tape(data, what=f"tape {os.path.basename(name)}")
+
+
+def tape_path(path: str | os.PathLike[str]) -> str:
+    """The file of a tape, with its ending."""
+    name = os.fspath(path)
+    return name if name.endswith(SUFFIX) else name + SUFFIX
+
+
+class Replay:
+    """A tape being played; make it with replay().
+
+    Attributes:
+        tape: what is played.
+        ledger: what was asked.
+    """
+
+    def __init__(
+        self, tape: Tape, blobs: BlobFolder, *, faults: Sequence[FaultRule | Shaper] = (), is_strict: bool = False
+    ) -> None:
+        self.tape = tape
+        self.ledger = Ledger()
+        self._is_strict = is_strict
+        self._blobs = blobs
+        self._computed = {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in tape.synthetic}
+        self._exchanges = ExchangeResponder(tape.exchanges, self._open)
+        rules = RegistryRules(self._library(), storage_host=tape.storage_host)
+        gates = [gate for host in tape.hosts if (gate := _gate(host, rules)) is not None]
+        self._assembly = assemble(
+            rules, gates=gates, exchanges=self._exchanges, faults=[*tape.faults, *faults], ledger=self.ledger
+        )
+        self.engine = self._assembly.engine
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._is_strict:
+            self.check()
+
+    @property
+    def transport(self) -> ReplayTransport:
+        """An httpx transport with logical host names."""
+        from imagestore.testing.front_ends.transport import ReplayTransport
+
+        return ReplayTransport(self.engine)
+
+    @property
+    def async_transport(self) -> AsyncReplayTransport:
+        """The same for httpx.AsyncClient."""
+        from imagestore.testing.front_ends.transport import AsyncReplayTransport
+
+        return AsyncReplayTransport(self.engine)
+
+    def serve(self, *, is_tls: bool = False) -> LoopbackServer:
+        """A loopback server for any client; use it as a context manager.
+
+        Raises:
+            ConfigError: TLS is wanted and the package trustme is missing.
+        """
+        from imagestore.testing.front_ends.authority import Authority
+
+        return LoopbackServer(self.engine, self.tape.logical_hosts, authority=Authority() if is_tls else None)
+
+    def check(self) -> None:
+        """Judge the replay.
+
+        Raises:
+            ReplayMismatchError: unexpected requests, unused exchanges or unused faults; all of them are shown.
+        """
+        lines = list(self.ledger.unexpected)
+        lines += [
+            f"recorded, but never asked for: {one.method} {one.url} -> {one.status}" for one in self._exchanges.unused()
+        ]
+        lines += [f"fault that never happened: {rule.to_table()}" for rule in self._assembly.plan.unused()]
+        if lines:
+            raise ReplayMismatchError("the replay does not agree with the tape\n" + "\n".join(lines))
+
+    def _library(self) -> Library:
+        library = Library()
+        for one in self.tape.repositories:
+            repository = library.open(one.host, one.path)
+            repository.tags.update(one.tags)
+            for content in one.manifests:
+                repository.documents[content.digest] = StoredDocument(content.media_type, self._open(content.digest))
+            for content in one.blobs:
+                repository.blobs[content.digest] = self._open(content.digest)
+        return library
+
+    def _open(self, digest: Digest) -> Body:
+        return self._computed.get(digest) or self._blobs.open(digest)
+
+
+def replay(
+    tape: str | os.PathLike[str] | Tape,
+    *,
+    blobs: str | os.PathLike[str] | None = None,
+    faults: Sequence[FaultRule | Shaper] = (),
+    is_strict: bool = False,
+) -> Replay:
+    """Play a tape.
+
+    Args:
+        tape: a file (its ending may be left out), or a tape in memory.
+        blobs: folder of bodies; by default ``blobs`` beside the tape's file or beside its folder.
+        faults: added to those of the tape.
+        is_strict: leaving the block fails on unexpected requests and unused answers.
+
+    Raises:
+        ConfigError: the file can't be read, or a tape in memory came without ``blobs``.
+        DocumentError: it is no good tape.
+        ContentNotFoundError: a body is missing.
+    """
+    if isinstance(tape, Tape):
+        if blobs is None and tape.contents():
+            raise ConfigError("replay of a tape in memory: expected the folder of its bodies", hint="pass blobs=...")
+        return Replay(tape, BlobFolder(os.fspath(blobs or "")), faults=faults, is_strict=is_strict)
+    folder = BlobFolder(os.fspath(blobs)) if blobs is not None else BlobFolder.beside(tape_path(tape))
+    return Replay(load_tape(tape), folder, faults=faults, is_strict=is_strict)
+
+
+def _gate(host: TapeHost, rules: RegistryRules) -> Responder | None:
+    users = {user: f"tape-password-{user}" for user in host.users}
+    if host.auth == "basic":
+        return BasicGate(host.name, BasicAuth(users), rules)
+    if host.auth != "token":
+        return None
+    auth = TokenAuth(
+        users,
+        realm_host=host.realm_host,
+        service=host.service,
+        lifetime_seconds=host.lifetime_seconds,
+        is_anonymous_allowed=host.is_anonymous_allowed,
+    )
+    return TokenGate(host.name, auth, rules)

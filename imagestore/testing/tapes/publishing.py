@@ -1,0 +1,184 @@
+"""Tapes and layouts as OCI artifacts, so that suites can share fixtures through any registry.
+
+One layer is the tape's text (or a layout's two JSON files), every other layer one body, under its own digest: raw
+bytes, no archive, so registries share bodies between artifacts. The oras package carries the bytes. It verifies
+nothing that it pulls, so everything is verified here before it is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING, Final
+
+from imagestore.digest import Digest
+from imagestore.errors import (
+    ConfigError,
+    DocumentError,
+    InvalidDigestError,
+    ProtocolError,
+    RegistryUnavailableError,
+)
+from imagestore.testing.images.bodies import FileBody
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.compose import save_tape
+from imagestore.testing.tapes.player import load_tape, tape_path
+from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from oras.client import OrasClient
+
+TAPE_TYPE: Final = "application/vnd.imagestore.tape.v1+toml"
+LAYOUT_TYPE: Final = "application/vnd.imagestore.layout.v1+json"
+BODY_TYPE: Final = "application/octet-stream"
+_CONFIG_TYPE: Final = "application/vnd.imagestore.fixture.config.v1+json"
+_TAPE_NAME: Final = "tape.toml"
+_LAYOUT_NAMES: Final = ("oci-layout", "index.json")
+
+
+def push_tape(path: str, target: str, *, is_plain_http: bool = False) -> None:
+    """Push a tape with its bodies.
+
+    Args:
+        path: tape file.
+        target: ``host[:port]/repository:tag``.
+        is_plain_http: for a registry without TLS.
+
+    Raises:
+        ConfigError: the tape can't be read, or oras is missing.
+        ContentNotFoundError: a body is missing.
+        RegistryUnavailableError: the registry refused or didn't answer.
+    """
+    name = tape_path(path)
+    blobs = BlobFolder.beside(name)
+    files = {_TAPE_NAME: (name, TAPE_TYPE)}
+    for digest in load_tape(name).contents():
+        blobs.verify(digest)
+        files[_file_name(digest)] = (blobs.path(digest), BODY_TYPE)
+    _push(target, files, is_plain_http=is_plain_http)
+
+
+def fetch_tape(target: str, path: str, *, is_plain_http: bool = False) -> str:
+    """Fetch a tape and its bodies; gives the tape's file name.
+
+    Args:
+        target: ``host[:port]/repository:tag``.
+        path: where the tape goes; bodies go into its ``blobs``.
+        is_plain_http: for a registry without TLS.
+
+    Raises:
+        DocumentError: the artifact holds no good tape.
+        IntegrityError: a body is not what its name says.
+        RegistryUnavailableError: the registry refused or didn't answer.
+    """
+    with tempfile.TemporaryDirectory(prefix="imagestore-fetch-") as folder:
+        _pull(target, folder, is_plain_http=is_plain_http)
+        text_path = os.path.join(folder, _TAPE_NAME)
+        if not os.path.isfile(text_path):
+            raise DocumentError(f"artifact {target}", [f"it has no {_TAPE_NAME}"])
+        with open(text_path, "rb") as file:
+            tape = parse_tape(file.read(MAX_TAPE_BYTES + 1), what=f"artifact {target}")
+        blobs = BlobFolder.beside(tape_path(path))
+        _take_bodies(folder, blobs)
+        for digest, content in tape.contents().items():
+            blobs.verify(digest, content.size)
+        return save_tape(path, tape)
+
+
+def push_layout(folder: str, target: str, *, is_plain_http: bool = False) -> None:
+    """Push an OCI image layout as one artifact; see push_tape."""
+    blobs = BlobFolder(os.path.join(folder, "blobs"))
+    files = {name: (os.path.join(folder, name), LAYOUT_TYPE) for name in _LAYOUT_NAMES}
+    for digest in blobs.digests():
+        blobs.verify(digest)
+        files[_file_name(digest)] = (blobs.path(digest), BODY_TYPE)
+    _push(target, files, is_plain_http=is_plain_http)
+
+
+def fetch_layout(target: str, folder: str, *, is_plain_http: bool = False) -> None:
+    """Fetch an OCI image layout that push_layout pushed; see fetch_tape."""
+    with tempfile.TemporaryDirectory(prefix="imagestore-fetch-") as staging:
+        _pull(target, staging, is_plain_http=is_plain_http)
+        texts: dict[str, bytes] = {}
+        for name in _LAYOUT_NAMES:
+            path = os.path.join(staging, name)
+            if not os.path.isfile(path):
+                raise DocumentError(f"artifact {target}", [f"it has no {name}"])
+            with open(path, "rb") as file:
+                texts[name] = file.read()
+        _take_bodies(staging, BlobFolder(os.path.join(folder, "blobs")))
+        for name, data in texts.items():
+            with open(os.path.join(folder, name), "wb") as out:
+                out.write(data)
+
+
+def _file_name(digest: Digest) -> str:
+    return f"{digest.algorithm}-{digest.encoded}"
+
+
+def _take_bodies(folder: str, blobs: BlobFolder) -> None:
+    os.makedirs(blobs.root, exist_ok=True)
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        try:
+            digest = Digest.parse(name.replace("-", ":", 1))
+        except InvalidDigestError:
+            continue
+        if digest.is_verifiable and os.path.isfile(path) and not os.path.islink(path):
+            blobs.put(FileBody(path, os.stat(path).st_size), digest)
+
+
+def _client(*, is_plain_http: bool) -> OrasClient:
+    try:
+        from oras.client import OrasClient
+    except ImportError as problem:
+        raise ConfigError(
+            "publishing: the package oras is not installed", hint="pip install 'imagestore[oras]'"
+        ) from problem
+    return OrasClient(insecure=is_plain_http, tls_verify=not is_plain_http)
+
+
+def _push(target: str, files: Mapping[str, tuple[str, str]], *, is_plain_http: bool) -> None:
+    client = _client(is_plain_http=is_plain_http)
+    import requests
+
+    with tempfile.TemporaryDirectory(prefix="imagestore-push-") as folder:
+        config = os.path.join(folder, "config.json")
+        with open(config, "wb") as file:
+            file.write(b"{}")
+        staged = []
+        for name, (path, media_type) in files.items():
+            # The client takes the title from the file's name.
+            link = os.path.join(folder, name)
+            os.symlink(os.path.abspath(path), link)
+            staged.append(f"{link}:{media_type}")
+        try:
+            client.push(
+                target,
+                files=staged,
+                manifest_config=f"{config}:{_CONFIG_TYPE}",
+                disable_path_validation=True,
+                quiet=True,
+            )
+        except (requests.RequestException, ValueError) as problem:
+            raise _refused(target, "push", problem) from problem
+
+
+def _pull(target: str, folder: str, *, is_plain_http: bool) -> None:
+    client = _client(is_plain_http=is_plain_http)
+    import requests
+
+    try:
+        client.pull(target, outdir=folder)
+    except (requests.RequestException, ValueError) as problem:
+        raise _refused(target, "pull", problem) from problem
+    except Exception as problem:
+        if type(problem) is Exception:  # what oras raises for a title that leads out of the folder
+            raise ProtocolError(f"artifact {target}: {problem}") from problem
+        raise
+
+
+def _refused(target: str, action: str, problem: Exception) -> RegistryUnavailableError:
+    return RegistryUnavailableError(f"artifact {target}: {action} failed: {problem}", host=target.partition("/")[0])

@@ -1,0 +1,206 @@
+"""One test's tape: replayed, recorded, or both, by the record mode that people know from other recorders.
+
+| mode | the tape exists | it does not |
+|---|---|---|
+| none | replay, strictly | error |
+| once | replay, strictly | record |
+| new_episodes | replay, and record what it doesn't answer | record |
+| rewrite | record anew | record |
+
+A lock per tape keeps parallel test processes from recording the same tape at once; tapes and bodies are written by
+rename, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+
+from imagestore.errors import InvalidInputError
+from imagestore.testing.front_ends.server import LoopbackServer
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.compose import save_tape
+from imagestore.testing.tapes.player import Replay, load_tape, replay, tape_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from imagestore.testing.engine.engine import Answers, Shaper
+    from imagestore.testing.engine.ledger import Ledger
+    from imagestore.testing.faults.rule import FaultRule
+    from imagestore.testing.front_ends.proxy import ProxyServer
+    from imagestore.testing.front_ends.transport import AsyncReplayTransport, ReplayTransport
+    from imagestore.testing.recording.recorder import Recorder
+    from imagestore.testing.tapes.tape import Tape
+
+MODES: Final = ("none", "once", "new_episodes", "rewrite")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """How a tape is recorded and replayed.
+
+    Attributes:
+        upstream: logical host to the real base address, for recording.
+        known_secrets: values that must never be written.
+        plain_names: JSON members of token answers that may be written.
+        faults: what goes wrong, in replay only.
+        is_strict: the end of a replay is judged.
+        about: first line of a recorded tape.
+    """
+
+    upstream: Mapping[str, str] = field(default_factory=dict)
+    known_secrets: Sequence[str] = field(default=(), repr=False)
+    plain_names: Sequence[str] = ()
+    faults: Sequence[FaultRule | Shaper] = ()
+    is_strict: bool = True
+    about: str = ""
+
+
+class TapeSession:
+    """A tape in use; a context manager. Call finish() when all went well.
+
+    Args:
+        path: of the tape.
+        mode: see the module text.
+        settings: how.
+
+    Raises:
+        InvalidInputError: unknown mode.
+        ConfigError: mode ``none``, and no tape.
+    """
+
+    def __init__(self, path: str, mode: str = "none", settings: SessionSettings | None = None) -> None:
+        if mode not in MODES:
+            raise InvalidInputError(f"record mode {mode!r}: expected one of {', '.join(MODES)}")
+        self.path = tape_path(path)
+        self.mode = mode
+        self._settings = settings or SessionSettings()
+        self._stack = contextlib.ExitStack()
+        self._replay: Replay | None = None
+        self._recorder: Recorder | None = None
+        self._base: Tape | None = None
+        if mode != "none":
+            self._stack.enter_context(_Lock(self.path))
+        try:
+            self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _open(self) -> None:
+        exists = os.path.exists(self.path)
+        if self.mode == "none" or (self.mode == "once" and exists):
+            self._stack.close()  # a replay needs no lock
+            self._replay = replay(self.path, faults=self._settings.faults)
+            return
+        blobs = BlobFolder.beside(self.path)
+        before = None
+        if self.mode == "new_episodes" and exists:
+            self._base = load_tape(self.path)
+            before = Replay(self._base, blobs)
+        from imagestore.testing.recording.recorder import Recorder
+        from imagestore.testing.recording.upstream import Upstream
+
+        settings = self._settings
+        self._recorder = self._stack.enter_context(
+            Recorder(
+                blobs,
+                upstream=Upstream(settings.upstream),
+                known_secrets=settings.known_secrets,
+                plain_names=settings.plain_names,
+                before=before.engine if before is not None else None,
+            )
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether requests go to real registries."""
+        return self._recorder is not None
+
+    @property
+    def engine(self) -> Answers:
+        """What answers."""
+        if self._recorder is not None:
+            return self._recorder
+        assert self._replay is not None
+        return self._replay.engine
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was asked."""
+        return self.engine.ledger
+
+    @property
+    def transport(self) -> ReplayTransport:
+        """An httpx transport with logical host names."""
+        from imagestore.testing.front_ends.transport import ReplayTransport
+
+        return ReplayTransport(self.engine)
+
+    @property
+    def async_transport(self) -> AsyncReplayTransport:
+        """The same for httpx.AsyncClient."""
+        from imagestore.testing.front_ends.transport import AsyncReplayTransport
+
+        return AsyncReplayTransport(self.engine)
+
+    def serve(self, *hosts: str, is_tls: bool = False) -> LoopbackServer:
+        """A loopback server; a context manager.
+
+        Args:
+            hosts: logical hosts; those of the tape, or of ``upstream``, by default.
+            is_tls: HTTPS with a throw-away authority.
+        """
+        from imagestore.testing.front_ends.authority import Authority
+
+        known = self._replay.tape.logical_hosts if self._replay is not None else tuple(self._settings.upstream)
+        return LoopbackServer(self.engine, hosts or known, authority=Authority() if is_tls else None)
+
+    def proxy(self) -> ProxyServer:
+        """An HTTP proxy for clients that use the logical names themselves; a context manager."""
+        from imagestore.testing.front_ends.authority import Authority
+        from imagestore.testing.front_ends.proxy import ProxyServer
+
+        return ProxyServer(self.engine, (), authority=Authority())
+
+    def finish(self) -> None:
+        """Judge the replay, or write the tape.
+
+        Raises:
+            ReplayMismatchError: a strict replay had unexpected requests or unused answers.
+            SecretLeakError: a recording would have written a secret.
+        """
+        if self._recorder is not None:
+            save_tape(self.path, self._recorder.tape(about=self._settings.about, base=self._base))
+        elif self._replay is not None and self._settings.is_strict:
+            self._replay.check()
+
+
+class _Lock:
+    """An advisory lock for one tape between processes, beside the system's other temporary files."""
+
+    def __init__(self, path: str) -> None:
+        name = hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:24]
+        self._path = os.path.join(tempfile.gettempdir(), f"imagestore-tape-{name}.lock")
+        self._handle = -1
+
+    def __enter__(self) -> Self:
+        import fcntl
+
+        self._handle = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)

@@ -1,0 +1,166 @@
+"""Reads the text form of a tape (docs/tape-format.md).
+
+The text is hostile until checked: bounded, typed, no unknown keys.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import urllib.parse
+from typing import TYPE_CHECKING, Final, cast
+
+from imagestore.errors import DocumentError, InvalidReferenceError
+from imagestore.reference import Reference
+from imagestore.testing.engine.exchange import Ending
+from imagestore.testing.faults.rule import read_rule
+from imagestore.testing.tapes.tape import (
+    FORMAT,
+    VERSION,
+    Tape,
+    TapeContent,
+    TapeExchange,
+    TapeHost,
+    TapeRepository,
+    TapeSynthetic,
+)
+from imagestore.testing.tapes.tape_fields import Table
+
+if TYPE_CHECKING:
+    from imagestore.testing.engine.exchange import Framing
+    from imagestore.testing.images.bodies import SyntheticForm
+
+#: A tape's text is never longer; bodies are elsewhere.
+MAX_TAPE_BYTES: Final = 32 << 20
+_REQUEST: Final = re.compile(r"([A-Z]{1,20}) (https?)://([a-z0-9.:\[\]-]{1,260})(/[!-~]*)")
+_ENDINGS: Final = ("closed", "reset", "stalled")
+
+
+def parse_tape(data: bytes, *, what: str = "tape") -> Tape:
+    """Read a tape.
+
+    Args:
+        data: the file's bytes.
+        what: names the tape in errors.
+
+    Raises:
+        DocumentError: too long, not TOML, another format or version, or a member that breaks the rules.
+    """
+    if len(data) > MAX_TAPE_BYTES:
+        raise DocumentError(what, [f"expected at most {MAX_TAPE_BYTES} bytes, found {len(data)}"])
+    try:
+        value = tomllib.loads(data.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as problem:
+        raise DocumentError(what, [f"not TOML: {problem}"]) from problem
+    top = Table(value, "", what)
+    if top.text("format", "") != FORMAT:
+        raise top.fault("format", f"expected {FORMAT!r}; this is no tape")
+    version = top.integer("version")
+    if version != VERSION:
+        raise top.fault("version", f"expected {VERSION}, found {version}; read it with a newer release")
+    tape = Tape(
+        about=top.text("about", ""),
+        storage_host=top.text("storage_host", ""),
+        hosts=tuple(_host(one) for one in top.tables("host")),
+        repositories=tuple(_repository(one) for one in top.tables("repository")),
+        exchanges=tuple(_exchange(one) for one in top.tables("exchange")),
+        synthetic=tuple(_synthetic(one) for one in top.tables("synthetic")),
+        faults=tuple(read_rule(one) for one in top.tables("fault")),
+    )
+    top.finish()
+    return tape
+
+
+def _host(table: Table) -> TapeHost:
+    host = TapeHost(
+        name=table.text("name"),
+        auth=table.one_of("auth", ("none", "basic", "token"), "none"),
+        realm_host=table.text("realm_host", ""),
+        service=table.text("service", ""),
+        users=table.texts("users"),
+        is_anonymous_allowed=table.flag("anonymous", default=True),
+        lifetime_seconds=table.integer("lifetime_seconds", 300),
+    )
+    table.finish()
+    return host
+
+
+def _content(table: Table, *, is_document: bool) -> TapeContent:
+    content = TapeContent(
+        table.digest("digest"), table.integer("size"), table.text("media_type") if is_document else ""
+    )
+    table.finish()
+    return content
+
+
+def _repository(table: Table) -> TapeRepository:
+    name = table.text("name")
+    try:
+        reference = Reference.parse(name)
+    except InvalidReferenceError as problem:
+        raise table.fault("name", str(problem)) from problem
+    if reference.name != name:
+        raise table.fault("name", f"expected the full form {reference.name!r}, found {name!r}")
+    manifests = tuple(_content(one, is_document=True) for one in table.tables("manifests"))
+    blobs = tuple(_content(one, is_document=False) for one in table.tables("blobs"))
+    tag_table = table.table("tags")
+    tags = {tag: tag_table.digest(tag) for tag in tag_table.names()}
+    table.finish()
+    known = {one.digest for one in manifests}
+    for tag, digest in tags.items():
+        if digest not in known:
+            raise tag_table.fault(tag, f"{digest} is not among the repository's manifests")
+    return TapeRepository(reference.host, reference.path, tags, manifests, blobs)
+
+
+def _synthetic(table: Table) -> TapeSynthetic:
+    form = table.one_of("form", ("raw", "tar"), "raw")
+    made = TapeSynthetic(table.digest("digest"), table.integer("size"), table.text("seed"), cast("SyntheticForm", form))
+    table.finish()
+    return made
+
+
+def _exchange(table: Table) -> TapeExchange:
+    line = table.text("request")
+    found = _REQUEST.fullmatch(line)
+    if found is None:
+        raise table.fault("request", f"expected METHOD https://host/path, found {line[:200]!r}")
+    path, _, query = found[4].partition("?")
+    body = None
+    if table.has("body"):
+        body = _content(table.table("body"), is_document=False)
+    ending = table.one_of("ending", _ENDINGS) if table.has("ending") else None
+    made = TapeExchange(
+        found[1],
+        found[2],
+        found[3],
+        path,
+        query,
+        table.integer("status", least=100),
+        headers=tuple(_header(table, text) for text in table.texts("headers")),
+        authorization=table.text("authorization", ""),
+        range=table.text("range", ""),
+        accept=table.text("accept", ""),
+        form=table.text("form", ""),
+        body=body,
+        text=table.text("text") if table.has("text") else None,
+        stop_at=table.integer("stop_at") if table.has("stop_at") else None,
+        ending=Ending(ending) if ending is not None else None,
+        framing=cast("Framing", table.one_of("framing", ("length", "chunked", "close"), "length")),
+        times=table.integer("times", 1, least=1),
+    )
+    table.finish()
+    if made.status > 599:
+        raise table.fault("status", f"expected 100 to 599, found {made.status}")
+    if made.body is not None and made.text is not None:
+        raise table.fault("text", "an exchange has a body or a text, not both")
+    if urllib.parse.urlsplit(made.url).username is not None:
+        raise table.fault("request", "an address in a tape has no user information")
+    return made
+
+
+def _header(table: Table, line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon or not name or not name.isascii():
+        raise table.fault("headers", f"expected 'Name: value', found {line[:100]!r}")
+    return name, value.removeprefix(" ")

@@ -1,0 +1,124 @@
+"""Upkeep of tapes: verifying them, and clearing the shared folder of bodies that no tape needs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagestore.errors import ConfigError, ImageStoreError
+from imagestore.testing.engine.targets import read_target
+from imagestore.testing.images.bodies import SyntheticBody, digest_of
+from imagestore.testing.recording import guard
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.player import load_tape, tape_path
+from imagestore.testing.tapes.tape import SUFFIX
+from imagestore.testing.tapes.tape_write import format_tape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imagestore.digest import Digest
+    from imagestore.testing.tapes.tape import Tape
+
+
+def find_tapes(place: str) -> list[str]:
+    """Tape files: the one named, or all below a folder.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not os.path.isdir(place):
+        return [tape_path(place)]
+    found = sorted(
+        os.path.join(folder, name) for folder, _, names in os.walk(place) for name in names if name.endswith(SUFFIX)
+    )
+    if not found:
+        raise ConfigError(f"folder {place}: no file ends with {SUFFIX}")
+    return found
+
+
+def verify_tape(path: str) -> list[str]:
+    """Check a tape and all its bodies; gives the problems found, none when it is good.
+
+    Checked: the text is canonical and holds no secret; every body is there with the size and digest the tape says;
+    synthetic bodies compute to their digest; recorded answers to requests by digest hold that content.
+
+    Raises:
+        ConfigError: the file can't be read.
+        DocumentError: it is no tape.
+    """
+    tape = load_tape(path)
+    problems: list[str] = []
+    with open(tape_path(path), "rb") as file:
+        text = file.read()
+    if format_tape(tape) != text:
+        problems.append("the text is not in canonical form; save the tape again")
+    try:
+        guard.check_text(text.decode(), "the tape", ())
+    except guard.SecretLeakError as problem:
+        problems.append(str(problem))
+    problems += _body_problems(tape, BlobFolder.beside(tape_path(path)))
+    problems += _exchange_problems(tape)
+    return problems
+
+
+def _body_problems(tape: Tape, blobs: BlobFolder) -> Iterator[str]:
+    for digest, content in tape.contents().items():
+        try:
+            blobs.verify(digest, content.size)
+        except ImageStoreError as problem:
+            yield str(problem)
+    for made in tape.synthetic:
+        actual = digest_of(SyntheticBody(made.seed, made.size, made.form), made.digest.algorithm)
+        if actual != made.digest:
+            yield f"synthetic body {made.digest}: seed {made.seed!r} gives {actual}"
+
+
+def _exchange_problems(tape: Tape) -> Iterator[str]:
+    for one in tape.exchanges:
+        wanted = read_target(one.path).digest
+        is_whole = one.status == 200 and not one.range and one.ending is None and one.body is not None
+        if wanted is None or not is_whole or one.body is None or wanted.algorithm != one.body.digest.algorithm:
+            continue
+        if one.body.digest != wanted:
+            yield f"{one.method} {one.url}: the recorded answer is {one.body.digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """What a collection found.
+
+    Attributes:
+        removed: bodies that no tape needs.
+        bytes_freed: their size together.
+        kept: bodies that stay.
+    """
+
+    removed: tuple[Digest, ...]
+    bytes_freed: int
+    kept: int
+
+
+def collect_bodies(folder: str, *, is_dry_run: bool = False) -> Cleared:
+    """Delete bodies that no tape needs.
+
+    Args:
+        folder: of tapes; every tape that shares its ``blobs`` is looked at, also in sibling folders.
+        is_dry_run: only tell.
+
+    Raises:
+        ConfigError: no tape, or no folder of bodies.
+        DocumentError: a tape can't be read; nothing is deleted then.
+    """
+    blobs = BlobFolder.beside(os.path.join(folder, "any"))
+    if not os.path.isdir(blobs.root):
+        raise ConfigError(f"folder {folder}: no folder 'blobs' in it or beside it")
+    needed: set[Digest] = set()
+    for path in find_tapes(os.path.dirname(blobs.root)):
+        needed |= set(load_tape(path).contents())
+    surplus = [digest for digest in blobs.digests() if digest not in needed]
+    freed = 0
+    for digest in surplus:
+        freed += blobs.open(digest).size if is_dry_run else blobs.remove(digest)
+    return Cleared(tuple(surplus), freed, sum(1 for _ in blobs.digests()) - (len(surplus) if is_dry_run else 0))

@@ -1,0 +1,79 @@
+"""Tapes and layouts travel through a real registry as artifacts, byte for byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagestore.errors import DocumentError, IntegrityError, RegistryUnavailableError
+from imagestore.testing import RegistryServer, build_artifact, load_tape
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.layout import tape_to_layout
+from imagestore.testing.tapes.publishing import fetch_layout, fetch_tape, push_layout, push_tape
+from imagestore.testing.tapes.upkeep import verify_tape
+from tests.support.peers import DockerRegistry, docker_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.integration
+
+TAPES = Path(__file__).parents[2] / "fixtures" / "tapes"
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerRegistry]:
+    with docker_registry(tmp_path_factory.mktemp("peer")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", ["python-kep4216", "recorded-docker-registry", "large-layer", "fault-reset"])
+def test_a_tape_arrives_byte_for_byte(registry: DockerRegistry, tmp_path: Path, name: str) -> None:
+    target = f"{registry.address}/fixtures/{name}:1"
+    push_tape(str(TAPES / name), target, is_plain_http=True)
+    path = fetch_tape(target, str(tmp_path / "tapes" / name), is_plain_http=True)
+    assert Path(path).read_bytes() == (TAPES / f"{name}.tape.toml").read_bytes()
+    assert verify_tape(path) == []
+
+
+def test_a_layout_arrives_byte_for_byte(registry: DockerRegistry, tmp_path: Path) -> None:
+    blobs = BlobFolder.beside(str(TAPES / "shapes"))
+    tape_to_layout(load_tape(TAPES / "shapes"), blobs, str(tmp_path / "sent"))
+    target = f"{registry.address}/fixtures/layout:1"
+    push_layout(str(tmp_path / "sent"), target, is_plain_http=True)
+    (tmp_path / "got").mkdir()
+    fetch_layout(target, str(tmp_path / "got"), is_plain_http=True)
+    sent, got = (
+        {
+            str(one.relative_to(tmp_path / name)): one.read_bytes()
+            for one in (tmp_path / name).rglob("*")
+            if one.is_file()
+        }
+        for name in ("sent", "got")
+    )
+    assert sent == got
+
+
+def test_bodies_that_are_not_what_they_are_called_are_refused(tmp_path: Path) -> None:
+    tape = (TAPES / "fault-reset.tape.toml").read_bytes()
+    first = next(iter(load_tape(TAPES / "fault-reset").contents()))
+    image = build_artifact("application/x", {"tape.toml": tape, f"sha256-{first.encoded}": b"something else"})
+    with RegistryServer({"registry.example/fixtures/bad:1": image}) as server, pytest.raises(IntegrityError):
+        fetch_tape(f"{server.address}/fixtures/bad:1", str(tmp_path / "tapes" / "bad"), is_plain_http=True)
+    assert not (tmp_path / "tapes" / "bad.tape.toml").exists()
+
+
+def test_an_artifact_that_is_no_tape_is_refused(tmp_path: Path) -> None:
+    image = build_artifact("application/x", {"notes.txt": b"hello"})
+    with RegistryServer({"registry.example/notes:1": image}) as server:
+        with pytest.raises(DocumentError, match=r"it has no tape\.toml"):
+            fetch_tape(f"{server.address}/notes:1", str(tmp_path / "t"), is_plain_http=True)
+        with pytest.raises(DocumentError, match="it has no oci-layout"):
+            fetch_layout(f"{server.address}/notes:1", str(tmp_path), is_plain_http=True)
+
+
+def test_what_is_not_there_is_a_registry_error(registry: DockerRegistry, tmp_path: Path) -> None:
+    with pytest.raises(RegistryUnavailableError, match="pull failed"):
+        fetch_tape(f"{registry.address}/fixtures/none:1", str(tmp_path / "t"), is_plain_http=True)

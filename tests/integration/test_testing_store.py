@@ -1,0 +1,90 @@
+"""Our own store against every invalid image and every fault tape of the kit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagestore.errors import ImageStoreError
+from imagestore.store import ImageStore
+from imagestore.testing import RegistryServer, build_index, replay
+from imagestore.testing.engine.ledger import Ledger
+from imagestore.testing.faults import chaos
+from imagestore.testing.images.invalid import InvalidImage, invalid_images
+
+if TYPE_CHECKING:
+    from imagestore.image import Image
+
+pytestmark = pytest.mark.integration
+
+TAPES = Path(__file__).parents[2] / "fixtures" / "tapes"
+FAULTS = sorted(path.name.removesuffix(".tape.toml").removeprefix("fault-") for path in TAPES.glob("fault-*.tape.toml"))
+#: A careful client ends with an error; every other fault it outlasts.
+FINAL = {
+    "403",
+    "404",
+    "deep-json",
+    "duplicate-keys",
+    "extra-bytes",
+    "foreign-realm",
+    "gzip-coding",
+    "huge-manifest",
+    "redirect-loop",
+    "wrong-length",
+    "wrong-type",
+}
+#: Good clients differ: some ask another time, some give up.
+EITHER = {"flip", "wrong-digest"}
+
+
+def pull(folder: Path, address: str) -> Image:
+    with ImageStore(folder) as store:
+        return store.pull(address, platform="linux/amd64")
+
+
+@pytest.mark.parametrize("invalid", list(invalid_images()), ids=lambda one: one.name)
+def test_an_invalid_image_gives_its_error(tmp_path: Path, invalid: InvalidImage) -> None:
+    with (
+        RegistryServer({"registry.example/bad/image:1": invalid.image}) as server,
+        pytest.raises(invalid.error),
+    ):
+        pull(tmp_path / "store", f"{server.address}/bad/image:1")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_outlasted_or_a_typed_error(tmp_path: Path, name: str) -> None:
+    with replay(TAPES / f"fault-{name}") as playing:
+        with playing.serve() as server:
+            try:
+                pull(tmp_path / "store", server.reference("registry.example/app/small:1"))
+            except ImageStoreError:
+                assert name in FINAL | EITHER
+            else:
+                assert name not in FINAL
+                check_thrift(playing.ledger, name)
+        playing.ledger.assert_nothing_unexpected()
+        playing.ledger.assert_no_credential_at("storage.example", "collector.example")
+
+
+def check_thrift(ledger: Ledger, name: str) -> None:
+    """No blob more often than the fault makes necessary."""
+    sizes = {entry.digest: entry.sent_bytes for entry in ledger.entries if entry.digest and entry.status == 200}
+    wasteful = {"flip", "ignore-range", "refuse-range", "wrong-range", "wrong-range-total", "short-range"}
+    if name not in wasteful and not name.startswith("truncate"):
+        for digest in sizes:
+            size = max(entry.sent_bytes for entry in ledger.select(digest=digest))
+            total = ledger.bytes_sent(digest)
+            assert total <= 2.05 * size, f"{digest}: {total} bytes for {size}"
+    if name in ("429-seconds", "503-seconds"):
+        ledger.assert_waited_at_least(1.0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_chaos_is_outlasted(tmp_path: Path, seed: int) -> None:
+    image = build_index(["linux/amd64"], seed=f"chaos-{seed}")
+    with RegistryServer({"registry.example/app:1": image}, faults=[chaos(seed, rate=0.5)]) as server:
+        pulled = pull(tmp_path / "store", f"{server.address}/app:1")
+        assert pulled.target.digest == image.target.digest
+        server.ledger.assert_nothing_unexpected()

@@ -1,0 +1,266 @@
+"""docker-archives: what 'docker save', skopeo and build tools write, and what they may not contain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagestore import media_types
+from imagestore.archive import layout
+from imagestore.archive.contents import ArchiveFormat
+from imagestore.archive.exporting import ExportOptions
+from imagestore.archive.importing import ImportOptions
+from imagestore.digest import Digest
+from imagestore.errors import (
+    DigestMismatchError,
+    DocumentError,
+    ImageStoreError,
+    InvalidInputError,
+    SizeMismatchError,
+)
+from imagestore.testing import build_artifact, build_image, build_index, layer
+from imagestore.testing.images.builders import Image
+from imagestore.testing.images.layers import Layer
+from tests.support.node import PYTHON, Node, node, python_image
+from tests.unit.archive.making import END, layout_files, member, saved_files, snapshot, tar_of, write
+
+KATA = ImportOptions(("kata",))
+PLAIN = [layer("base", compression="none"), layer("top", compression="none")]
+PACKED = [layer("base"), layer("top")]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Node]:
+    with node(tmp_path / "store") as opened:
+        yield opened
+
+
+def built(layers: list[Layer], **config: object) -> Image:
+    return build_image("linux/amd64", layers=layers, family="docker", config=config)
+
+
+def saved(layers: list[Layer], tags: list[str] | None = None, **config: object) -> dict[str, bytes]:
+    return saved_files(built(layers, **config), layers, ["a:1"] if tags is None else tags)
+
+
+def test_uncompressed_layers_stay_as_they_are(here: Node, tmp_path: Path) -> None:
+    (image,) = here.store.import_images(write(tmp_path / "a.tar", saved(PLAIN)), options=KATA).images
+    assert image.id == built(PLAIN).manifests[0].config.digest
+    assert [each.digest for each in image.layers] == [each.diff_id for each in PLAIN] == list(image.config.diff_ids)
+    assert {each.media_type for each in image.layers} == {media_types.DOCKER_LAYER}
+    assert image.target.media_type == media_types.DOCKER_MANIFEST
+
+
+def test_layers_in_gzip_stay_as_they_are(here: Node, tmp_path: Path) -> None:
+    (image,) = here.store.import_images(write(tmp_path / "a.tar", saved(PACKED)), options=KATA).images
+    assert [each.digest for each in image.layers] == [each.digest for each in PACKED]
+    assert {each.media_type for each in image.layers} == {media_types.DOCKER_LAYER_GZIP}
+
+
+def test_a_manifest_is_made_like_containerds(here: Node, tmp_path: Path) -> None:
+    (image,) = here.store.import_images(write(tmp_path / "a.tar", saved(PLAIN)), options=KATA).images
+    raw = image.manifest_document.raw
+    assert raw.startswith(
+        b'{"schemaVersion":2,"mediaType":"application/vnd.docker.distribution.manifest.v2+json",'
+        b'"config":{"mediaType":"application/vnd.docker.container.image.v1+json","digest":"sha256:'
+    )
+    assert b" " not in raw
+
+
+def test_every_tag_becomes_a_record(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.tar", saved(PLAIN, ["a:1", "registry.example/b:2"]))
+    images = here.store.import_images(archive, options=KATA).images
+    assert [image.reference for image in images] == ["docker.io/library/a:1", "registry.example/b:2"]
+
+
+@pytest.mark.parametrize("tags", [[], None])
+def test_an_image_without_tags_needs_a_name(here: Node, tmp_path: Path, tags: list[str] | None) -> None:
+    files = saved_files(built(PLAIN), PLAIN, tags)
+    archive = write(tmp_path / "a.tar", files)
+    with pytest.raises(InvalidInputError, match="has no name") as caught:
+        here.store.import_images(archive, options=KATA)
+    assert "--name" in caught.value.hint
+    assert here.store.import_images(archive, options=ImportOptions(("kata",), name="b:1")).images
+
+
+def test_layers_may_be_links_inside_the_archive(here: Node, tmp_path: Path) -> None:
+    files = saved([PLAIN[0], PLAIN[0]])
+    first, second = json.loads(files[layout.DOCKER_MANIFEST])[0]["Layers"]
+    del files[second]
+    link = f"../{first}".encode()
+    # A header's link field has 100 bytes, too few for this one; long links come in front, as GNU's tar writes them.
+    data = member("././@LongLink", link + b"\0", b"K") + member(second, b"", b"2") + tar_of(files)
+    (image,) = here.store.import_images(write(tmp_path / "a.tar", data), options=KATA).images
+    assert [each.digest for each in image.layers] == [PLAIN[0].diff_id] * 2
+
+
+def with_link(target: str) -> bytes:
+    """A docker-archive whose only layer is a symbolic link."""
+    files = saved(PLAIN[:1])
+    name = json.loads(files[layout.DOCKER_MANIFEST])[0]["Layers"][0]
+    del files[name]
+    return member(name, b"", b"2", target.encode()) + tar_of(files)
+
+
+def edited(**members: object) -> dict[str, bytes]:
+    files = saved(PLAIN)
+    image = {**json.loads(files[layout.DOCKER_MANIFEST])[0], **members}
+    return {**files, layout.DOCKER_MANIFEST: json.dumps([image]).encode()}
+
+
+def listed(raw: bytes) -> dict[str, bytes]:
+    return {**saved(PLAIN), layout.DOCKER_MANIFEST: raw}
+
+
+def renamed_config() -> dict[str, bytes]:
+    files = saved(PLAIN)
+    name = f"{'0' * 64}.json"
+    image = json.loads(files[layout.DOCKER_MANIFEST])[0]
+    files[name] = files.pop(image["Config"])
+    return {**files, layout.DOCKER_MANIFEST: json.dumps([{**image, "Config": name}]).encode()}
+
+
+def other_layer(layers: list[Layer], data: bytes) -> dict[str, bytes]:
+    files = saved(layers)
+    return {**files, json.loads(files[layout.DOCKER_MANIFEST])[0]["Layers"][0]: data}
+
+
+HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] = {
+    "no list": (listed(b"{}"), DocumentError, "expected a list of images"),
+    "more than a list": (listed(b'[], "x": 1'), DocumentError, "expected a list of images"),
+    "an empty list": (listed(b"[]"), DocumentError, "lists 0 images"),
+    "too many": (listed(json.dumps([{}] * 1001).encode()), DocumentError, "lists 1001 images"),
+    "entries that are no objects": (listed(b"[1]"), DocumentError, "$[0]: expected an object"),
+    "too long": (listed(b" " * 4_194_305), DocumentError, "more than the 4194304 allowed"),
+    "not UTF-8": (listed(b'["\xff"]'), DocumentError, "is not UTF-8"),
+    "config twice by case": (edited(config="x"), DocumentError, "differs from a known member only by case"),
+    "config missing": (edited(Config=None), DocumentError, "$[0].Config"),
+    "layers no list": (edited(Layers="x"), DocumentError, "$[0].Layers"),
+    "layers no texts": (edited(Layers=[1]), DocumentError, "$[0].Layers"),
+    "too many layers": (edited(Layers=["x"] * 1001), DocumentError, "lists 1001 layers"),
+    "fewer layers than diff ids": (edited(Layers=[]), DocumentError, "2 diff ids for 0 layers"),
+    "a tag that is none": (edited(RepoTags=["A b"]), DocumentError, "position"),
+    "a config elsewhere": (edited(Config="../../etc/passwd"), DocumentError, "has no file '../../etc/passwd'"),
+    "an absolute layer": (edited(Layers=["/etc/passwd"] * 2), DocumentError, "has no file '/etc/passwd'"),
+    "a config that is not what its name says": (renamed_config(), DigestMismatchError, "expected digest sha256:0000"),
+    "a layer that is not its diff id": (
+        other_layer(PLAIN, tar_of({"x": b"1"})),
+        DigestMismatchError,
+        "expected digest",
+    ),
+    "a layer in zstd": (other_layer(PLAIN, b"\x28\xb5\x2f\xfd" + bytes(99)), DocumentError, "compressed with zstd"),
+    "a packed layer that is not its diff id": (
+        other_layer(PACKED, b"".join(PACKED[1].body.chunks())),
+        DigestMismatchError,
+        "uncompressed: expected digest",
+    ),
+    "a packed layer cut off": (
+        other_layer(PACKED, b"".join(PACKED[0].body.chunks())[:-20]),
+        DocumentError,
+        "gzip data that is cut off",
+    ),
+    "a link to outside": (with_link("../../etc/passwd"), DocumentError, "has no file"),
+    "an absolute link": (with_link("/etc/passwd"), DocumentError, "has no file"),
+    "a link to itself": (with_link("layer.tar"), DocumentError, "has no file"),
+    "a hard link": (
+        member("x", b"", b"1", b"manifest.json") + tar_of(saved(PLAIN)),
+        DocumentError,
+        "is a hard link",
+    ),
+    "a file twice": (
+        tar_of(saved(PLAIN))[: -len(END)] + member(layout.DOCKER_MANIFEST, b"[]") + END,
+        DocumentError,
+        "occurs twice",
+    ),
+    "cut off": (tar_of(saved(PLAIN))[:2000], DocumentError, "is cut off"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_archives_are_refused_and_leave_nothing(here: Node, tmp_path: Path, case: str) -> None:
+    data, kind, words = HOSTILE[case]
+    before = snapshot(here.store.root)
+    with pytest.raises(kind) as caught:
+        here.store.import_images(write(tmp_path / "a.tar", data), options=KATA)
+    assert words in str(caught.value)
+    assert snapshot(here.store.root) == before
+    assert list(here.store.list()) == []
+
+
+def test_a_layout_wins_over_manifest_json(here: Node, tmp_path: Path) -> None:
+    files = {**saved(PLAIN), **layout_files({"b:1": python_image()})}
+    (image,) = here.store.import_images(write(tmp_path / "a.tar", files), options=KATA).images
+    assert image.reference == "docker.io/library/b:1"
+
+
+DOCKER = ExportOptions(("kata",), format=ArchiveFormat.DOCKER_ARCHIVE)
+
+
+def test_export_unpacks_layers_and_keeps_the_image_id(here: Node, tmp_path: Path) -> None:
+    image = here.store.pull(PYTHON, runtime_handler="kata")
+    here.store.export_images([PYTHON], tmp_path / "a.tar", options=DOCKER)
+    with node(tmp_path / "other") as other:
+        (back,) = other.store.import_images(tmp_path / "a.tar", options=KATA).images
+        assert (back.id, back.reference) == (image.id, image.reference)
+        assert [each.digest for each in back.layers] == list(image.config.diff_ids)
+
+
+def test_the_same_image_under_two_names_is_written_once(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "in.tar", saved([PLAIN[0], PACKED[1]], ["a:1", "b:1"]))
+    images = here.store.import_images(archive, options=KATA).images
+    here.store.export_images([each.reference for each in images], tmp_path / "out.tar", options=DOCKER)
+    with node(tmp_path / "other") as other:
+        back = other.store.import_images(tmp_path / "out.tar", options=KATA).images
+        assert [each.reference for each in back] == [each.reference for each in images]
+        assert {each.id for each in back} == {images[0].id}
+
+
+def test_what_docker_can_not_hold_is_refused(here: Node, tmp_path: Path) -> None:
+    artifact = build_artifact("application/x", {"f": b"data"})
+    here.store.import_images(write(tmp_path / "in.tar", layout_files({"notes:1": artifact})))
+    options = ExportOptions(format=ArchiveFormat.DOCKER_ARCHIVE)
+    with pytest.raises(InvalidInputError, match="is an artifact"):
+        here.store.export_images(["notes:1"], tmp_path / "a.tar", options=options)
+    zstd = layer("x", compression="none")
+    zstd_bytes = b"\x28\xb5\x2f\xfd" + bytes(60)
+    part = {"mediaType": media_types.OCI_LAYER_ZSTD, "digest": str(Digest.of(zstd_bytes)), "size": len(zstd_bytes)}
+    image = build_image("linux/amd64", layers=[zstd], members={"layers": [part]})
+    files = {**layout_files({"z:1": image}), layout.blob_name(Digest.of(zstd_bytes)): zstd_bytes}
+    here.store.import_images(write(tmp_path / "z.tar", files), options=KATA)
+    with pytest.raises(InvalidInputError, match="compressed with zstd"):
+        here.store.export_images(["z:1"], tmp_path / "a.tar", options=DOCKER)
+    assert not (tmp_path / "a.tar").exists()
+
+
+def test_layers_that_are_not_their_diff_ids_are_not_exported(here: Node, tmp_path: Path) -> None:
+    image = build_image(
+        "linux/amd64",
+        layers=[layer("x")],
+        config={"rootfs": {"type": "layers", "diff_ids": [str(Digest.of(b"other"))]}},
+    )
+    here.store.import_images(write(tmp_path / "in.tar", layout_files({"x:1": image})), options=KATA)
+    with pytest.raises(DigestMismatchError, match="uncompressed"):
+        here.store.export_images(["x:1"], tmp_path / "a.tar", options=DOCKER)
+    assert not (tmp_path / "a.tar").exists()
+
+
+def test_several_manifests_of_one_name_do_not_fit(here: Node, tmp_path: Path) -> None:
+    here.store.import_images(
+        write(tmp_path / "in.tar", layout_files({PYTHON: build_index(["linux/amd64", "linux/arm64"])})),
+        options=ImportOptions(("kata",), has_all_platforms=True),
+    )
+    options = ExportOptions(("kata",), has_all_platforms=True, format=ArchiveFormat.DOCKER_ARCHIVE)
+    with pytest.raises(InvalidInputError, match="has 2 contents, and a name can lead to one"):
+        here.store.export_images([PYTHON], tmp_path / "a.tar", options=options)
+
+
+def test_content_damaged_at_rest_is_not_exported(here: Node, tmp_path: Path) -> None:
+    image = here.store.pull(PYTHON, runtime_handler="kata")
+    image.layer_paths[0].chmod(0o644)
+    image.layer_paths[0].write_bytes(image.layer_paths[0].read_bytes()[:-8])
+    with pytest.raises((SizeMismatchError, DocumentError)):
+        here.store.export_images([PYTHON], tmp_path / "a.tar", options=DOCKER)
+    assert list(tmp_path.glob("a.tar*")) == []

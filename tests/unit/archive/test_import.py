@@ -1,0 +1,525 @@
+"""Importing: which manifest, under which name, what is refused, and what a failure leaves behind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagestore.archive import layout
+from imagestore.archive.importing import ImportOptions
+from imagestore.cancel import CancelToken
+from imagestore.digest import Digest
+from imagestore.errors import (
+    AlreadyExistsError,
+    ContentNotFoundError,
+    DigestMismatchError,
+    DocumentError,
+    ImageDeniedError,
+    ImageNotFoundError,
+    ImageStoreError,
+    InvalidDigestError,
+    InvalidInputError,
+    InvalidReferenceError,
+    NoMatchingManifestError,
+    OperationCancelledError,
+    SizeMismatchError,
+    StoreFullError,
+    UnknownRuntimeHandlerError,
+)
+from imagestore.observe import BlobDone, Event, Noticed
+from imagestore.testing import Entry, build_artifact, build_image, build_index, layer
+from imagestore.testing.images.builders import Image
+from tests.support.node import CONFIG, HYPERV, PLATFORMS, PROCESS, PYTHON, Node, node, python_image
+from tests.unit.archive.making import END, layout_files, member, saved_files, snapshot, tar_of, write
+
+KATA = ImportOptions(("kata",))
+ALL = ImportOptions(has_all_handlers=True)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Node]:
+    with node(tmp_path / "store") as opened:
+        yield opened
+
+
+def refused(here: Node, archive: Path, options: ImportOptions, kind: type[ImageStoreError], words: str) -> None:
+    """An import fails with this error and leaves records, blobs, ingests and leases as they were."""
+    before = (snapshot(here.store.root), [image.record for image in here.store.list()])
+    with pytest.raises(kind) as caught:
+        here.store.import_images(archive, options=options)
+    assert type(caught.value) is kind
+    assert words in str(caught.value)
+    assert (snapshot(here.store.root), [image.record for image in here.store.list()]) == before
+    assert list(here.store.metadata.leases()) == []
+
+
+@pytest.mark.parametrize("name", ["python.tar", "layout"])
+def test_each_handler_gets_the_manifest_its_sandbox_can_run(here: Node, tmp_path: Path, name: str) -> None:
+    image = python_image()
+    archive = write(tmp_path / name, layout_files({PYTHON: image}))
+    report = here.store.import_images(archive, options=ImportOptions((HYPERV, "kata")))
+    hyperv, kata = report.images
+    assert (hyperv.runtime_handler, hyperv.platform.os_version) == (HYPERV, "10.0.17763.4851")
+    assert kata.id == image.manifests[0].config.digest
+    assert hyperv.target == kata.target == image.target
+    assert [Digest.of(path.read_bytes()) for path in kata.layer_paths] == [each.digest for each in kata.layers]
+
+
+def test_an_import_equals_a_pull(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "python.tar", layout_files({PYTHON: python_image()}))
+    (imported,) = here.store.import_images(archive, options=KATA).images
+    with node(tmp_path / "other") as other:
+        pulled = other.store.pull(PYTHON, runtime_handler="kata")
+        assert replace(imported.record, created_at=0, updated_at=0) == replace(
+            pulled.record, created_at=0, updated_at=0
+        )
+        assert snapshot(here.store.root) == snapshot(other.store.root)
+
+
+def test_a_pull_after_an_import_fetches_nothing(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "python.tar", layout_files({PYTHON: python_image()}))
+    (imported,) = here.store.import_images(archive, options=KATA).images
+    assert here.store.pull(PYTHON, runtime_handler="kata").record == imported.record
+    assert here.registry.ledger.count() == 1
+
+
+@pytest.mark.parametrize("again", [(), (KATA,)])
+def test_a_pull_after_an_import_of_all_platforms_keeps_them(
+    here: Node, tmp_path: Path, again: tuple[ImportOptions, ...]
+) -> None:
+    archive = write(tmp_path / "python.tar", layout_files({PYTHON: python_image()}))
+    for options in (replace(KATA, has_all_platforms=True), *again):
+        (imported,) = here.store.import_images(archive, options=options).images
+    assert imported.size == sum(info.size for info in here.store.content.walk())
+    assert here.store.pull(PYTHON, runtime_handler="kata").record == imported.record
+    assert here.registry.ledger.count() == 1
+
+
+def test_image_verifiers_are_asked_as_in_a_pull(tmp_path: Path) -> None:
+    program = tmp_path / "verifiers" / "no"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho not this one; exit 1\n")
+    program.chmod(0o755)
+    text = f'{CONFIG}\n[plugins."io.containerd.image-verifier.v1.bindir"]\nbin_dir = "{program.parent}"\n'
+    with node(tmp_path / "store", text=text) as here:
+        archive = write(tmp_path / "python.tar", layout_files({PYTHON: python_image()}))
+        refused(here, archive, KATA, ImageDeniedError, "not this one")
+
+
+def test_all_handlers_get_what_there_is_and_the_others_are_noted(here: Node, tmp_path: Path) -> None:
+    image = build_index([PLATFORMS[0], PLATFORMS[3]])
+    archive = write(tmp_path / "a.tar", layout_files({"a:1": image}))
+    report = here.store.import_images(archive, options=ALL, observer=here.events.append)
+    assert {each.runtime_handler for each in report.images} == {HYPERV, "kata"}
+    assert any(isinstance(event, Noticed) and PROCESS in event.message for event in here.events)
+
+
+def test_all_handlers_do_not_take_a_single_manifest_that_does_not_fit(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.tar", layout_files({"a:1": build_image("linux/amd64")}))
+    report = here.store.import_images(archive, options=ALL)
+    assert [each.runtime_handler for each in report.images] == ["kata"]
+
+
+def test_all_handlers_without_any_match_is_an_error(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.tar", layout_files({"a:1": build_index(["linux/s390x"])}))
+    refused(here, archive, ALL, NoMatchingManifestError, "linux/s390x")
+
+
+def test_all_platforms_stay_with_the_record(here: Node, tmp_path: Path) -> None:
+    image = build_index([*PLATFORMS[:2], Entry(build_index(["linux/s390x"]))], has_attestations=True)
+    archive = write(tmp_path / "a.tar", layout_files({"a:1": image}))
+    here.store.import_images(archive, options=replace(KATA, has_all_platforms=True))
+    # The same content again, without the others: they stay.
+    here.store.import_images(archive, options=KATA)
+    here.store.collect_garbage()
+    assert {info.digest for info in here.store.content.walk()} == {*image.documents, *image.blobs}
+    here.store.remove("a:1", runtime_handler="kata")
+    here.store.collect_garbage()
+    assert list(here.store.content.walk()) == []
+
+
+def test_a_partial_archive_is_enough_for_the_handlers_it_was_made_for(here: Node, tmp_path: Path) -> None:
+    image = build_index(PLATFORMS)
+    without = {each.descriptor.digest for each in image.manifests[1:]}
+    archive = write(tmp_path / "a.tar", layout_files({"a:1": image}, without=without))
+    report = here.store.import_images(archive, options=ALL, observer=here.events.append)
+    assert [each.runtime_handler for each in report.images] == ["kata"]
+    here.store.import_images(archive, options=replace(KATA, has_all_platforms=True), observer=here.events.append)
+    assert any(isinstance(event, Noticed) and "linux/arm64" in event.message for event in here.events)
+    refused(here, archive, ImportOptions((HYPERV,)), ContentNotFoundError, "for windows(10.0.17763.4851)/amd64")
+
+
+def test_what_the_archive_lacks_may_be_in_the_store(here: Node, tmp_path: Path) -> None:
+    here.store.pull(PYTHON, runtime_handler="kata")
+    image = python_image()
+    missing = [each.digest for each in image.manifests[0].layers]
+    archive = write(tmp_path / "a.tar", layout_files({"copy:1": image}, without=missing))
+    (copy,) = here.store.import_images(archive, options=KATA, observer=here.events.append).images
+    assert copy.id == image.manifests[0].config.digest
+    assert {event.fetched_bytes for event in here.events if isinstance(event, BlobDone)} == {0}
+
+
+def test_entries_of_one_name_are_alternatives(here: Node, tmp_path: Path) -> None:
+    parts = [build_image(each, seed=each) for each in PLATFORMS]
+    files: dict[str, bytes] = {}
+    entries = []
+    for part in parts:
+        one = layout_files({"a:1": part})
+        entries += json.loads(one[layout.INDEX])["manifests"]
+        files |= one
+    files[layout.INDEX] = json.dumps({"schemaVersion": 2, "manifests": entries}).encode()
+    report = here.store.import_images(write(tmp_path / "a.tar", files), options=ALL)
+    chosen = {image.runtime_handler: image.target.digest for image in report.images}
+    assert chosen == {"kata": parts[0].target.digest, PROCESS: parts[2].target.digest, HYPERV: parts[3].target.digest}
+
+
+def test_a_single_manifest_is_judged_by_its_config(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.tar", layout_files({"a:1": build_image("linux/amd64")}))
+    refused(here, archive, ImportOptions((HYPERV,)), NoMatchingManifestError, "offered: linux/amd64")
+    (image,) = here.store.import_images(archive, options=ImportOptions((PROCESS,))).images
+    assert "does not fit the host's platform" in image.record.warnings[0]
+
+
+def test_an_explicit_platform_decides(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.tar", layout_files({"a:1": python_image()}))
+    (image,) = here.store.import_images(archive, options=ImportOptions(platform="linux/arm64")).images
+    assert (image.runtime_handler, image.platform.architecture) == (PROCESS, "arm64")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reference"),
+    [
+        ("registry.example/a:1", ImportOptions(), "registry.example/a:1"),
+        ("a", ImportOptions(), "docker.io/library/a:latest"),
+        ("a:1", ImportOptions(name="b:2"), "docker.io/library/b:2"),
+        ("", ImportOptions(name="b:2"), "docker.io/library/b:2"),
+    ],
+)
+def test_names_come_from_the_archive_or_the_user(
+    here: Node, tmp_path: Path, name: str, options: ImportOptions, reference: str
+) -> None:
+    archive = write(tmp_path / "a.tar", layout_files({name: python_image()}))
+    (image,) = here.store.import_images(archive, options=options).images
+    assert image.reference == reference
+
+
+@pytest.mark.parametrize(
+    ("short", "reference"), [("b/c:1", "docker.io/b/c:1"), ("registry.example/x", "registry.example/x:latest")]
+)
+def test_a_whole_reference_as_ref_name_is_taken(here: Node, tmp_path: Path, short: str, reference: str) -> None:
+    archive = write(tmp_path / "a.tar", with_ref_name(short))
+    assert here.store.import_images(archive).images[0].reference == reference
+
+
+def with_ref_name(short: str) -> dict[str, bytes]:
+    files = layout_files({"": python_image()})
+    index = json.loads(files[layout.INDEX])
+    index["manifests"][0]["annotations"] = {layout.REF_KEY: short}
+    return {**files, layout.INDEX: json.dumps(index).encode()}
+
+
+def test_a_tag_alone_is_no_name(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.tar", with_ref_name("3"))
+    refused(here, archive, ImportOptions(), InvalidInputError, "says only the tag '3'")
+    report = here.store.import_images(archive, options=ImportOptions(images=("3",), name="python:3"))
+    assert report.images[0].reference == "docker.io/library/python:3"
+
+
+def test_several_images_are_imported_or_chosen_among(here: Node, tmp_path: Path) -> None:
+    images = {"a:1": build_index(PLATFORMS, seed="a"), "b:1": build_index(PLATFORMS, seed="b"), "": build_index([])}
+    archive = write(tmp_path / "a.tar", layout_files(images))
+    refused(here, archive, ImportOptions(name="c"), InvalidInputError, "holds 3 images")
+    refused(here, archive, ImportOptions(images=("c",)), ImageNotFoundError, "has no image 'c'")
+    refused(here, archive, ImportOptions(images=("C!",)), InvalidReferenceError, "position")
+    assert len(here.store.import_images(archive, options=ImportOptions(images=("b:1",))).images) == 1
+    report = here.store.import_images(archive, observer=here.events.append)
+    assert [image.reference for image in report.images] == ["docker.io/library/a:1", "docker.io/library/b:1"]
+    assert any(isinstance(event, Noticed) and "without a name was left out" in event.message for event in here.events)
+
+
+def test_a_name_is_not_moved_to_other_content_silently(here: Node, tmp_path: Path) -> None:
+    before = here.store.pull(PYTHON, runtime_handler="kata")
+    other = build_index(PLATFORMS, seed="other")
+    archive = write(tmp_path / "a.tar", layout_files({PYTHON: other}))
+    refused(here, archive, KATA, AlreadyExistsError, str(before.target.digest))
+    # Another handler's record of the same name is not this one.
+    here.store.import_images(archive, options=ImportOptions((HYPERV,)))
+    (moved,) = here.store.import_images(archive, options=replace(KATA, may_replace=True)).images
+    assert moved.target.digest == other.target.digest
+    assert moved.record.created_at == before.record.created_at
+
+
+def test_a_name_that_appears_during_the_import_is_not_moved(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.tar", layout_files({PYTHON: build_index(PLATFORMS, seed="other")}))
+
+    def pull_meanwhile(event: Event) -> None:
+        if isinstance(event, BlobDone) and here.store.metadata.get_image(PYTHON, "kata") is None:
+            here.store.pull(PYTHON, runtime_handler="kata")
+
+    with pytest.raises(AlreadyExistsError):
+        here.store.import_images(archive, options=KATA, observer=pull_meanwhile)
+    here.store.collect_garbage()
+    assert here.store.get(PYTHON, runtime_handler="kata").target.digest == python_image().target.digest
+
+
+def test_a_digest_in_a_name_must_be_the_contents(here: Node, tmp_path: Path) -> None:
+    wrong = write(tmp_path / "a.tar", layout_files({f"a@{Digest.of(b'')}": python_image()}))
+    refused(here, wrong, KATA, DigestMismatchError, "expected digest")
+    right = write(tmp_path / "b.tar", layout_files({f"a:1@{python_image().target.digest}": python_image()}))
+    assert here.store.import_images(right, options=KATA).images[0].reference.startswith("docker.io/library/a:1@sha256:")
+
+
+def test_a_failure_of_one_image_leaves_all_of_them_out(here: Node, tmp_path: Path) -> None:
+    good, bad = build_index(PLATFORMS, seed="good"), build_index(PLATFORMS, seed="bad")
+    files = layout_files({"a:1": good, "b:1": bad})
+    place = layout.blob_name(bad.manifests[0].layers[0].digest)
+    files[place] = bytes(len(files[place]))
+    refused(here, write(tmp_path / "a.tar", files), KATA, DigestMismatchError, "expected digest")
+
+
+def test_a_cancelled_import_can_go_on(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.tar", layout_files({PYTHON: python_image()}))
+    token = CancelToken()
+
+    def stop(event: Event) -> None:
+        if isinstance(event, BlobDone):
+            token.cancel()
+
+    with pytest.raises(OperationCancelledError):
+        here.store.import_images(archive, options=KATA, observer=stop, cancel=token)
+    assert here.store.import_images(archive, options=KATA, observer=here.events.append).images
+    assert BlobDone in {type(event) for event in here.events if getattr(event, "fetched_bytes", 1) == 0}
+
+
+def test_gzip_around_the_archive_and_pipes_are_read(here: Node, tmp_path: Path) -> None:
+    data = tar_of(layout_files({"a:1": python_image()}))
+    packed = write(tmp_path / "a.tar.gz", gzip.compress(data[:5000]) + gzip.compress(data[5000:]) + bytes(100))
+    first = here.store.import_images(packed, options=KATA).images[0]
+    reader, writer = os.pipe()
+
+    def send() -> None:
+        with os.fdopen(writer, "wb") as pipe:
+            pipe.write(data)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    again = here.store.import_images(f"/dev/fd/{reader}", options=KATA).images[0]
+    sender.join()
+    os.close(reader)
+    assert first.id == again.id
+    assert [path.name for path in (here.store.root / "content").iterdir() if path.is_file()] == []
+
+
+def test_an_archive_that_grows_beyond_half_of_the_free_space_is_refused(
+    here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bomb = write(tmp_path / "a.tar.gz", gzip.compress(bytes(3_000_000)))
+    monkeypatch.setattr(here.store.content, "free_bytes", lambda: 2_000_000)
+    refused(here, bomb, KATA, StoreFullError, "longer than 1000000 bytes")
+
+
+def image() -> Image:
+    return python_image()
+
+
+def changed(name: str, data: bytes) -> dict[str, bytes]:
+    return {**layout_files({"a:1": image()}), name: data}
+
+
+def index_of(**members: object) -> dict[str, bytes]:
+    """The layout with members of the index.json entry changed."""
+    files = layout_files({"a:1": image()})
+    index = json.loads(files[layout.INDEX])
+    index["manifests"][0].update(members)
+    return {**files, layout.INDEX: json.dumps(index).encode()}
+
+
+def nested(levels: int) -> Image:
+    return build_index([Entry(nested(levels - 1))] if levels else [])
+
+
+KATA_LAYER = image().manifests[0].layers[0]
+KATA_CONFIG = image().manifests[0].config
+KATA_MANIFEST = image().manifests[0].descriptor
+
+
+def short_of(digest: Digest) -> dict[str, bytes]:
+    files = layout_files({"a:1": image()})
+    place = layout.blob_name(digest)
+    return {**files, place: files[place][:-1]}
+
+
+HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] = {
+    "nothing": (b"", DocumentError, "is empty"),
+    "no archive": (b"hello" * 300, DocumentError, "is no tar archive"),
+    "another archive": (tar_of({"a": b"1"}), DocumentError, "is no image archive"),
+    "cut off": (tar_of(layout_files({"a:1": python_image()}))[:-3000], DocumentError, "is cut off"),
+    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(600), InvalidInputError, "compressed with zstd"),
+    "xz": (b"\xfd7zXZ\x00" + bytes(600), InvalidInputError, "compressed with xz"),
+    "gzip cut off": (gzip.compress(bytes(5000))[:-9], DocumentError, "gzip data that is cut off"),
+    "gzip damaged": (b"\x1f\x8b\x08" + b"\xff" * 600, DocumentError, "damaged gzip data"),
+    "gzip with a tail": (gzip.compress(tar_of({"a": b""})) + b"tail", DocumentError, "damaged gzip data"),
+    "a link in a layout": (
+        member(layout.BLOBS + "/sha256/x", b"", b"2", b"/etc/passwd") + tar_of(layout_files({"a:1": image()})),
+        DocumentError,
+        "is a symbolic link",
+    ),
+    "a name that leaves": (
+        member("../../x", b"1") + tar_of(layout_files({"a:1": image()})),
+        DocumentError,
+        "a name that leaves the archive",
+    ),
+    "index.json twice": (
+        tar_of(layout_files({"a:1": image()}))[: -len(END)] + member(layout.INDEX, b"{}") + END,
+        DocumentError,
+        "'index.json' occurs twice",
+    ),
+    "layout of another version": (
+        changed(layout.MARK, b'{"imageLayoutVersion": "2.0.0"}'),
+        DocumentError,
+        "layout version '2.0.0'",
+    ),
+    "layout mark too long": (changed(layout.MARK, b" " * 5000), DocumentError, "more than the 4096 allowed"),
+    "index.json too long": (changed(layout.INDEX, b" " * 4_194_305), DocumentError, "more than the 4194304 allowed"),
+    "index.json too deep": (changed(layout.INDEX, b"[" * 100_000), DocumentError, "nested deeper"),
+    "index.json no JSON": (changed(layout.INDEX, b"{"), DocumentError, "is not JSON"),
+    "index.json with layers": (
+        changed(layout.INDEX, b'{"schemaVersion": 2, "manifests": [], "layers": []}'),
+        DocumentError,
+        "$.layers",
+    ),
+    "index.json empty": (
+        changed(layout.INDEX, b'{"schemaVersion": 2, "manifests": []}'),
+        ImageNotFoundError,
+        "holds no",
+    ),
+    "index.json missing": (
+        {key: value for key, value in layout_files({"a:1": image()}).items() if key != layout.INDEX},
+        DocumentError,
+        "has no file 'index.json'",
+    ),
+    "a name that is none": (index_of(annotations={layout.NAME_KEY: "A B"}), DocumentError, "position"),
+    "a digest with a path": (index_of(digest="sha256:../../../etc/passwd"), DocumentError, "$.manifests[0].digest"),
+    "a digest that can't be verified": (
+        index_of(digest="md5:d41d8cd98f00b204e9800998ecf8427e"),
+        InvalidDigestError,
+        "this algorithm can't be verified",
+    ),
+    "target missing": (index_of(digest=str(Digest.of(b"x"))), ContentNotFoundError, "is needed, but missing"),
+    "target of another size": (index_of(size=1), SizeMismatchError, "expected 1 bytes"),
+    "index called a manifest": (
+        index_of(mediaType="application/vnd.oci.image.manifest.v1+json"),
+        DocumentError,
+        "'config' is a required property",
+    ),
+    "manifest with other bytes": (
+        changed(layout.blob_name(KATA_MANIFEST.digest), b" " * KATA_MANIFEST.size),
+        DigestMismatchError,
+        "expected digest",
+    ),
+    "config cut short": (short_of(KATA_CONFIG.digest), SizeMismatchError, "truncated at"),
+    "layer cut short": (short_of(KATA_LAYER.digest), SizeMismatchError, "truncated at"),
+    "layer missing": (
+        layout_files({"a:1": image()}, without=[KATA_LAYER.digest]),
+        ContentNotFoundError,
+        f"layer {KATA_LAYER.digest}: is needed, but missing",
+    ),
+    "layer with other bytes": (
+        changed(layout.blob_name(KATA_LAYER.digest), bytes(KATA_LAYER.size)),
+        DigestMismatchError,
+        "expected digest",
+    ),
+    "a layer of 8 EiB": (
+        layout_files(
+            {
+                "a:1": build_image(
+                    "linux/amd64",
+                    members={
+                        "layers": [
+                            {"mediaType": KATA_LAYER.media_type, "digest": str(Digest.of(b"")), "size": 2**63 - 1}
+                        ]
+                    },
+                    layers=[layer("x")],
+                )
+            }
+        ),
+        ContentNotFoundError,
+        "is needed, but missing",
+    ),
+    "indexes in indexes": (
+        layout_files({"a:1": nested(5)}),
+        DocumentError,
+        "nest deeper",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_archives_are_refused_and_leave_nothing(here: Node, tmp_path: Path, case: str) -> None:
+    data, kind, words = HOSTILE[case]
+    refused(here, write(tmp_path / "a.tar", data), KATA, kind, words)
+
+
+def test_links_and_special_files_in_a_folder_are_refused(here: Node, tmp_path: Path) -> None:
+    files = layout_files({"a:1": image()})
+    folder = write(tmp_path / "layout", files)
+    secret = tmp_path / "secret"
+    place = folder / layout.blob_name(KATA_LAYER.digest)
+    secret.write_bytes(place.read_bytes())
+    place.unlink()
+    place.symlink_to(secret)
+    refused(here, folder, KATA, DocumentError, "is a symbolic link")
+    place.unlink()
+    os.mkfifo(place)
+    refused(here, folder, KATA, ContentNotFoundError, "is needed, but missing")
+    place.unlink()
+    (folder / "blobs" / "sha256").rename(tmp_path / "elsewhere")
+    (folder / "blobs" / "sha256").symlink_to(tmp_path / "elsewhere")
+    refused(here, folder, KATA, DocumentError, "is a symbolic link")
+
+
+def test_what_can_not_be_opened_is_named(here: Node, tmp_path: Path) -> None:
+    refused(here, tmp_path / "none.tar", KATA, InvalidInputError, "none.tar: can't be read: No such file")
+
+
+def test_an_unknown_handler_is_refused(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.tar", layout_files({"a:1": image()}))
+    refused(here, archive, ImportOptions(("nonsense",)), UnknownRuntimeHandlerError, "nonsense")
+
+
+def test_an_artifact_is_imported_with_a_warning(here: Node, tmp_path: Path) -> None:
+    artifact = build_artifact("application/x", {"f": b"data"})
+    archive = write(tmp_path / "a.tar", layout_files({"notes:1": artifact}))
+    (found,) = here.store.import_images(archive).images
+    assert [path.read_bytes() for path in found.layer_paths] == [b"data"]
+
+
+def test_entries_that_are_no_image_are_noted(here: Node, tmp_path: Path) -> None:
+    files = layout_files({"a:1": image()})
+    index = json.loads(files[layout.INDEX])
+    index["manifests"].append({"mediaType": "text/plain", "digest": str(Digest.of(b"")), "size": 0})
+    archive = write(tmp_path / "a.tar", {**files, layout.INDEX: json.dumps(index).encode()})
+    assert len(here.store.import_images(archive, options=KATA, observer=here.events.append).images) == 1
+    assert any(isinstance(event, Noticed) and "'text/plain'" in event.message for event in here.events)
+
+
+def test_content_under_sha512_is_verified(here: Node, tmp_path: Path) -> None:
+    built = build_index(["linux/amd64"], algorithm="sha512")
+    (found,) = here.store.import_images(write(tmp_path / "a.tar", layout_files({"a:1": built})), options=KATA).images
+    assert found.target.digest.algorithm == "sha512"
+
+
+def test_a_docker_archive_with_unverifiable_diff_ids_is_refused(here: Node, tmp_path: Path) -> None:
+    one = layer("one", compression="none")
+    built = build_image(
+        "linux/amd64", layers=[one], config={"rootfs": {"type": "layers", "diff_ids": ["blake3:" + "0" * 64]}}
+    )
+    archive = write(tmp_path / "a.tar", saved_files(built, [one], ["a:1"]))
+    refused(here, archive, KATA, InvalidDigestError, "can't be verified")

@@ -1,0 +1,97 @@
+"""Error documents: whatever a registry sends with a refusal, the message stays one bounded, printable line."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, nullcontext
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagestore.errors import ImageStoreError, ProtocolError, RegistryError, RegistryUnavailableError
+from imagestore.registry.errors_body import failure
+from imagestore.registry.transport.answer import Answer
+
+
+def refuse(body: bytes, *, status: int = 400, content_type: str = "application/json", url: str = "") -> RegistryError:
+    answer = Answer(
+        status,
+        ((b"Content-Type", content_type.encode()),),
+        url=url or "https://registry.example/v2/x?token=hunter2",
+        peer=None,
+        pieces=iter([body[:100], body[100:]]),
+        guard=nullcontext,
+        on_close=ExitStack(),
+    )
+    return failure(answer, what="thing")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", ""),
+        (b"null", "null"),
+        (b"[]", "[]"),
+        (b"plain words\n", "plain words"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        ({"errors": [{"code": "DENIED", "message": "no", "detail": {"a": 1}}]}, "DENIED: no"),
+        ({"errors": [{"code": "A"}, {"message": "b"}, {}, "x", {"code": 7}]}, "A; b"),
+        ({"errors": []}, ""),
+        ({"errors": None, "message": "hello"}, "hello"),
+        ({"details": "gone"}, "gone"),
+        ({"error": "invalid_token"}, "invalid_token"),
+        ({"other": 1}, ""),
+        (b"[" * 100_000, "[" * 2045 + "..."),
+    ],
+)
+def test_what_is_said_is_found_in_every_form(body: object, said: str) -> None:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    assert str(refuse(raw)) == "thing: registry.example answered 400" + (f": {said}" if said else "")
+
+
+def test_a_page_for_browsers_does_not_hide_the_status() -> None:
+    assert str(refuse(b"<html>long page</html>", content_type="text/html")) == "thing: registry.example answered 400"
+
+
+def test_a_body_that_breaks_still_gives_the_status() -> None:
+    class Breaking:
+        def __iter__(self) -> Breaking:
+            return self
+
+        def __next__(self) -> bytes:
+            raise RegistryUnavailableError("broke")
+
+    answer = Answer(
+        403,
+        (),
+        url="https://registry.example/",
+        peer=None,
+        pieces=Breaking(),
+        guard=nullcontext,
+        on_close=ExitStack(),
+    )
+    assert failure(answer, what="thing").status == 403
+
+
+@given(st.binary(max_size=300), st.sampled_from(["application/json", "text/plain", ""]))
+def test_any_body_gives_a_bounded_printable_line(body: bytes, content_type: str) -> None:
+    message = str(refuse(body, content_type=content_type))
+    assert message.isprintable()
+    assert len(message) < 10_000
+    assert "hunter2" not in message
+
+
+@given(st.integers(300, 599))
+def test_every_status_has_an_error_with_its_number(status: int) -> None:
+    error = refuse(b"", status=status)
+    assert isinstance(error, ImageStoreError)
+    assert (error.status, error.host) == (status, "registry.example")
+
+
+def test_plain_http_to_a_tls_port_is_explained() -> None:
+    error = refuse(
+        b"Client sent an HTTP request to an HTTPS server.\n", content_type="text/plain", url="http://localhost:5000/v2/"
+    )
+    assert isinstance(error, ProtocolError)
+    assert 'server = "https://localhost:5000"' in error.hint

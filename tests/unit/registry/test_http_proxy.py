@@ -1,0 +1,130 @@
+"""Through a proxy on real sockets: plain requests are forwarded, https ones tunnelled, refusals said."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trustme
+
+from imagestore.cancel import CancelToken
+from imagestore.config.connection import ConnectionSettings
+from imagestore.errors import (
+    ConfigError,
+    DeadlineExceededError,
+    OperationCancelledError,
+    ProtocolError,
+    RegistryUnavailableError,
+)
+from imagestore.registry.exchange import Origin, Request
+from imagestore.registry.transport.http import HttpxSender, Timeouts
+from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.proxies import ProxyRules
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+SHORT = Timeouts(connect=2.0, idle=2.0, pace=Pace(head_seconds=2.0))
+RawServers = Callable[..., Any]
+
+
+def fetch(rules: ProxyRules, url: str, *, settings: ConnectionSettings | None = None, home: str = "") -> bytes:
+    with contextlib.closing(HttpxSender(proxies=rules, timeouts=SHORT)) as sender:
+        origin = Origin("https", home or "registry.example", 443)
+        used = sender.bound(origin, settings or ConnectionSettings())
+        with used.send(Request("GET", url), cancel=CancelToken()) as response:
+            return response.read(100)
+
+
+def test_a_plain_request_is_forwarded_with_the_proxys_login(raw_server: RawServers) -> None:
+    proxy = raw_server(lambda connection: connection.sendall(OK))
+    rules = ProxyRules(http=f"http://user:p%40ss@{proxy.host}")
+    assert fetch(rules, "http://registry.example/v2/?a=b") == b"hello"
+    head = proxy.requests[0]
+    assert head.startswith("GET http://registry.example/v2/?a=b HTTP/1.1\r\n")
+    assert "Proxy-Authorization: Basic dXNlcjpwQHNz\r\n" in head
+
+
+def test_a_proxys_refusal_is_unavailable_and_shows_no_login(raw_server: RawServers) -> None:
+    proxy = raw_server(lambda connection: connection.sendall(b"HTTP/1.1 407 Login\r\nContent-Length: 0\r\n\r\n"))
+    rules = ProxyRules(https=f"http://user:hunter2@{proxy.host}")
+    with pytest.raises(RegistryUnavailableError, match="the proxy refused: 407") as raised:
+        fetch(rules, "https://registry.example/v2/")
+    assert "hunter2" not in str(raised.value)
+    assert proxy.requests[0].startswith("CONNECT registry.example:443 HTTP/1.1\r\n")
+
+
+def test_https_is_tunnelled_and_checked_against_the_registrys_name(raw_server: RawServers, tmp_path: Any) -> None:
+    authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("registry.example", key_type=trustme.KeyType.ECDSA).configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+
+    def tunnel(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+        with context.wrap_socket(connection, server_side=True) as inside:
+            inside.recv(65536)
+            inside.sendall(OK)
+
+    rules = ProxyRules(https=f"http://{raw_server(tunnel).host}")
+    settings = ConnectionSettings(ca_files=(str(tmp_path / "ca.pem"),))
+    assert fetch(rules, "https://registry.example/v2/", settings=settings) == b"hello"
+
+
+def test_behind_a_proxy_private_literals_named_by_a_server_are_still_refused(raw_server: RawServers) -> None:
+    proxy = raw_server(lambda connection: connection.sendall(OK))
+    with pytest.raises(ProtocolError, match="expected a public address"):
+        fetch(ProxyRules(http=f"http://{proxy.host}"), "http://10.0.0.1/latest")
+    assert proxy.requests == []
+
+
+def test_socks_without_its_package_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="socksio"):
+        fetch(ProxyRules(https="socks5://127.0.0.1:1"), "https://registry.example/v2/")
+
+
+class TestSlowNames:
+    """The system's resolver can't be ended, but it can be left."""
+
+    @pytest.fixture
+    def stuck(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        release = threading.Event()
+
+        def resolve(*args: Any, **more: Any) -> Any:
+            release.wait(5)
+            raise socket.gaierror("too late")
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        yield
+        release.set()
+
+    @staticmethod
+    def ask(cancel: CancelToken, timeouts: Timeouts = SHORT) -> float:
+        started = time.monotonic()
+        with contextlib.closing(HttpxSender(proxies=ProxyRules(), timeouts=timeouts)) as sender:
+            try:
+                sender.send(Request("GET", "http://registry.example/"), cancel=cancel)
+            finally:
+                elapsed = time.monotonic() - started
+                assert elapsed < 1.5
+        return elapsed
+
+    def test_cancelling_leaves_it(self, stuck: Any) -> None:
+        token = CancelToken()
+        timer = threading.Timer(0.05, token.cancel)
+        timer.start()
+        with pytest.raises(OperationCancelledError):
+            self.ask(token)
+        timer.join()
+
+    def test_the_deadline_leaves_it(self, stuck: Any) -> None:
+        with pytest.raises(DeadlineExceededError):
+            self.ask(CancelToken(deadline_seconds=0.05))
+
+    def test_the_heads_limit_leaves_it(self, stuck: Any) -> None:
+        with pytest.raises(RegistryUnavailableError):
+            self.ask(CancelToken(), Timeouts(pace=Pace(head_seconds=0.05)))

@@ -1,0 +1,151 @@
+"""One host gives only so many blobs at a time, over all pulls of a client."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from imagestore.cancel import CancelToken
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.errors import (
+    DeadlineExceededError,
+    OperationCancelledError,
+    ReferenceNotFoundError,
+    RegistryError,
+    SizeMismatchError,
+)
+from imagestore.reference import Reference
+from imagestore.registry.exchange import Origin
+from imagestore.registry.places import HostPlaces
+from imagestore.registry.policy import TransferPolicy
+
+ONE, OTHER = Origin("https", "one.example", 443), Origin("https", "other.example", 443)
+CONTENT = b"x" * 1000
+LAYER = Descriptor("application/octet-stream", Digest.of(CONTENT), len(CONTENT))
+MakeBench = Callable[..., Any]
+
+
+def test_a_host_without_any_place_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        HostPlaces(0)
+
+
+def test_hosts_do_not_take_each_others_places() -> None:
+    places, cancel = HostPlaces(1), CancelToken()
+    places.take(ONE, cancel=cancel)
+    places.take(OTHER, cancel=cancel)
+
+
+def test_a_place_given_back_twice_is_one_place() -> None:
+    places, cancel = HostPlaces(2), CancelToken()
+    first = places.take(ONE, cancel=cancel)
+    places.take(ONE, cancel=cancel)
+    first()
+    first()
+    places.take(ONE, cancel=cancel)
+    with pytest.raises(DeadlineExceededError):
+        places.take(ONE, cancel=CancelToken(0.01))
+
+
+@pytest.mark.parametrize("moment", ["before", "meanwhile"])
+def test_waiting_for_a_place_ends_when_cancelled(moment: str) -> None:
+    places, cancel = HostPlaces(1), CancelToken()
+    places.take(ONE, cancel=CancelToken())
+    timer = threading.Timer(0.05, cancel.cancel)
+    (cancel.cancel if moment == "before" else timer.start)()
+    with pytest.raises(OperationCancelledError):
+        places.take(ONE, cancel=cancel)
+
+
+class Crowd(httpx.SyncByteStream):
+    """A body that notes how many of its kind are open; each waits until as many as expected have met."""
+
+    def __init__(self, meeting: threading.Barrier | None) -> None:
+        self.now = self.most = 0
+        self.lock = threading.Lock()
+        self.meeting = meeting
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        if self.meeting is not None:
+            self.meeting.wait(5)
+        yield CONTENT
+
+    def close(self) -> None:
+        with self.lock:
+            self.now -= 1
+
+
+def test_pulls_of_one_client_share_the_hosts_places(make_bench: MakeBench) -> None:
+    # Twelve readers with three places: they come in groups of exactly three.
+    crowd = Crowd(threading.Barrier(3))
+    bench = make_bench(lambda request: httpx.Response(200, stream=crowd), policy=TransferPolicy(connections_per_host=3))
+    clients = [bench.client, bench.client.observed_by(lambda event: None)]
+
+    def read(number: int) -> None:
+        reference = Reference.parse(f"registry.example/team/app{number}:1")
+        with clients[number % 2].blob(reference, LAYER, cancel=CancelToken(10)) as stream:
+            received.append(b"".join(stream))
+
+    received: list[bytes] = []
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert received == [CONTENT] * 12
+    assert crowd.most == 3
+
+
+@pytest.mark.parametrize(
+    "answer", [httpx.Response(404), httpx.Response(200, headers={"Content-Length": "7"}), httpx.ConnectError("down")]
+)
+def test_a_refused_transfer_gives_its_place_back(make_bench: MakeBench, answer: httpx.Response | Exception) -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        if "/good/" in request.url.path:
+            return httpx.Response(200, content=CONTENT)
+        if isinstance(answer, Exception):
+            raise answer
+        return httpx.Response(answer.status_code, headers=answer.headers)
+
+    bench = make_bench(handle, policy=TransferPolicy(connections_per_host=1))
+    with pytest.raises((RegistryError, ReferenceNotFoundError, SizeMismatchError)):
+        bench.client.blob(Reference.parse("registry.example/bad/app:1"), LAYER, cancel=CancelToken(5))
+    good = Reference.parse("registry.example/good/app:1")
+    with bench.client.blob(good, LAYER, cancel=CancelToken(5)) as stream:
+        assert b"".join(stream) == CONTENT
+
+
+def test_a_resumed_transfer_takes_one_place_only(make_bench: MakeBench) -> None:
+    def breaking(request: httpx.Request) -> httpx.Response:
+        asked = request.headers.get("Range", "")
+        first = int(asked[6:-1]) if asked else 0
+        fields = {"Content-Range": f"bytes {first}-{len(CONTENT) - 1}/{len(CONTENT)}"}
+        return httpx.Response(206 if asked else 200, headers=fields, stream=Short(CONTENT[first : first + 300]))
+
+    bench = make_bench(breaking, policy=TransferPolicy(connections_per_host=1, attempts=9))
+    for _ in range(2):
+        with bench.client.blob(Reference.parse("registry.example/a:1"), LAYER, cancel=CancelToken(5)) as stream:
+            assert b"".join(stream) == CONTENT
+
+
+class Short(httpx.SyncByteStream):
+    def __init__(self, piece: bytes) -> None:
+        self.piece = piece
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self.piece
+
+
+def test_places_are_waited_for_by_retries_too(make_bench: MakeBench) -> None:
+    bench = make_bench(lambda request: httpx.Response(503), policy=TransferPolicy(connections_per_host=1))
+    for _ in range(2):
+        with pytest.raises(RegistryError, match="503"):
+            bench.client.blob(Reference.parse("registry.example/a:1"), LAYER, cancel=CancelToken(5))

@@ -1,0 +1,52 @@
+"""Dry runs: what would come, what is here, what several handlers share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagestore.cancel import CancelToken
+from imagestore.errors import NoMatchingManifestError
+from imagestore.pull.plan import Presence
+from imagestore.testing import build_index
+from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image
+
+
+def test_a_plan_says_exactly_what_the_pulls_then_fetch(tmp_path: Path) -> None:
+    with node(tmp_path) as here:
+        plans = here.store.plan([(PYTHON, PROCESS), (PYTHON, HYPERV)])
+        assert here.requests("blob") == 2, "only the two configs"
+        assert list(here.store.content.walk()) == []
+        for handler in (PROCESS, HYPERV):
+            here.store.pull(PYTHON, runtime_handler=handler)
+        stored = sum(info.size for info in here.store.content.walk())
+    assert sum(plan.missing_bytes for plan in plans) == stored
+    shared = python_image().manifests[2].layers[0]
+    assert plans[1].bytes_of(Presence.PLANNED) == shared.size + python_image().target.size
+
+
+def test_what_is_here_is_not_fetched_again(tmp_path: Path) -> None:
+    with node(tmp_path) as here:
+        here.store.pull(PYTHON, runtime_handler=PROCESS)
+        current, other = here.store.plan([(PYTHON, ""), (PYTHON, HYPERV)])
+    assert (current.is_current, current.missing_bytes) == (True, 0)
+    assert not other.is_current
+    assert other.bytes_of(Presence.HERE) == python_image().manifests[2].layers[0].size + python_image().target.size
+
+
+def test_a_part_that_is_here_counts_as_such(tmp_path: Path) -> None:
+    part = python_image().manifests[2].layers[0]
+    with node(tmp_path) as here:
+        with here.store.content.writer(
+            f"layer-{part.digest}", expected=part.digest, total=part.size, cancel=CancelToken()
+        ) as writer:
+            writer.write(b"x" * 10)
+        (plan,) = here.store.plan([(PYTHON, PROCESS)])
+    (blob,) = [blob for blob in plan.blobs if blob.presence is Presence.PARTIAL]
+    assert blob.missing_bytes == part.size - 10
+
+
+def test_a_plan_fails_like_the_pull(tmp_path: Path) -> None:
+    with node(tmp_path, {PYTHON: build_index(["linux/amd64"])}) as here, pytest.raises(NoMatchingManifestError):
+        here.store.plan([(PYTHON, PROCESS)])

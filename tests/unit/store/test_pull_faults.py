@@ -1,0 +1,129 @@
+"""Pulls from registries that misbehave, and over stores that were damaged meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagestore.digest import Digest
+from imagestore.errors import (
+    DigestMismatchError,
+    InvalidDigestError,
+    InvalidInputError,
+    StoreCorruptError,
+    UnknownRuntimeHandlerError,
+)
+from imagestore.observe import Noticed
+from imagestore.testing import Entry, FaultRule, Where, build_image, build_index
+from imagestore.testing.faults import Flip, Refuse, Truncate, WrongDigest
+from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, node, python_image
+
+IMAGES = '\n[plugins."io.containerd.cri.v1.images"]\n'
+
+
+def test_a_blob_that_lost_bytes_at_rest_is_mended_by_pulling_again(tmp_path: Path) -> None:
+    with node(tmp_path) as here:
+        path = here.store.pull(PYTHON).layer_paths[-1]
+        path.chmod(0o644)
+        path.write_bytes(path.read_bytes()[:10])
+        again = here.store.pull(PYTHON)
+        assert Digest.of(path.read_bytes()) == again.layers[-1].digest
+
+
+def test_something_else_in_a_blobs_place_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with node(tmp_path) as here:
+        path = here.store.pull(PYTHON).layer_paths[-1]
+        path.unlink()
+        path.mkdir()
+        with pytest.raises(StoreCorruptError, match=path.name):
+            here.store.pull(PYTHON)
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1, 1000])
+def test_any_download_limit_of_a_configuration_works(tmp_path: Path, limit: int) -> None:
+    with node(tmp_path, text=f"{CONFIG}{IMAGES}max_concurrent_downloads = {limit}\n") as here:
+        assert len(here.store.pull(PYTHON).layer_paths) == 3
+
+
+def test_the_config_is_fetched_once(tmp_path: Path) -> None:
+    with node(tmp_path) as here:
+        image = here.store.pull(PYTHON)
+        assert here.registry.ledger.count(digest=image.id) == 1
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_a_pull_by_digest_goes_on_when_only_the_tag_cannot_be_asked(tmp_path: Path, status: int) -> None:
+    image = python_image()
+    fault = FaultRule(Refuse(status), Where(kind="manifest", reference="3"), times=0)
+    with node(tmp_path, faults=[fault]) as here:
+        pulled = here.store.pull(f"{PYTHON}@{image.target.digest}", observer=here.events.append)
+        assert pulled.target.digest == image.target.digest
+        assert any(isinstance(event, Noticed) and "could not be asked" in event.message for event in here.events)
+
+
+def test_damage_on_the_way_costs_one_more_fetch(tmp_path: Path) -> None:
+    layer = python_image().manifests[2].layers[-1]
+    fault = FaultRule(Flip(), Where(kind="blob", reference=str(layer.digest)), times=1)
+    with node(tmp_path, faults=[fault]) as here:
+        here.store.pull(PYTHON)
+        assert here.registry.ledger.bytes_sent(layer.digest) == 2 * layer.size
+
+
+def test_damage_that_stays_is_an_error_that_names_the_image(tmp_path: Path) -> None:
+    layer = python_image().manifests[2].layers[-1]
+    fault = FaultRule(Flip(), Where(kind="blob", reference=str(layer.digest)), times=0)
+    with node(tmp_path, faults=[fault]) as here, pytest.raises(DigestMismatchError) as caught:
+        here.store.pull(PYTHON)
+    assert str(caught.value).startswith(f"{PYTHON}: layer {layer.digest.short}")
+
+
+def test_a_short_config_is_completed(tmp_path: Path) -> None:
+    config = python_image().manifests[2].config
+    fault = FaultRule(Truncate(at=5, framing="close"), Where(kind="blob", reference=str(config.digest)), times=1)
+    with node(tmp_path, faults=[fault]) as here:
+        assert here.store.pull(PYTHON).id == config.digest
+
+
+def test_a_wrong_digest_announced_for_a_tag_is_not_believed(tmp_path: Path) -> None:
+    fault = FaultRule(WrongDigest(), Where(kind="manifest", method="HEAD"), times=0)
+    with node(tmp_path, faults=[fault]) as here:
+        assert here.store.pull(PYTHON).target.digest == python_image().target.digest
+
+
+def test_content_that_cannot_be_verified_is_not_asked_for(tmp_path: Path) -> None:
+    entry = Entry(
+        build_image("windows(10.0.20348.1)/amd64"),
+        build_image("windows(10.0.20348.1)/amd64").manifests[0].platform,
+        overrides={"digest": "blake3:" + "0" * 64},
+    )
+    with node(tmp_path, {PYTHON: build_index([entry])}) as here:
+        with pytest.raises(InvalidDigestError, match="can't be verified"):
+            here.store.pull(PYTHON)
+        assert not any("blake3" in request.path for request in here.registry.ledger.entries)
+
+
+def test_an_unknown_handler_is_refused_wherever_it_is_named(tmp_path: Path) -> None:
+    with node(tmp_path) as here:
+        here.store.pull(PYTHON)
+        for ask in (here.store.get, here.store.remove):
+            with pytest.raises(UnknownRuntimeHandlerError):
+                ask(PYTHON, runtime_handler="nonsense")
+        with pytest.raises(UnknownRuntimeHandlerError):
+            here.store.list(runtime_handler="nonsense")
+
+
+@pytest.mark.parametrize("which", ["target", "manifest"])
+def test_a_bare_digest_of_index_or_manifest_finds_and_removes_the_image(tmp_path: Path, which: str) -> None:
+    with node(tmp_path) as here:
+        process = here.store.pull(PYTHON, runtime_handler=PROCESS)
+        here.store.pull(PYTHON, runtime_handler=HYPERV)
+        digest = str((process.target if which == "target" else process.manifest).digest)
+        assert here.store.get(digest).record == process.record
+        expected = {(PYTHON, PROCESS), (PYTHON, HYPERV)} if which == "target" else {(PYTHON, PROCESS)}
+        assert set(here.store.remove(digest)) == expected
+
+
+def test_an_empty_name_is_no_image(tmp_path: Path) -> None:
+    with node(tmp_path) as here, pytest.raises(InvalidInputError):
+        here.store.remove("")

@@ -1,0 +1,177 @@
+"""The pytest plugin, driven as a stranger's suite would drive it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagestore.testing import Registry, build_image
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest_plugins = ("pytester",)
+
+PLUGIN = "imagestore.testing.pytest_plugin"
+IS_INSTALLED = any(one.value == PLUGIN for one in importlib.metadata.entry_points(group="pytest11"))
+# The same module can't be a plugin twice.
+ARGUMENTS = ("-p", "no:cacheprovider", *(() if IS_INSTALLED else ("-p", PLUGIN)))
+
+SUITE = """
+    import httpx
+    import pytest
+
+    def test_pull(tape):
+        client = httpx.Client(transport=tape.transport)
+        assert client.get("https://registry.example/v2/app/tags/list").json()["tags"] == ["1"]
+"""
+
+
+@pytest.fixture
+def upstream() -> Iterator[str]:
+    with Registry({"registry.example/app:1": build_image()}).serve() as server:
+        yield f"--tape-upstream=registry.example={server.url()}"
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return pytester.runpytest_inprocess(*ARGUMENTS, *arguments)
+
+
+def test_a_test_is_recorded_once_and_then_replayed_without_network(pytester: pytest.Pytester, upstream: str) -> None:
+    pytester.makepyfile(test_it=SUITE)
+    missing = run(pytester)
+    missing.assert_outcomes(errors=1)
+    missing.stdout.fnmatch_lines("*tape *test_pull.tape.toml: No such file or directory*")
+    run(pytester, "--record-mode=once", upstream).assert_outcomes(passed=1)
+    assert (pytester.path / "tapes" / "test_it" / "test_pull.tape.toml").is_file()
+    run(pytester, "--block-network").assert_outcomes(passed=1)
+
+
+def test_the_end_is_strict(pytester: pytest.Pytester, upstream: str) -> None:
+    pytester.makepyfile(test_it=SUITE)
+    run(pytester, "--record-mode=once", upstream)
+    pytester.makepyfile(
+        test_it="""
+        import httpx
+
+        def test_pull(tape):
+            httpx.Client(transport=tape.transport).get("https://registry.example/v2/app/manifests/1")
+        """
+    )
+    result = run(pytester)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*unexpected request: GET https://registry.example/v2/app/manifests/1",
+            "*nearest recorded requests:",
+            "*GET registry.example/v2/app/tags/list*",
+            "*recorded, but never asked for: GET https://registry.example/v2/app/tags/list -> 200",
+        ]
+    )
+
+
+def test_a_failing_test_writes_no_tape_and_is_not_judged(pytester: pytest.Pytester, upstream: str) -> None:
+    pytester.makepyfile(test_it=SUITE.replace('["1"]', '["2"]'))
+    result = run(pytester, "--record-mode=once", upstream)
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*ReplayMismatchError*")
+    assert not (pytester.path / "tapes" / "test_it").exists()
+
+
+def test_the_marker_names_the_tape_and_its_settings(pytester: pytest.Pytester, upstream: str) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import httpx
+        import pytest
+        from imagestore.testing.faults import FaultRule, Refuse
+
+        @pytest.mark.tape("shared", faults=[FaultRule(Refuse(503))], about="one line")
+        @pytest.mark.parametrize("n", [1, 2])
+        def test_pull(tape, record_mode, n):
+            client = httpx.Client(transport=tape.transport)
+            statuses = [client.get("https://registry.example/v2/").status_code for _ in range(2)]
+            assert statuses == ([200, 200] if tape.is_recording else [503, 200])
+        """
+    )
+    run(pytester, "--record-mode=rewrite", upstream).assert_outcomes(passed=2)
+    assert 'about = "one line"' in (pytester.path / "tapes" / "shared.tape.toml").read_text()
+    run(pytester).assert_outcomes(passed=2)
+
+
+def test_fixtures_can_be_overridden(pytester: pytest.Pytester, upstream: str) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture
+        def tape_dir(tmp_path_factory):
+            return str(pytest.importorskip("pathlib").Path(__file__).parent / "elsewhere")
+
+        @pytest.fixture(scope="session")
+        def record_mode():
+            return "once"
+
+        @pytest.fixture
+        def tape_config():
+            return {"about": "from the conftest"}
+        """
+    )
+    pytester.makepyfile(test_it=SUITE)
+    run(pytester, upstream).assert_outcomes(passed=1)
+    assert "from the conftest" in (pytester.path / "elsewhere" / "test_it" / "test_pull.tape.toml").read_text()
+
+
+def test_the_network_is_blocked_by_marker_and_opened_by_name(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import socket
+        import pytest
+
+        def reach(host):
+            with socket.socket() as probe:
+                probe.settimeout(0.01)
+                probe.connect((host, 9))
+
+        @pytest.mark.block_network
+        def test_blocked():
+            with pytest.raises(RuntimeError, match="the network is blocked"):
+                reach("192.0.2.1")
+
+        @pytest.mark.block_network(allowed_hosts=["192.0.2.1"])
+        def test_allowed():
+            with pytest.raises(OSError):
+                reach("192.0.2.1")
+
+        def test_by_option():
+            with pytest.raises(RuntimeError):
+                reach("192.0.2.1")
+        """
+    )
+    run(pytester, "--block-network").assert_outcomes(passed=3)
+    run(pytester, "--block-network", "--allowed-hosts=a.example,192.0.2.1").assert_outcomes(failed=2, passed=1)
+
+
+def test_importing_the_plugin_loads_nothing_of_the_kit() -> None:
+    code = (
+        f"import sys, pytest, {PLUGIN}; "
+        "print([name for name in sys.modules if name.split('.')[0] in ('httpx', 'trustme', 'respx', 'oras', 'tomllib') "
+        "or name.startswith('imagestore.testing.') and not name.endswith('pytest_plugin')])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_importing_the_kit_is_lazy_and_its_names_are_complete() -> None:
+    code = (
+        "import sys, imagestore.testing as t; before = set(sys.modules); "
+        "assert 'httpx' not in before; "
+        "assert t.__all__ == sorted(t.__all__) and dir(t) == t.__all__; "
+        "print(all(getattr(t, name) is not None for name in t.__all__), 'httpx' in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        == "True False\n"
+    )

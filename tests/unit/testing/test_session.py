@@ -1,0 +1,154 @@
+"""Record modes, and the lock that keeps parallel processes apart."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from imagestore.errors import ConfigError, InvalidInputError
+from imagestore.testing import Registry, ReplayMismatchError, build_image, load_tape
+from imagestore.testing.faults import FaultRule, Refuse
+from imagestore.testing.front_ends.network_block import NetworkBlockedError, blocked_network
+from imagestore.testing.tapes.session import SessionSettings, TapeSession
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PING = "https://registry.example/v2/"
+TAGS = "https://registry.example/v2/app/tags/list"
+
+
+@pytest.fixture
+def upstream() -> Iterator[SessionSettings]:
+    with Registry({"registry.example/app:1": build_image()}).serve() as server:
+        yield SessionSettings(upstream={"registry.example": server.url()}, about="recorded")
+
+
+def run(path: Path, mode: str, settings: SessionSettings, *addresses: str) -> TapeSession:
+    with TapeSession(str(path), mode, settings) as session:
+        for address in addresses:
+            httpx.Client(transport=session.transport).get(address)
+        session.finish()
+    return session
+
+
+def recorded(path: Path) -> list[str]:
+    return [one.path for one in load_tape(path).exchanges]
+
+
+def test_none_replays_and_needs_a_tape(tmp_path: Path, upstream: SessionSettings) -> None:
+    with pytest.raises(ConfigError, match=r"t\.tape\.toml: No such file") as caught:
+        TapeSession(str(tmp_path / "t"), "none", upstream)
+    assert "record it first" in caught.value.hint
+    run(tmp_path / "t", "once", upstream, PING)
+    assert not run(tmp_path / "t", "none", upstream, PING).is_recording
+
+
+def test_once_records_the_first_time_only(tmp_path: Path, upstream: SessionSettings) -> None:
+    assert run(tmp_path / "t", "once", upstream, PING).is_recording
+    with pytest.raises(ReplayMismatchError):
+        run(tmp_path / "t", "once", upstream, PING, TAGS)
+    assert recorded(tmp_path / "t") == ["/v2/"]
+
+
+def test_new_episodes_adds_what_is_missing(tmp_path: Path, upstream: SessionSettings) -> None:
+    run(tmp_path / "t", "new_episodes", upstream, PING)
+    run(tmp_path / "t", "new_episodes", upstream, PING, TAGS)
+    assert recorded(tmp_path / "t") == ["/v2/", "/v2/app/tags/list"]
+    assert load_tape(tmp_path / "t").about == "recorded"
+
+
+def test_rewrite_starts_anew(tmp_path: Path, upstream: SessionSettings) -> None:
+    run(tmp_path / "t", "rewrite", upstream, PING, TAGS)
+    run(tmp_path / "t", "rewrite", upstream, TAGS)
+    assert recorded(tmp_path / "t") == ["/v2/app/tags/list"]
+
+
+def test_a_session_that_is_not_finished_writes_nothing(tmp_path: Path, upstream: SessionSettings) -> None:
+    with TapeSession(str(tmp_path / "t"), "once", upstream) as session:
+        httpx.Client(transport=session.transport).get(PING)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_strictness_can_be_switched_off(tmp_path: Path, upstream: SessionSettings) -> None:
+    run(tmp_path / "t", "once", upstream, PING)
+    run(tmp_path / "t", "none", SessionSettings(is_strict=False), TAGS)
+
+
+def test_faults_come_with_the_replay_and_not_with_the_recording(tmp_path: Path, upstream: SessionSettings) -> None:
+    rule = FaultRule(Refuse(503))
+    settings = SessionSettings(upstream=upstream.upstream, faults=[rule])
+    run(tmp_path / "t", "once", settings, PING)
+    assert [one.status for one in load_tape(tmp_path / "t").exchanges] == [200]
+    session = run(tmp_path / "t", "none", settings, PING)
+    assert [entry.status for entry in session.ledger.entries] == [503]
+
+
+def test_a_session_serves_on_loopback_and_as_a_proxy(tmp_path: Path, upstream: SessionSettings) -> None:
+    for mode in ("once", "none"):
+        with TapeSession(str(tmp_path / "t"), mode, upstream) as session:
+            with session.serve() as server:
+                assert httpx.get(f"{server.url('registry.example')}/v2/").json() == {}
+            with session.proxy() as proxy, httpx.Client(proxy=proxy.proxy_url) as client:
+                assert client.get("http://registry.example/v2/").json() == {}
+            session.finish()
+
+
+def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="expected one of none, once, new_episodes, rewrite"):
+        TapeSession(str(tmp_path / "t"), "all")
+
+
+def test_recordings_of_one_tape_wait_for_each_other(tmp_path: Path, upstream: SessionSettings) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with TapeSession(str(tmp_path / "t"), "new_episodes", upstream) as session:
+            order.append("second")
+            httpx.Client(transport=session.transport).get(TAGS)
+            session.finish()
+
+    with TapeSession(str(tmp_path / "t"), "new_episodes", upstream) as session:
+        other = threading.Thread(target=second)
+        other.start()
+        httpx.Client(transport=session.transport).get(PING)
+        other.join(timeout=0.1)
+        order.append("first")
+        session.finish()
+    other.join(timeout=5)
+    assert order == ["first", "second"]
+    assert recorded(tmp_path / "t") == ["/v2/", "/v2/app/tags/list"]
+
+
+# -- the network block ---------------------------------------------------------------------------------------------
+
+
+def test_a_blocked_network_lets_loopback_through_and_nothing_else() -> None:
+    with Registry({"registry.example/app:1": build_image()}).serve() as server, blocked_network():
+        assert httpx.get(f"{server.url()}/v2/").status_code == 200
+        for host in ("192.0.2.1", "registry.invalid"):
+            with pytest.raises(NetworkBlockedError, match=host):
+                httpx.get(f"http://{host}/")
+
+
+def test_allowed_hosts_are_names_addresses_or_expressions() -> None:
+    allowed = [r"192\.0\.2\..*", "registry.invalid"]
+    with blocked_network(allowed), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0.01)
+        with pytest.raises(OSError) as caught:  # noqa: PT011 - which one depends on the machine's routes
+            probe.connect(("192.0.2.1", 9))
+        assert not isinstance(caught.value, NetworkBlockedError)
+        with pytest.raises(NetworkBlockedError):
+            probe.connect_ex(("198.51.100.1", 9))
+
+
+def test_the_block_ends_with_the_block() -> None:
+    before = (socket.socket.connect, socket.getaddrinfo)
+    with blocked_network():
+        assert (socket.socket.connect, socket.getaddrinfo) != before
+    assert (socket.socket.connect, socket.getaddrinfo) == before
