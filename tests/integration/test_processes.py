@@ -108,8 +108,9 @@ class ProcessesMachine(RuleBasedStateMachine):
         self.workers[worker].kill()
         self.workers[worker] = StoreProcess(self.root)
         with ImageStore(self.root) as store:
-            for image in store.list(name=self.reference(tag), runtime_handler=handler):
-                fits = [n for n in range(2) if self.version_has(n, handler, image.manifest.digest)]
+            record = store.metadata.get_image(self.reference(tag), handler)
+            if record is not None:
+                fits = [n for n in range(2) if self.version_has(n, handler, record.manifest.digest)]
                 self.records[tag, handler] = fits[0]
 
     @rule(worker=WORKER)
@@ -131,7 +132,7 @@ class ProcessesMachine(RuleBasedStateMachine):
 
     def is_recorded(self, tag: str, handler: str) -> bool:
         with ImageStore(self.root) as store:
-            return any(store.list(name=self.reference(tag), runtime_handler=handler))
+            return store.metadata.get_image(self.reference(tag), handler) is not None
 
     def version_has(self, number: int, handler: str, digest: Digest) -> bool:
         return VERSIONS[number].manifests[HANDLERS[handler]].descriptor.digest == digest
