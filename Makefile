@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests spread over the processors; set JOBS=0 to run them in one process, for a debugger.
 JOBS ?= auto
+# How many processes `make crash` kills.
+KILLS ?= 1000
 
-.PHONY: help demo test lint types format integration lock clean
+.PHONY: help demo test lint types format integration crash lock clean
 
 help:
 	@echo "make demo         one reference, two runtime handlers, two manifests; from recorded fixtures, no network"
 	@echo "make test         lint, types, floors, unit and property tests"
 	@echo "make integration  the same against real servers on loopback (installs Debian packages that are missing)"
+	@echo "make crash        kill processes at work on one store (KILLS=1000 of them) and judge what is left"
 	@echo "make format       let ruff put the code in shape"
 	@echo "make lock         make requirements.lock anew from pyproject.toml"
 
@@ -38,6 +41,9 @@ test: lint types
 integration: $(VENV)/ready
 	tests/integration/install-peers
 	$(BIN)/pytest tests/integration -m integration
+
+crash: $(VENV)/ready
+	$(BIN)/python -m tests.crash --kills $(KILLS)
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix imagestore tests benchmarks examples fixtures

@@ -1,9 +1,11 @@
-"""Garbage collection: free what no image record and no lease needs, without hurting work in other processes.
+"""Garbage collection: free what no image record, no lease and no label keeps, without hurting work in other processes.
 
-Mark once from all records and leases. Then sweep in batches: each batch holds the database's write lock, marks again
-from the leases and from the records that changed since (there are few), and deletes what is still garbage. Whoever
+Mark once, without a lock. Then sweep in batches: each batch holds the database's write lock, asks for each candidate
+whether anything keeps it *now* (upwards along edges, see ``metadata.graph``), and deletes it if nothing does. Whoever
 wants a blob leases it before looking for it (see ``lease``), so either the batch sees the lease, or the other process
 finds the blob gone and fetches it. No writer waits for more than one batch.
+
+After a removal only what the removed records reached can have become garbage; ``collect_from`` asks about that alone.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 from imagestore.gc import mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from imagestore.content.local import LocalContentStore
     from imagestore.digest import Digest
     from imagestore.metadata.api import MetadataStore
 
-# Deleting takes some 20 µs a file: a batch holds other writers for a few milliseconds.
+# Asking and deleting take some 50 µs a blob: a batch holds other writers for a few milliseconds.
 _BATCH: Final = 128
 #: An ingest that nobody touched for so long is thrown away; containerd's default for unleased ingests.
 STALE_INGEST_SECONDS: Final = 24 * 3600.0
@@ -67,20 +69,21 @@ def collect(
         StoreError: a file can't be deleted; what was freed before stays freed.
     """
     if not dry_run:
-        metadata.expire_leases()
-    generation, roots = metadata.live_roots()
-    edges = metadata.edges()
-    live = mark(roots, lambda digest: edges.get(digest, ()))
+        metadata.expire()
+    live = metadata.reachable()
     sizes = {info.digest: info.size for info in content.walk()}
-    garbage = sorted(digest for digest in sizes if digest not in live)
+    garbage = {digest: size for digest, size in sizes.items() if digest not in live}
     if not dry_run:
-        garbage = sweep(metadata, content, garbage, since_generation=generation)
-        metadata.forget_content([parent for parent in edges if parent not in live and parent not in sizes])
+        # A collection that died after deleting a blob left the edges that start there.
+        dangling = sorted(metadata.parents_of_any() - live - garbage.keys())
+        gone = sweep(metadata, content, [*sorted(garbage), *dangling])
+        garbage = {digest: size for digest, size in garbage.items() if digest in gone}
+        metadata.tidy()
     stale, stale_bytes = _stale_ingests(content, clock() - STALE_INGEST_SECONDS, dry_run=dry_run)
-    freed = sum(sizes[digest] for digest in garbage)
+    freed = sum(garbage.values())
     return GarbageReport(
         dry_run=dry_run,
-        digests=tuple(garbage),
+        digests=tuple(sorted(garbage)),
         bytes_freed=freed + stale_bytes,
         ingests=tuple(stale),
         kept_blobs=len(sizes) - len(garbage),
@@ -88,44 +91,51 @@ def collect(
     )
 
 
-def sweep(
-    metadata: MetadataStore, content: LocalContentStore, candidates: Collection[Digest], *, since_generation: int
-) -> list[Digest]:
-    """Delete candidates that are garbage still.
+def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Iterable[Digest]) -> dict[Digest, int]:
+    """Free what removed records held and nothing else needs; costs what they reached, not what the store has.
+
+    Args:
+        metadata: records, leases and edges; the records are gone from it.
+        content: the blobs.
+        roots: what the records held.
+
+    Returns:
+        Bytes freed by digest.
+
+    Raises:
+        StoreError: a file can't be deleted; what was freed before stays freed.
+    """
+    gone = sweep(metadata, content, sorted(mark(roots, metadata.children)))
+    return {digest: size for digest, size in gone.items() if size}
+
+
+def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Sequence[Digest]) -> dict[Digest, int]:
+    """Delete candidates that nothing keeps now.
 
     Args:
         metadata: records, leases and edges.
         content: the blobs.
-        candidates: digests that nothing needed at ``since_generation``.
-        since_generation: records changed after it are asked again.
+        candidates: digests that may be garbage.
 
     Returns:
-        What was deleted, in the order of the candidates.
+        Bytes freed by digest; 0 for what wasn't there.
     """
-    deleted: list[Digest] = []
-    for batch in _batches(candidates):
+    deleted: dict[Digest, int] = {}
+    for start in range(0, len(candidates), _BATCH):
         with metadata.exclusive():
-            _, roots = metadata.live_roots(since_generation=since_generation)
-            live = mark(roots, metadata.children)
-            doomed = [digest for digest in batch if digest not in live]
+            doomed = [digest for digest in candidates[start : start + _BATCH] if not metadata.is_held(digest)]
             for digest in doomed:
-                content.delete(digest)
+                deleted[digest] = content.delete(digest)
             metadata.forget_content(doomed)
-        deleted += doomed
     return deleted
 
 
 def _stale_ingests(content: LocalContentStore, before: float, *, dry_run: bool) -> tuple[list[str], int]:
     names, size = [], 0
-    for status in content.statuses():
-        if status.updated_at < before and (dry_run or content.abort(status.ref)):
+    for status in content.stale_ingests(before):
+        if dry_run or content.abort_stale(status):
             names.append(status.ref)
             size += status.offset
     if not dry_run:
         content.clear_locks()
     return sorted(names), size
-
-
-def _batches(items: Iterable[Digest]) -> Iterable[list[Digest]]:
-    whole = list(items)
-    return (whole[start : start + _BATCH] for start in range(0, len(whole), _BATCH))

@@ -27,3 +27,33 @@ def mark(roots: Iterable[Node], references: Callable[[Node], Iterable[Node]]) ->
                 reached.add(node)
                 waiting.append(node)
     return reached
+
+
+def climb(node: Node, parents: Callable[[Node], Iterable[Node]], is_root: Callable[[Node], bool]) -> tuple[Node, ...]:
+    """A shortest chain from a root down to the node; empty when no root reaches it.
+
+    >>> climb("c", {"c": ["b", "x"], "b": ["a"], "a": [], "x": []}.__getitem__, lambda node: node == "a")
+    ('a', 'b', 'c')
+    """
+    below: dict[Node, Node | None] = {node: None}
+    waiting = [node]
+    while waiting:
+        next_waiting: list[Node] = []
+        for each in waiting:
+            if is_root(each):
+                return _chain(each, below)
+            for parent in parents(each):
+                if parent not in below:
+                    below[parent] = each
+                    next_waiting.append(parent)
+        waiting = next_waiting
+    return ()
+
+
+def _chain(top: Node, below: dict[Node, Node | None]) -> tuple[Node, ...]:
+    chain: list[Node] = []
+    each: Node | None = top
+    while each is not None:
+        chain.append(each)
+        each = below[each]
+    return tuple(chain)

@@ -22,9 +22,10 @@ from imagestore.image import Image
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.observe import ignore
 from imagestore.reference import Reference
+from imagestore.upkeep import Removal, Upkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from imagestore.config import Config
     from imagestore.digest import Digest
     from imagestore.documents.select import Selection
+    from imagestore.metadata.api import ImageRecord
     from imagestore.observe import Observer
     from imagestore.platforms import Platform
     from imagestore.pull.plan import PullPlan
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from imagestore.registry.policy import TransferPolicy
 
 
-class ImageStore:
+class ImageStore(Upkeep):
     """Images by (reference, runtime handler) in one folder.
 
     Args:
@@ -54,6 +56,7 @@ class ImageStore:
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
         transfer: limits of transfers; by default those of the configuration.
         registry: asked for images; by default a client made at the first pull.
+        sources: folders with ``blobs`` (containerd's content, OCI layouts) to adopt content from instead of fetching.
         verifier: asked before an image is fetched; by default the programs the configuration names.
         clock: seconds since 1970.
 
@@ -70,6 +73,7 @@ class ImageStore:
         credentials: CredentialLookup | None = None,
         transfer: TransferPolicy | None = None,
         registry: RegistryClient | None = None,
+        sources: Sequence[str | os.PathLike[str]] = (),
         verifier: ImageVerifier | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -85,7 +89,9 @@ class ImageStore:
         self._lock = threading.Lock()
         with translated("make the store's folder", self.root):
             make_directory(self.root, 0o700)
-        self.content = LocalContentStore(self.root / "content", self.root / "locks")
+        self.content = LocalContentStore(
+            self.root / "content", self.root / "locks", sources=[Path(source) for source in sources]
+        )
         self.metadata = SqliteMetadataStore(self.root / "metadata.db", clock=clock)
 
     def pull(
@@ -112,7 +118,9 @@ class ImageStore:
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
         work = self._work(Reference.parse(reference), runtime_handler, platform, observer, cancel)
-        return Image(work.run(), self.content)
+        record = work.run()
+        self.metadata.touch_image(record.reference, record.handler)
+        return Image(record, self.content)
 
     def plan(
         self,
@@ -214,21 +222,35 @@ class ImageStore:
             UnknownRuntimeHandlerError: neither configured nor in any record.
             InvalidInputError: the beginning of an id fits several images, or handler and all_handlers are both given.
         """
+        records = self._doomed(name, runtime_handler, all_handlers=all_handlers)
+        removed = self.metadata.remove_images((record.reference, record.handler) for record in records)
+        return tuple((record.reference, record.handler) for record in removed)
+
+    def delete(self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False) -> Removal:
+        """Remove records and free what only they needed, at a cost that does not grow with the store.
+
+        Args:
+            name, runtime_handler, all_handlers: as for remove().
+
+        Raises:
+            UnknownRuntimeHandlerError, InvalidInputError: as remove().
+            StoreError: something can't be deleted.
+        """
+        return self._delete(self._doomed(name, runtime_handler, all_handlers=all_handlers))
+
+    def _doomed(self, name: str, runtime_handler: str | None, *, all_handlers: bool) -> Sequence[ImageRecord]:
         if all_handlers and runtime_handler is not None:
             raise InvalidInputError("give a runtime handler or all handlers, not both")
         if not name:
             raise InvalidInputError("an empty name means no image")
         handler = self._known(runtime_handler)
-        if all_handlers:
-            records = [
-                record
-                for owner in sorted({each.handler for each in self.metadata.find_images()})
-                for record in lookup.doomed(self.metadata, name, owner, self.config.default_handler)
-            ]
-        else:
-            records = lookup.doomed(self.metadata, name, handler, self.config.default_handler)
-        removed = self.metadata.remove_images((record.reference, record.handler) for record in records)
-        return tuple((record.reference, record.handler) for record in removed)
+        if not all_handlers:
+            return lookup.doomed(self.metadata, name, handler, self.config.default_handler)
+        return [
+            record
+            for owner in sorted({each.handler for each in self.metadata.find_images()})
+            for record in lookup.doomed(self.metadata, name, owner, self.config.default_handler)
+        ]
 
     def match(
         self,

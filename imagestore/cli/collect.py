@@ -2,37 +2,104 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from imagestore.cli import render
 from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.durations import duration_option
+
+if TYPE_CHECKING:
+    from imagestore.collect import GarbageReport
+    from imagestore.policy import Policy
+    from imagestore.upkeep import EvictionReport
 
 
 @click.command()
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be freed.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be removed and freed.")
+@click.option("--keep-last", type=click.IntRange(min=0), metavar="N", help="Spare the newest N of each repository.")
+@duration_option("--unused-for", help="Remove images that nobody pulled or used for so long.")
+@click.option("--high", type=click.FloatRange(0, 100), metavar="PERCENT", help="Remove when the disk is fuller.")
+@click.option(
+    "--low", type=click.FloatRange(0, 100), metavar="PERCENT", help="Then go on down to this [default: high]."
+)
+@click.option("--runtime-handler", metavar="H", help="Remove only this handler's images by these rules.")
 @output_option
 @pass_app
-def gc(app: App, dry_run: bool, output: str) -> None:
-    """Free the content that no image and no lease needs. Safe while other processes pull."""
+def gc(
+    app: App,
+    dry_run: bool,
+    keep_last: int | None,
+    unused_for: float | None,
+    high: float | None,
+    low: float | None,
+    runtime_handler: str | None,
+    output: str,
+) -> None:
+    """Free the content that no image and no lease needs. Safe while other processes pull.
+
+    With rules, images are removed first: --keep-last spares the newest of each repository and handler; of the others go
+    those --unused-for long enough and, while the disk is above --high, the longest unused ones until it would be at
+    --low. With --keep-last alone all others go. Pinned images are always spared.
+    """
+    rules = _policy(app, (keep_last, unused_for, high, low), runtime_handler)
+    evicted = None if rules is None else app.store.evict(rules, dry_run=dry_run)
     report = app.store.collect_garbage(dry_run=dry_run)
     if output == "json":
-        render.dump_json(
-            {
-                "dryRun": report.dry_run,
-                "blobs": [str(digest) for digest in report.digests],
-                "ingests": list(report.ingests),
-                "bytesFreed": report.bytes_freed,
-                "keptBlobs": report.kept_blobs,
-                "keptBytes": report.kept_bytes,
-            }
-        )
+        render.dump_json({**_evicted_json(evicted), **_garbage_json(report, evicted)})
         return
+    for each in evicted.evicted if evicted is not None else ():
+        verb = "would remove" if dry_run else "removed"
+        print(f"{verb} {render.printable(each.record.reference)} ({each.record.handler}): {each.reason}")
     for digest in report.digests:
         print(f"{'would free' if dry_run else 'freed'} {digest}")
     for ref in report.ingests:
         print(f"{'would drop' if dry_run else 'dropped'} stale ingest {render.printable(ref)}")
     verb = "would be freed" if dry_run else "freed"
+    if evicted is not None:
+        print(f"{render.size(evicted.bytes_freed)} of {len(evicted.evicted)} removed images {verb}")
     print(
         f"{render.size(report.bytes_freed)} in {len(report.digests)} blobs {verb};"
         f" {render.size(report.kept_bytes)} in {report.kept_blobs} blobs kept"
     )
+
+
+def _policy(
+    app: App, rules: tuple[int | None, float | None, float | None, float | None], handler: str | None
+) -> Policy | None:
+    keep_last, unused_for, high, low = rules
+    if all(rule is None for rule in rules):
+        if handler is not None:
+            raise click.UsageError("--runtime-handler goes with --keep-last, --unused-for or --high")
+        return None
+    from imagestore.policy import Policy
+
+    return Policy(
+        keep_last=keep_last,
+        unused_seconds=unused_for,
+        high_percent=high,
+        low_percent=high if low is None else low,
+        handler=app.config.default_handler if handler == "" else handler,
+    )
+
+
+def _garbage_json(report: GarbageReport, evicted: EvictionReport | None) -> dict[str, object]:
+    return {
+        "dryRun": report.dry_run,
+        "blobs": [str(digest) for digest in report.digests],
+        "ingests": list(report.ingests),
+        "bytesFreed": report.bytes_freed + (evicted.bytes_freed if evicted is not None else 0),
+        "keptBlobs": report.kept_blobs,
+        "keptBytes": report.kept_bytes,
+    }
+
+
+def _evicted_json(evicted: EvictionReport | None) -> dict[str, object]:
+    if evicted is None:
+        return {}
+    shown = [
+        {"reference": each.record.reference, "runtimeHandler": each.record.handler, "reason": each.reason}
+        for each in evicted.evicted
+    ]
+    return {"evicted": shown}

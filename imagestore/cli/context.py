@@ -54,12 +54,14 @@ class App:
     Attributes:
         given_root: --root, or None.
         given_config: --config, or None.
+        sources: every --source.
         credentials: used instead of stored logins, or None.
         bytes_per_second: limit of a pull instead of the configuration's, or None.
     """
 
     given_root: Path | None = None
     given_config: Path | None = None
+    sources: tuple[Path, ...] = ()
     credentials: CredentialLookup | None = None
     bytes_per_second: int | None = None
     _opened: list[ImageStore] = field(default_factory=list)
@@ -103,9 +105,13 @@ class App:
         """The store, opened when first needed and closed when the command ends."""
         from imagestore.store import ImageStore
 
-        transfer = self.transfer
         opened = ImageStore(
-            self.root, config=self.config, host=self.host, credentials=self.credentials, transfer=transfer
+            self.root,
+            config=self.config,
+            host=self.host,
+            credentials=self.credentials,
+            transfer=self.transfer,
+            sources=self.sources,
         )
         self._opened.append(opened)
         return opened

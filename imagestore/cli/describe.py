@@ -45,8 +45,9 @@ def image(value: Image) -> dict[str, Any]:
         "size": record.content_size,
         "labels": dict(record.labels),
         "warnings": list(record.warnings),
-        "createdAt": _time(record.created_at),
-        "updatedAt": _time(record.updated_at),
+        "createdAt": time(record.created_at),
+        "updatedAt": time(record.updated_at),
+        "pinned": record.is_pinned,
     }
 
 
@@ -74,5 +75,6 @@ def familiar(reference: str) -> tuple[str, str]:
     return parsed.familiar_name, tag if parsed.digest is None else f"{tag}@{parsed.digest.short}"
 
 
-def _time(seconds: float) -> str:
+def time(seconds: float) -> str:
+    """Seconds since 1970 as RFC 3339 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -77,7 +77,7 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
 @click.argument("names", nargs=-1, required=True)
 @click.option("--runtime-handler", metavar="H", help="Only this handler's records.")
 @click.option("--all-handlers", is_flag=True, help="Every handler's records.")
-@click.option("--gc", "collect", is_flag=True, help="Free the bytes at once.")
+@click.option("--gc", "collect", is_flag=True, help="Free the bytes that only these images needed at once.")
 @output_option
 @pass_app
 def rmi(
@@ -92,13 +92,16 @@ def rmi(
     if runtime_handler is not None and all_handlers:
         raise click.UsageError("--runtime-handler and --all-handlers exclude each other")
     removed: list[tuple[str, str]] = []
+    freed: int | None = None
     for name in names:
-        gone = app.store.remove(name, runtime_handler=runtime_handler, all_handlers=all_handlers)
+        if collect:
+            removal = app.store.delete(name, runtime_handler=runtime_handler, all_handlers=all_handlers)
+            gone, freed = removal.removed, (freed or 0) + removal.bytes_freed
+        else:
+            gone = app.store.remove(name, runtime_handler=runtime_handler, all_handlers=all_handlers)
         if not gone:
             print(f"imagestore: {render.printable(name)}: not in the store, nothing removed", file=sys.stderr)
         removed += gone
-    report = app.store.collect_garbage() if collect else None
-    freed = None if report is None else report.bytes_freed
     if output == "json":
         pairs = [{"reference": reference, "runtimeHandler": handler} for reference, handler in removed]
         render.dump_json({"removed": pairs, "bytesFreed": freed})

@@ -25,7 +25,15 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "images": ("imagestore.cli.images", "images", "List images, one line for each (image, runtime handler)."),
     "inspecti": ("imagestore.cli.images", "inspecti", "Show one image: manifest, config, platform, layers."),
     "rmi": ("imagestore.cli.images", "rmi", "Remove images; 'gc' then frees their bytes."),
-    "gc": ("imagestore.cli.collect", "gc", "Free the content that no image and no lease needs."),
+    "pin": ("imagestore.cli.pins", "pin", "Spare images from eviction."),
+    "unpin": ("imagestore.cli.pins", "unpin", "Let pinned images be evicted again."),
+    "gc": ("imagestore.cli.collect", "gc", "Free the content that no image and no lease needs; evict by rules."),
+    "why": ("imagestore.cli.why", "why", "Show what keeps a blob from being collected."),
+    "df": ("imagestore.cli.df", "df", "Show how much space each image takes, alone and shared."),
+    "check": ("imagestore.cli.check", "check", "Verify every blob, edge and record; rebuild a damaged database."),
+    "repair": ("imagestore.cli.check", "repair", "Verify, then fetch what is damaged or missing again."),
+    "backup": ("imagestore.cli.backup", "backup", "Copy the records to a file while others go on."),
+    "leases": ("imagestore.cli.leases", "leases", "List, make, renew and delete leases."),
     "export": ("imagestore.cli.archive", "export", "Write images into an archive."),
     "import": ("imagestore.cli.archive", "import_", "Bring images in from an archive."),
     "match": ("imagestore.cli.match", "match", "Show which manifest each runtime handler would get, and why."),
@@ -88,17 +96,28 @@ class LazyGroup(click.Group):
     help="containerd-style configuration file. Default: the user's imagestore/config.toml, "
     "then /etc/imagestore/config.toml, then built-in defaults with one runtime handler.",
 )
+@click.option(
+    "--source",
+    "sources",
+    type=click.Path(file_okay=False, path_type=Path),
+    multiple=True,
+    envvar="IMAGESTORE_SOURCES",
+    show_envvar=True,
+    help="Folder with blobs/ (containerd's content, an OCI layout) to adopt content from; only read. May be repeated.",
+)
 @click.option("--debug", is_flag=True, help="Log what is done to standard error; secrets are left out.")
 @click.version_option(__version__, prog_name="imagestore", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(ctx: click.Context, root: Path | None, config_path: Path | None, debug: bool) -> None:
+def cli(
+    ctx: click.Context, root: Path | None, config_path: Path | None, sources: tuple[Path, ...], debug: bool
+) -> None:
     """Keep container images by (reference, runtime handler), so that every sandbox gets the manifest it can run."""
     if debug:
         logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
         for noisy in ("httpx", "httpcore"):
             # Their debug lines show whole header lists.
             logging.getLogger(noisy).setLevel(logging.WARNING)
-    app = App(root, config_path)
+    app = App(root, config_path, sources)
     ctx.obj = app
     ctx.call_on_close(app.close)
 

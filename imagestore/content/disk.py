@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
+from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,9 @@ def sync_directory(path: Path) -> None:
 def replace_text(path: Path, text: str) -> None:
     """Write a small file so that readers see the old or the new text, never a part."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    reach("note-write")
     temporary.write_text(text, "utf-8")
+    reach("note-rename")
     os.replace(temporary, path)
 
 
@@ -59,6 +62,7 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
         missing.append(path)
         path = path.parent
     for directory in reversed(missing):
+        reach("folder-make")
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode)
         sync_directory(directory.parent)

@@ -24,8 +24,10 @@ from imagestore.content.api import IngestStatus
 from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
 from imagestore.digest import Digest, new_hash
 from imagestore.errors import AlreadyExistsError, DigestMismatchError, SizeMismatchError, StoreCorruptError
+from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -60,6 +62,28 @@ def read_status(directory: Path) -> IngestStatus | None:
     )
 
 
+def read_remains(directory: Path) -> IngestStatus | None:
+    """A folder that has lost (or never got) its name, as an ingest named like the folder; None when it is gone."""
+    try:
+        with os.scandir(directory) as entries:
+            files = [entry.stat(follow_symlinks=False) for entry in entries]
+        made_at = os.stat(directory).st_mtime
+    except OSError:
+        return None
+    updated_at = max([made_at, *(each.st_mtime for each in files)])
+    return IngestStatus(directory.name, sum(each.st_size for each in files), 0, made_at, updated_at)
+
+
+def remove_ingest(directory: Path) -> None:
+    """Throw an ingest's folder away, its data last, so that a half removed one still says how big it is."""
+    for name in ("ref", "startedat", "updatedat", "total"):
+        reach("ingest-remove")
+        with contextlib.suppress(OSError):
+            os.unlink(directory / name)
+    reach("ingest-remove-data")
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 class LocalIngestWriter:
     """Writes one ingest; made by LocalContentStore.writer(), which already holds the lock.
 
@@ -73,7 +97,7 @@ class LocalIngestWriter:
     """
 
     def __init__(self, directory: Path, blobs: Path, *, ref: str, expected: Digest, total: int, lock: FileLock) -> None:
-        self._directory = directory
+        self.directory = directory
         self._data = directory / "data"
         self._blobs = blobs
         self._ref = ref
@@ -98,6 +122,7 @@ class LocalIngestWriter:
         rest = memoryview(chunk)
         with translated("write ingest", self._data):
             while rest:
+                reach("ingest-write")
                 written = os.write(self._descriptor, rest)
                 self._hash.update(rest[:written])
                 self._offset += written
@@ -106,10 +131,24 @@ class LocalIngestWriter:
     def truncate(self) -> None:
         """Start again from nothing."""
         with translated("truncate ingest", self._data):
+            reach("ingest-truncate")
             os.ftruncate(self._descriptor, 0)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
         self._offset = 0
         self._hash = new_hash(self._algorithm)
+
+    def clone(self, share: Callable[[int], bool]) -> bool:
+        """Fill an empty ingest by sharing another file's blocks; say whether that was possible.
+
+        Args:
+            share: fills the open file it is given, or says that it can't.
+        """
+        with translated("write ingest", self._data):
+            if not share(self._descriptor):
+                return False
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            self._rehash()
+            return True
 
     def commit(self, expected: Digest, size: int) -> None:
         """Verify and publish, then close."""
@@ -119,6 +158,7 @@ class LocalIngestWriter:
         if actual != expected:
             raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(actual))
         with translated("commit", self._data):
+            reach("commit-sync")
             os.fsync(self._descriptor)
             folder = self._blobs / expected.algorithm
             make_directory(folder)
@@ -128,14 +168,18 @@ class LocalIngestWriter:
                     raise StoreCorruptError(f"{target}: something that is no file stands in a blob's place")
                 self.abort()
                 raise AlreadyExistsError(f"content {expected} is in the store already")
+            reach("commit-protect")
             os.fchmod(self._descriptor, 0o444)
+            reach("commit-rename")
             os.rename(self._data, target)
+            reach("commit-sync-folder")
             sync_directory(folder)
+            reach("commit-clean")
             self.abort()
 
     def abort(self) -> None:
         """Throw the ingest away and close."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        remove_ingest(self.directory)
         self._let_go()
 
     def close(self) -> None:
@@ -144,8 +188,9 @@ class LocalIngestWriter:
             return
         # The bytes are kept even if the note about when they came can't be.
         with contextlib.suppress(OSError):
+            reach("ingest-close")
             os.fsync(self._descriptor)
-            replace_text(self._directory / "updatedat", _now())
+            replace_text(self.directory / "updatedat", _now())
         self._let_go()
 
     def __enter__(self) -> Self:
@@ -163,21 +208,22 @@ class LocalIngestWriter:
         self._lock.release()
 
     def _can_resume(self, total: int) -> bool:
-        status = read_status(self._directory)
+        status = read_status(self.directory)
         if status is None or status.ref != self._ref:
             return False
         fits = not total or status.offset <= total
         return fits and (not total or not status.total or status.total == total)
 
     def _create(self, total: int) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
-        self._directory.mkdir(0o755)
+        remove_ingest(self.directory)
+        reach("ingest-make")
+        self.directory.mkdir(0o755)
         now = _now()
-        replace_text(self._directory / "startedat", now)
-        replace_text(self._directory / "updatedat", now)
+        replace_text(self.directory / "startedat", now)
+        replace_text(self.directory / "updatedat", now)
         if total > 0:
-            replace_text(self._directory / "total", str(total))
-        replace_text(self._directory / "ref", self._ref)
+            replace_text(self.directory / "total", str(total))
+        replace_text(self.directory / "ref", self._ref)
 
     def _rehash(self) -> None:
         """Read what is there, so that the running digest covers it; a hash's state can't be kept on disk."""

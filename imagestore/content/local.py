@@ -10,28 +10,36 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import re
+import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from imagestore.content import adopt
+from imagestore.content.adopt import Adoption
 from imagestore.content.api import ContentInfo, IngestStatus
 from imagestore.content.disk import make_directory, translated
-from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_status
+from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.digest import VERIFIABLE, Digest, verify
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
-    InvalidDigestError,
+    IntegrityError,
     InvalidInputError,
     SizeMismatchError,
 )
+from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
     from imagestore.cancel import CancelToken
+
+
+_INGEST_NAME: Final = re.compile(r"[a-f0-9]{64}")
+_HEX: Final = re.compile(r"[a-f0-9]+")
 
 
 class LocalContentStore:
@@ -40,13 +48,15 @@ class LocalContentStore:
     Args:
         root: holds ``blobs`` and ``ingest``; made when missing.
         locks: folder for lock files, on the same machine; made when missing.
+        sources: folders that hold ``blobs`` to adopt from; only read.
 
     Raises:
         StoreReadOnlyError, StoreFullError, StoreError: the folders can't be made.
     """
 
-    def __init__(self, root: Path, locks: Path) -> None:
+    def __init__(self, root: Path, locks: Path, *, sources: Sequence[Path] = ()) -> None:
         self.root = root
+        self._sources = tuple(sources)
         self._blobs = root / "blobs"
         self._ingests = root / "ingest"
         self._locks = locks
@@ -89,13 +99,18 @@ class LocalContentStore:
 
     def walk(self) -> Iterator[ContentInfo]:
         """Every blob, in no particular order; files that aren't named by a digest are left alone."""
-        for algorithm in sorted(VERIFIABLE):
+        for algorithm, length in sorted(VERIFIABLE.items()):
             with contextlib.suppress(FileNotFoundError), os.scandir(self._blobs / algorithm) as entries:
                 for entry in entries:
-                    with contextlib.suppress(InvalidDigestError, FileNotFoundError):
-                        digest = Digest.parse(f"{algorithm}:{entry.name}")
+                    name = entry.name
+                    if len(name) != length or not _HEX.fullmatch(name):
+                        continue
+                    try:
                         status = entry.stat(follow_symlinks=False)
-                        yield ContentInfo(digest, status.st_size, status.st_mtime)
+                    except FileNotFoundError:  # deleted since it was listed
+                        continue
+                    if stat.S_ISREG(status.st_mode):
+                        yield ContentInfo(Digest(algorithm, name), status.st_size, status.st_mtime)
 
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""
@@ -103,6 +118,7 @@ class LocalContentStore:
         with translated("delete", path):
             try:
                 freed = os.stat(path).st_size
+                reach("delete-unlink")
                 os.unlink(path)
             except FileNotFoundError:
                 return 0
@@ -112,16 +128,58 @@ class LocalContentStore:
         """Open an ingest, waiting while another writer (thread or process) holds it."""
         if not ref:
             raise InvalidInputError("an ingest needs a name")
-        lock = self._lock(ref)
+        name = ingest_name(ref)
+        lock = self._lock(name)
         lock.acquire(cancel)
         try:
             if self.exists(expected):
                 raise AlreadyExistsError(f"content {expected} is in the store already")
-            directory = self._ingests / ingest_name(ref)
-            return LocalIngestWriter(directory, self._blobs, ref=ref, expected=expected, total=total, lock=lock)
+            return LocalIngestWriter(
+                self._ingests / name, self._blobs, ref=ref, expected=expected, total=total, lock=lock
+            )
         except BaseException:
             lock.release()
             raise
+
+    def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
+        """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise meanwhile).
+
+        Args:
+            digest: which blob; a lease must hold it already.
+            size: its size in bytes.
+            cancel: ends the work.
+
+        Raises:
+            StoreError: the store can't be written.
+            OperationCancelledError: cancelled.
+        """
+        for source in self._sources if digest.is_verifiable else ():
+            with translated("adopt from", source), adopt.opened(source, digest, size) as descriptor:
+                if descriptor is None or not adopt.is_right(descriptor, digest, size, cancel):
+                    continue
+                try:
+                    return self._adopt(descriptor, source, digest, size, cancel)
+                except AlreadyExistsError:
+                    return None
+        return None
+
+    def _adopt(self, descriptor: int, source: Path, digest: Digest, size: int, cancel: CancelToken) -> Adoption:
+        with self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel) as writer:
+            writer.truncate()
+            how = Adoption.REFLINK
+            if not writer.clone(lambda data: adopt.reflink(data, descriptor)):
+                named, waiting = adopt.name_in(source, digest), writer.directory / "linked"
+                if adopt.hard_link(descriptor, named, self._blob(digest), waiting):
+                    writer.abort()
+                    return Adoption.HARD_LINK
+                how = Adoption.COPY
+                adopt.copy(descriptor, writer, cancel)
+            try:
+                writer.commit(digest, size)
+            except IntegrityError:
+                writer.abort()
+                raise
+            return how
 
     def statuses(self) -> Iterator[IngestStatus]:
         """Every unfinished ingest."""
@@ -133,12 +191,25 @@ class LocalContentStore:
 
     def abort(self, ref: str) -> bool:
         """Throw an ingest away unless a writer holds it; say whether it is gone."""
-        with self._lock(ref) as lock:
-            if not lock.try_acquire():
-                return False
-            with translated("remove ingest", self._ingests):
-                shutil.rmtree(self._ingests / ingest_name(ref), ignore_errors=True)
-            return True
+        return self._abort_folder(ingest_name(ref))
+
+    def stale_ingests(self, before: float) -> Iterator[IngestStatus]:
+        """Ingests that nobody touched since ``before`` (seconds since 1970).
+
+        What a process left that died while it made or removed an ingest counts too; its name is that of its folder.
+        """
+        with os.scandir(self._ingests) as entries:
+            for entry in entries:
+                if _INGEST_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                    path = Path(entry.path)
+                    status = read_status(path) or read_remains(path)
+                    if status is not None and status.updated_at < before:
+                        yield status
+
+    def abort_stale(self, ingest: IngestStatus) -> bool:
+        """Throw a stale ingest away unless a writer holds it; say whether it is gone."""
+        is_remains = bool(_INGEST_NAME.fullmatch(ingest.ref)) and (self._ingests / ingest.ref).is_dir()
+        return self._abort_folder(ingest.ref if is_remains else ingest_name(ingest.ref))
 
     def clear_locks(self) -> None:
         """Remove lock files that killed processes left behind."""
@@ -153,8 +224,16 @@ class LocalContentStore:
             status = os.statvfs(self.root)
         return status.f_bavail * status.f_frsize
 
-    def _lock(self, ref: str) -> FileLock:
-        return FileLock(self._locks / f"ingest-{ingest_name(ref)}")
+    def _abort_folder(self, name: str) -> bool:
+        with self._lock(name) as lock:
+            if not lock.try_acquire():
+                return False
+            with translated("remove ingest", self._ingests):
+                remove_ingest(self._ingests / name)
+            return True
+
+    def _lock(self, name: str) -> FileLock:
+        return FileLock(self._locks / f"ingest-{name}")
 
     def _blob(self, digest: Digest) -> Path:
         if not digest.is_verifiable:

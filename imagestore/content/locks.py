@@ -13,6 +13,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
+from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +48,7 @@ class FileLock:
                 except BlockingIOError:
                     os.close(descriptor)
                     return False
+                reach("lock-taken")
                 if _is_same_file(descriptor, self._path):
                     self._descriptor = descriptor
                     return True
@@ -68,8 +70,10 @@ class FileLock:
         """Let go and remove the file; harmless when not held."""
         if self._descriptor < 0:
             return
+        reach("lock-unlink")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
+        reach("lock-release")
         os.close(self._descriptor)
         self._descriptor = -1
 

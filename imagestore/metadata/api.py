@@ -9,12 +9,14 @@ An index is held as a root and has no edges: its other manifests belong to other
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
@@ -39,6 +41,8 @@ class ImageRecord:
         warnings: what was accepted although it is doubtful.
         created_at: seconds since 1970 when the record first appeared.
         updated_at: seconds since 1970 when it last changed.
+        is_pinned: policies spare it.
+        used_at: seconds since 1970 when it was last used, to the minute; 0 when never.
     """
 
     reference: str
@@ -54,15 +58,51 @@ class ImageRecord:
     warnings: tuple[str, ...] = ()
     created_at: float = 0.0
     updated_at: float = 0.0
+    is_pinned: bool = False
+    used_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Keeps content alive until released or expired; times in seconds since 1970."""
+    """Keeps content alive until released or expired.
+
+    Attributes:
+        id: its name.
+        created_at: seconds since 1970.
+        expires_at: seconds since 1970, infinite for a lease that only its deletion ends.
+        is_flat: keeps what it lists, but not what that refers to.
+        labels: free text by key.
+    """
 
     id: str
     created_at: float
     expires_at: float
+    is_flat: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+class HolderKind(enum.Enum):
+    """What may keep content alive by itself."""
+
+    IMAGE = "image"
+    LEASE = "lease"
+    FLAT_LEASE = "flat lease"
+    LABEL = "label"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A root: a record, an unexpired lease, or a gc.root label on the content itself.
+
+    Attributes:
+        kind: which of them.
+        name: reference, lease id, or the label's key.
+        handler: the record's runtime handler; empty otherwise.
+    """
+
+    kind: HolderKind
+    name: str
+    handler: str = ""
 
 
 class MetadataStore(Protocol):
@@ -95,11 +135,23 @@ class MetadataStore(Protocol):
     def remove_images(self, keys: Iterable[tuple[str, str]]) -> list[ImageRecord]:
         """Remove records by (reference, handler) in one transaction; return those that were there."""
 
-    def create_lease(self, lease_id: str, *, lifetime_seconds: float) -> Lease:
+    def pin_images(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
+        """Pin or unpin records by (reference, handler); return those that are there, as they are now."""
+
+    def touch_image(self, reference: str, handler: str) -> None:
+        """Note that a record is used now; at most one write a minute, and not synced."""
+
+    def create_lease(self, lease_id: str, *, lifetime_seconds: float, labels: Mapping[str, str] | None = None) -> Lease:
         """Make a lease.
+
+        Args:
+            lease_id: its name.
+            lifetime_seconds: from now; infinite for a lease that only its deletion ends.
+            labels: gc.flat and gc.expire mean what they mean in containerd; gc.expire goes before the lifetime.
 
         Raises:
             AlreadyExistsError: the id is taken.
+            InvalidInputError: the id is empty, or a label too long.
         """
 
     def renew_lease(self, lease_id: str, *, lifetime_seconds: float) -> None:
@@ -119,18 +171,50 @@ class MetadataStore(Protocol):
     def lease_edges(self, lease_id: str, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Remember edges of content that a lease holds."""
 
+    def leased_content(self, lease_id: str) -> tuple[Digest, ...]:
+        """What a lease lists.
+
+        Raises:
+            LeaseNotFoundError: it is gone.
+        """
+
+    def unlease_content(self, lease_id: str, digests: Collection[Digest]) -> None:
+        """Take digests off a lease; those it doesn't list are no error.
+
+        Raises:
+            LeaseNotFoundError: it is gone.
+        """
+
     def delete_lease(self, lease_id: str) -> bool:
         """Release a lease; say whether it was there."""
 
     def leases(self) -> Iterator[Lease]:
         """Every lease, expired ones too."""
 
-    def live_roots(self, *, since_generation: int = 0) -> tuple[int, frozenset[Digest]]:
-        """What records and unexpired leases hold, and the generation of that answer.
+    def label_content(self, digest: Digest, labels: Mapping[str, str]) -> None:
+        """Replace the labels of content; gc.root and gc.ref.content mean what they mean in containerd.
 
-        The generation counts changes of records: asking again with it gives the roots of later records only (and always
-        those of leases).
+        Raises:
+            InvalidInputError: a label is too long.
         """
+
+    def content_labels(self, digest: Digest) -> dict[str, str]:
+        """The labels of content."""
+
+    def reachable(self) -> frozenset[Digest]:
+        """What records, unexpired leases and labels keep, along all edges, at one moment."""
+
+    def is_held(self, digest: Digest) -> bool:
+        """Whether anything keeps this content now; the cost is that of its parents, not of the store."""
+
+    def holders(self, digest: Digest) -> tuple[Holder, ...]:
+        """What keeps this content by itself, without edges."""
+
+    def parents(self, digest: Digest) -> tuple[Digest, ...]:
+        """Which contents point at this one."""
+
+    def parents_of_any(self) -> frozenset[Digest]:
+        """Every content that edges or labels start from."""
 
     def edges(self) -> Mapping[Digest, tuple[Digest, ...]]:
         """Every edge: children by parent."""
@@ -138,14 +222,30 @@ class MetadataStore(Protocol):
     def children(self, digest: Digest) -> tuple[Digest, ...]:
         """What one content points at."""
 
-    def expire_leases(self) -> int:
-        """Delete expired leases; return how many."""
+    def put_edges(self, edges: Mapping[Digest, Iterable[Digest]]) -> None:
+        """Replace the edges that start at each parent."""
+
+    def expire(self) -> int:
+        """Delete expired leases, and records whose gc.expire label is past; return how many."""
+
+    def tidy(self) -> None:
+        """Upkeep that a collection does: shorten what only grew."""
 
     def forget_content(self, digests: Collection[Digest]) -> None:
-        """Drop the edges that start at content that was deleted."""
+        """Drop labels of content that was deleted, and the edges that start there."""
 
     def exclusive(self) -> AbstractContextManager[None]:
         """Hold the database's write lock, so that no lease and no record can appear meanwhile; commits at the end."""
+
+    def damage(self) -> tuple[str, ...]:
+        """What is wrong with the database's own files, a line each; nothing when they are whole."""
+
+    def backup(self, target: Path) -> None:
+        """Write a consistent copy to a new file while others go on.
+
+        Raises:
+            StoreError: it exists already, or can't be written.
+        """
 
     def close(self) -> None:
         """Close the database."""

@@ -26,6 +26,8 @@ _NAMES: Final = (
     "warnings",
     "created_at",
     "updated_at",
+    "pinned",
+    "used_at",
 )
 COLUMNS: Final = ", ".join(_NAMES)
 MARKS: Final = ", ".join("?" for _ in _NAMES)
@@ -46,12 +48,15 @@ def from_record(record: ImageRecord, *, created_at: float, updated_at: float) ->
         json.dumps(list(record.warnings)),
         created_at,
         updated_at,
+        int(record.is_pinned),
+        record.used_at,
     )
 
 
 def to_record(row: Sequence[Any]) -> ImageRecord:
     """A record from a row of COLUMNS followed by a JSON list of its roots."""
-    reference, handler, target, manifest, image_id, platform, wanted, size, labels, warnings, *times = row[:12]
+    reference, handler, target, manifest, image_id, platform, wanted, size, labels, warnings, *rest = row
+    created_at, updated_at, pinned, used_at, roots = rest
     return ImageRecord(
         reference=reference,
         handler=handler,
@@ -60,12 +65,14 @@ def to_record(row: Sequence[Any]) -> ImageRecord:
         image_id=Digest.parse(image_id),
         platform=_platform(platform),
         wanted=wanted,
-        roots=tuple(Digest.parse(text) for text in json.loads(row[12])),
+        roots=tuple(Digest.parse(text) for text in json.loads(roots)),
         content_size=size,
         labels=json.loads(labels),
         warnings=tuple(json.loads(warnings)),
-        created_at=times[0],
-        updated_at=times[1],
+        created_at=created_at,
+        updated_at=updated_at,
+        is_pinned=bool(pinned),
+        used_at=used_at,
     )
 
 

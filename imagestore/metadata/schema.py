@@ -56,6 +56,31 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE TABLE counter (name TEXT NOT NULL PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID",
         "INSERT INTO counter VALUES ('generation', 0)",
     ),
+    # 2: pins, times of use, labels; the sweep asks upwards for what holds a blob, so records need no generation. The
+    # counter goes on to number the changes of records in the journal.
+    (
+        "ALTER TABLE image ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE image ADD COLUMN used_at REAL NOT NULL DEFAULT 0.0",
+        "DROP INDEX image_by_generation",
+        "ALTER TABLE image DROP COLUMN generation",
+        "ALTER TABLE lease ADD COLUMN flat INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE lease ADD COLUMN labels TEXT NOT NULL DEFAULT '{}'",
+        "CREATE INDEX lease_content_by_digest ON lease_content (digest)",
+        """CREATE TABLE content_label (
+            digest TEXT NOT NULL,
+            key TEXT NOT NULL,
+            value TEXT NOT NULL,
+            PRIMARY KEY (digest, key)
+        ) STRICT, WITHOUT ROWID""",
+        # What the labels mean, so that marking reads no text forms.
+        "CREATE TABLE content_root (digest TEXT NOT NULL PRIMARY KEY) STRICT, WITHOUT ROWID",
+        """CREATE TABLE label_edge (
+            parent TEXT NOT NULL,
+            child TEXT NOT NULL,
+            PRIMARY KEY (parent, child)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX label_edge_by_child ON label_edge (child)",
+    ),
 )
 
 CURRENT: Final = len(STEPS)

@@ -119,7 +119,7 @@ class Fetcher:
         Returns:
             Bytes that came over the network.
         """
-        if self._is_present(descriptor):
+        if self._is_present(descriptor) or self._is_adopted(descriptor, cancel):
             self.observer(BlobDone(descriptor, 0))
             return 0
         try:
@@ -234,6 +234,12 @@ class Fetcher:
         raise SizeMismatchError(
             f"{self.reference}: {descriptor.digest}", expected=descriptor.size, actual=verifier.received
         )
+
+    def _is_adopted(self, descriptor: Descriptor, cancel: CancelToken) -> bool:
+        how = self.content.adopt(descriptor.digest, descriptor.size, cancel=cancel)
+        if how is not None:
+            log.debug("adopted", extra={"digest": descriptor.digest, "how": how.value})
+        return how is not None
 
     def _check_space(self, descriptors: Iterable[Descriptor]) -> None:
         offsets = {status.ref: status.offset for status in self.content.statuses()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,8 +90,7 @@ def test_replacing_a_record_keeps_when_it_was_made(store: SqliteMetadataStore, c
     second = store.put_image(record(image="two"), edges("two"))
     assert (second.created_at, second.updated_at) == (first.created_at, first.updated_at + 60)
     assert [each.image_id for each in store.find_images()] == [digest("two")]
-    _, roots = store.live_roots()
-    assert roots == {digest("index"), digest("manifest two")}
+    assert store.reachable() == {digest("index"), digest("manifest two"), digest("two"), digest("layer")}
 
 
 def test_records_are_found_by_each_condition(store: SqliteMetadataStore) -> None:
@@ -109,7 +110,7 @@ def test_removal_returns_what_was_there(store: SqliteMetadataStore) -> None:
     key = (stored.reference, stored.handler)
     assert store.remove_images([key, ("nothing", "runc")]) == [stored]
     assert store.remove_images([key]) == []
-    assert store.live_roots()[1] == frozenset()
+    assert store.reachable() == frozenset()
 
 
 def test_edges_lead_from_manifests_to_children(store: SqliteMetadataStore) -> None:
@@ -121,29 +122,19 @@ def test_edges_lead_from_manifests_to_children(store: SqliteMetadataStore) -> No
     assert store.edges() == {}
 
 
-def test_later_records_are_told_apart_by_generation(store: SqliteMetadataStore) -> None:
-    store.put_image(record("registry.example/a:1", image="one"), {})
-    generation, _ = store.live_roots()
-    assert store.live_roots(since_generation=generation)[1] == frozenset()
-    store.put_image(record("registry.example/b:1", image="two"), {})
-    later, roots = store.live_roots(since_generation=generation)
-    assert later > generation
-    assert roots == {digest("index"), digest("manifest two")}
-
-
 def test_a_lease_holds_content_until_released_or_expired(store: SqliteMetadataStore, clock: Clock) -> None:
     store.create_lease("pull-1", lifetime_seconds=100)
     store.lease_content("pull-1", [digest("a"), digest("b")])
     store.lease_content("pull-1", [digest("a")])
-    assert store.live_roots()[1] == {digest("a"), digest("b")}
+    assert store.reachable() == {digest("a"), digest("b")}
     clock.now += 99
     store.renew_lease("pull-1", lifetime_seconds=100)
     clock.now += 99
-    assert store.live_roots()[1] == {digest("a"), digest("b")}
-    assert store.expire_leases() == 0
+    assert store.reachable() == {digest("a"), digest("b")}
+    assert store.expire() == 0
     clock.now += 1
-    assert store.live_roots()[1] == frozenset()
-    assert store.expire_leases() == 1
+    assert store.reachable() == frozenset()
+    assert store.expire() == 1
     assert list(store.leases()) == []
 
 
@@ -234,3 +225,21 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         worker.join()
         assert worker.exitcode == 0
     assert len(SqliteMetadataStore(path).find_images()) == 60
+
+
+def test_a_store_opened_before_a_fork_is_refused_in_the_child(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path;"
+        "from imagestore.errors import StoreError; from imagestore.metadata.sqlite import SqliteMetadataStore;"
+        "store = SqliteMetadataStore(Path(sys.argv[1]));"
+        "child = os.fork();"
+        "\ntry: store.find_images(); print('used', flush=True)"
+        "\nexcept StoreError as error: print(error, flush=True)"
+        "\nif child: os.wait()"
+    )
+    line = [sys.executable, "-c", code, str(tmp_path / "metadata.db")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
+    assert sorted(done.stdout.splitlines()) == [
+        f"{tmp_path / 'metadata.db'}: this store was opened before the process forked",
+        "used",
+    ]

@@ -1,0 +1,171 @@
+"""What store operations cost, and how that grows with the number of records.
+
+    python benchmarks/store_bench.py [1000 10000 100000]
+
+For each size a store is made with that many images (a manifest, a config and a layer of their own, one base layer for
+each hundred), then measured: committing one more image durably, finding one by name and by id, listing all, deleting
+one with its bytes, a collection that finds nothing, accounting, and the longest wait of a writer in another process
+while a collection frees a tenth of the store.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imagestore.accounting import measure
+from imagestore.cancel import CancelToken
+from imagestore.collect import collect, collect_from
+from imagestore.content.local import LocalContentStore
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.media_types import OCI_MANIFEST
+from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.platforms.spec import Platform
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
+
+SIZES = (1_000, 10_000, 100_000)
+NEVER = CancelToken()
+
+
+class Bench:
+    """One store of one size."""
+
+    def __init__(self, root: Path, size: int) -> None:
+        self.root = root
+        self.size = size
+        self.content = LocalContentStore(root / "content", root / "locks")
+        self.metadata = SqliteMetadataStore(root / "metadata.db")
+        self.blobs = self.content.root / "blobs" / "sha256"
+        with self.metadata.exclusive():
+            for number in range(size):
+                self.put(number, self._write_fast)
+
+    def put(self, number: int, write: Callable[[bytes], Digest]) -> ImageRecord:
+        """An image by number, with ``write`` to store its blobs."""
+        parts = [f"config {number}", f"layer {number}", f"base {number // 100}"]
+        children = [write(part.encode()) for part in parts]
+        manifest = write(f"manifest {number}".encode())
+        descriptor = Descriptor(OCI_MANIFEST, manifest, 20)
+        record = ImageRecord(
+            reference=f"registry.example/bench/image-{number}:1",
+            handler="runc",
+            target=descriptor,
+            manifest=descriptor,
+            image_id=children[0],
+            platform=Platform("linux", "amd64"),
+            wanted="linux/amd64",
+            roots=(manifest,),
+            content_size=60,
+        )
+        return self.metadata.put_image(record, {manifest: children})
+
+    def commit(self, data: bytes) -> Digest:
+        """Store a blob as a pull does, synced."""
+        digest = Digest.of(data)
+        if not self.content.exists(digest):
+            with self.content.writer(str(digest), expected=digest, total=len(data), cancel=NEVER) as writer:
+                writer.write(data)
+                writer.commit(digest, len(data))
+        return digest
+
+    def delete(self, number: int) -> None:
+        """Remove an image and free its bytes."""
+        (removed,) = self.metadata.remove_images([(f"registry.example/bench/image-{number}:1", "runc")])
+        freed = collect_from(self.metadata, self.content, removed.roots)
+        assert len(freed) >= 3
+
+    def _write_fast(self, data: bytes) -> Digest:
+        digest = Digest.of(data)
+        path = self.blobs / digest.encoded
+        if not path.exists():
+            path.write_bytes(data)
+        return digest
+
+
+def seconds(work: Callable[[], object], repeats: int = 1) -> float:
+    """Median of several runs."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return sorted(times)[len(times) // 2]
+
+
+def _write_until(path: Path, stop: Event, answer: multiprocessing.SimpleQueue[tuple[float, int]]) -> None:
+    metadata = SqliteMetadataStore(path)
+    longest, count = 0.0, 0
+    while not stop.is_set():
+        start = time.perf_counter()
+        metadata.create_lease(f"bench-{count}", lifetime_seconds=60)
+        longest = max(longest, time.perf_counter() - start)
+        metadata.delete_lease(f"bench-{count}")
+        count += 1
+    answer.put((longest, count))
+
+
+def longest_wait(bench: Bench) -> tuple[float, float, int]:
+    """Seconds that the slowest write of another process took while a tenth of the store was freed; and of the whole."""
+    keys = [(f"registry.example/bench/image-{number}:1", "runc") for number in range(bench.size // 10)]
+    bench.metadata.remove_images(keys)
+    context = multiprocessing.get_context("spawn")
+    stop, answer = context.Event(), context.SimpleQueue()
+    writer = context.Process(target=_write_until, args=(bench.root / "metadata.db", stop, answer))
+    writer.start()
+    time.sleep(1)
+    whole = seconds(lambda: collect(bench.metadata, bench.content))
+    stop.set()
+    longest, count = answer.get()
+    writer.join()
+    return longest, whole, count
+
+
+def rows(bench: Bench) -> dict[str, float]:
+    """Milliseconds by operation."""
+    size = bench.size
+    fresh, doomed = iter(range(size, size + 1000)), iter(range(size - 1, 0, -1))
+    middle = f"registry.example/bench/image-{size // 2}:1"
+    prefix = str(Digest.of(f"config {size // 2}".encode()))[:20]
+    found = {
+        "commit one image (4 blobs, synced)": seconds(lambda: bench.put(next(fresh), bench.commit), 15),
+        "find by name": seconds(lambda: bench.metadata.get_image(middle, "runc"), 101),
+        "find by id": seconds(lambda: bench.metadata.find_images(image_id_prefix=prefix), 101),
+        "list all": seconds(bench.metadata.find_images, 3),
+        "delete one image with its bytes": seconds(lambda: bench.delete(next(doomed)), 15),
+        "collect, nothing to free": seconds(lambda: collect(bench.metadata, bench.content), 3),
+        "account (df)": seconds(lambda: measure(bench.metadata, bench.content, bench.root)),
+    }
+    longest, whole, _ = longest_wait(bench)
+    found["collect, a tenth freed"] = whole
+    found["longest wait of a writer meanwhile"] = longest
+    return {name: value * 1000 for name, value in found.items()}
+
+
+def main() -> None:
+    """Measure and print one line for each operation."""
+    sizes = [int(text) for text in sys.argv[1:]] or list(SIZES)
+    table: dict[str, list[float]] = {}
+    for size in sizes:
+        with tempfile.TemporaryDirectory(prefix="imagestore-bench-") as folder:
+            bench = Bench(Path(folder), size)
+            for name, value in rows(bench).items():
+                table.setdefault(name, []).append(value)
+            bytes_per_record = (bench.root / "metadata.db").stat().st_size / size
+            table.setdefault("database, bytes a record", []).append(bytes_per_record)
+            bench.metadata.close()
+    print(f"{'milliseconds':<38}" + "".join(f"{size:>14,}" for size in sizes))
+    for name, values in table.items():
+        print(f"{name:<38}" + "".join(f"{value:>14,.2f}" for value in values))
+
+
+if __name__ == "__main__":
+    main()

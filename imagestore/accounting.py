@@ -1,0 +1,142 @@
+"""Who takes how much space: for each image and handler its bytes, and how many of them it shares."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagestore.content.disk import translated
+from imagestore.gc import mark
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from imagestore.content.local import LocalContentStore
+    from imagestore.digest import Digest
+    from imagestore.metadata.api import ImageRecord, MetadataStore
+
+
+@dataclass(frozen=True, slots=True)
+class ImageUsage:
+    """One record's content as it travels (compressed), in bytes.
+
+    Attributes:
+        record: the record.
+        blobs: size by digest of what it reaches and the store has.
+        unique_bytes: what no other record reaches: freed when this one alone goes.
+        shared_bytes: the rest.
+    """
+
+    record: ImageRecord
+    blobs: Mapping[Digest, int]
+    unique_bytes: int
+    shared_bytes: int
+
+    @property
+    def size(self) -> int:
+        """All of it."""
+        return self.unique_bytes + self.shared_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The file system the store is on: bytes in all, and bytes an unprivileged writer has left."""
+
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that are no longer to be had."""
+        return self.total_bytes - self.free_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUsage:
+    """The whole store, in bytes.
+
+    Attributes:
+        images: for each record, ordered by reference and handler.
+        blobs: how many blobs there are.
+        content_bytes: their size.
+        kept_bytes: the part that records reach.
+        other_bytes: the part that no record reaches: leased, or free for the next collection.
+        ingests: how many unfinished writes there are.
+        ingest_bytes: what they have so far.
+        metadata_bytes: database and journal.
+        disk: where the content lives.
+    """
+
+    images: tuple[ImageUsage, ...]
+    blobs: int
+    content_bytes: int
+    kept_bytes: int
+    other_bytes: int
+    ingests: int
+    ingest_bytes: int
+    metadata_bytes: int
+    disk: Disk
+
+
+def measure(metadata: MetadataStore, content: LocalContentStore, root: Path) -> StoreUsage:
+    """Measure everything once; reads no blob.
+
+    Args:
+        metadata: records and edges.
+        content: the blobs.
+        root: the store's folder.
+
+    Raises:
+        StoreError: a folder can't be read.
+    """
+    sizes = {info.digest: info.size for info in content.walk()}
+    edges = metadata.edges()
+    reached = [
+        (record, mark(record.roots, lambda digest: edges.get(digest, ())) & sizes.keys())
+        for record in metadata.find_images()
+    ]
+    owners = Counter(digest for _, digests in reached for digest in digests)
+    images = []
+    for record, digests in reached:
+        blobs = {digest: sizes[digest] for digest in sorted(digests)}
+        unique = sum(size for digest, size in blobs.items() if owners[digest] == 1)
+        images.append(ImageUsage(record, blobs, unique, sum(blobs.values()) - unique))
+    ingests = list(content.statuses())
+    total, kept = sum(sizes.values()), sum(sizes[digest] for digest in owners)
+    return StoreUsage(
+        images=tuple(images),
+        blobs=len(sizes),
+        content_bytes=total,
+        kept_bytes=kept,
+        other_bytes=total - kept,
+        ingests=len(ingests),
+        ingest_bytes=sum(status.offset for status in ingests),
+        metadata_bytes=_metadata_bytes(root),
+        disk=disk_of(content.root),
+    )
+
+
+def disk_of(path: Path) -> Disk:
+    """The file system a folder is on.
+
+    Raises:
+        StoreError: the folder can't be read.
+    """
+    with translated("look at the free space", path):
+        status = os.statvfs(path)
+    return Disk(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
+
+
+def _metadata_bytes(root: Path) -> int:
+    total = 0
+    with translated("read", root), os.scandir(root) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False):
+                try:
+                    total += entry.stat(follow_symlinks=False).st_size
+                except FileNotFoundError:
+                    continue
+    return total

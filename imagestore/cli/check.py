@@ -1,0 +1,185 @@
+"""``imagestore check`` and ``repair``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from imagestore.cli import render
+from imagestore.cli.context import App, cancelled_by_signals, output_option
+from imagestore.cli.failure import ExitStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from imagestore.check import CheckProgress, CheckReport
+    from imagestore.rebuild import RebuildReport
+    from imagestore.repair import RepairReport
+
+_LINE_SECONDS: Final = 2.0
+
+
+@click.command()
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Read at most MIB a second.")
+@click.option("--resume", is_flag=True, help="Go on where an interrupted check stopped.")
+@click.option("--rebuild", is_flag=True, help="Restore the records of a damaged database first.")
+@output_option
+@click.pass_context
+def check(ctx: click.Context, rate: float | None, resume: bool, rebuild: bool, output: str) -> None:
+    """Hash every blob again, and compare every edge and every record with what the content says.
+
+    Only reads, beside other processes. Ends with status 7 when something is wrong; 'imagestore repair' mends it.
+
+    With --rebuild a damaged database is put aside, and every record whose content is all there is restored from the
+    journal beside it. Stop what uses the store before.
+    """
+    app = _app(ctx)
+    rebuilt = _rebuild(app) if rebuild else None
+    report = _checked(app, rate, resume=resume)
+    if output == "json":
+        shown: dict[str, Any] = _report_json(report)
+        render.dump_json(shown if rebuilt is None else {**shown, "rebuild": _rebuild_json(rebuilt)})
+    else:
+        _print_rebuild(rebuilt)
+        _print_report(report)
+    if report.faults:
+        ctx.exit(ExitStatus.INTEGRITY)
+
+
+@click.command()
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Read at most MIB a second.")
+@click.option(
+    "--progress",
+    type=click.Choice(["auto", "bar", "plain", "json", "none"]),
+    default="auto",
+    show_default=True,
+    help="What to show of fetching on standard error.",
+)
+@output_option
+@click.pass_context
+def repair(ctx: click.Context, rate: float | None, progress: str, output: str) -> None:
+    """Check, then fetch only what is damaged or missing from where the images came from, and hash what came.
+
+    Damaged blobs that no image needs are deleted. Ends with status 7 when something could not be mended.
+    """
+    from imagestore.cli import progress as shown
+
+    app = _app(ctx)
+    report = _checked(app, rate, resume=False)
+    with cancelled_by_signals() as token, shown.observer(progress) as observer:
+        mended = app.store.repair(report, observer=observer, cancel=token)
+    if output == "json":
+        render.dump_json({"check": _report_json(report), **_repair_json(mended)})
+    else:
+        _print_report(report)
+        _print_repair(mended)
+    if mended.failures:
+        ctx.exit(ExitStatus.INTEGRITY)
+
+
+def _app(ctx: click.Context) -> App:
+    app = ctx.find_object(App)
+    assert app is not None
+    return app
+
+
+def _checked(app: App, rate: float | None, *, resume: bool) -> CheckReport:
+    from imagestore.check import CheckOptions
+
+    options = CheckOptions(
+        bytes_per_second=None if rate is None else rate * 1024 * 1024,
+        state=app.root / "check.json",
+        resume=resume,
+        progress=_lines(),
+    )
+    with cancelled_by_signals() as token:
+        return app.store.check(options=options, cancel=token)
+
+
+def _lines() -> Callable[[CheckProgress], None]:
+    """Says now and then how far it is; short checks say nothing."""
+    due = time.monotonic() + _LINE_SECONDS
+
+    def tell(progress: CheckProgress) -> None:
+        nonlocal due
+        if time.monotonic() < due:
+            return
+        due = time.monotonic() + _LINE_SECONDS
+        done, total = render.size(progress.bytes_done), render.size(progress.bytes_total)
+        line = f"hashed {progress.blobs_done} of {progress.blobs_total} blobs, {done} of {total}"
+        print(line, file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _rebuild(app: App) -> RebuildReport:
+    from imagestore.rebuild import rebuild
+
+    return rebuild(app.root)
+
+
+def _print_rebuild(report: RebuildReport | None) -> None:
+    if report is None:
+        return
+    if report.was_whole:
+        print("the database is whole; nothing was rebuilt")
+        return
+    print(f"the damaged database is now {render.printable(str(report.kept_as))}")
+    for record in report.restored:
+        print(f"restored {render.printable(record.reference)} ({record.handler})")
+    for record, reason in report.skipped:
+        print(f"not restored {render.printable(record.reference)} ({record.handler}): {render.printable(reason)}")
+    if report.unreadable:
+        print(f"{report.unreadable} lines of the journal can't be read")
+
+
+def _print_report(report: CheckReport) -> None:
+    for fault in report.faults:
+        print(f"{fault.kind.value}: {render.printable(fault.subject)}: {render.printable(fault.detail)}")
+    counts = f"{report.blobs} blobs ({render.size(report.bytes_hashed)} hashed) and {report.records} records"
+    print(f"{counts}: {len(report.faults) or 'no'} {'fault' if len(report.faults) == 1 else 'faults'}")
+
+
+def _print_repair(report: RepairReport) -> None:
+    for digest in report.fetched:
+        print(f"fetched and verified {digest}")
+    for digest in report.edges:
+        print(f"wrote the edges of {digest} anew")
+    for digest in report.deleted:
+        print(f"deleted {digest}: damaged, and no image needs it")
+    for subject, reason in report.failures:
+        print(f"not mended: {render.printable(subject)}: {render.printable(reason)}")
+
+
+def _report_json(report: CheckReport) -> dict[str, Any]:
+    return {
+        "faults": [
+            {"kind": fault.kind.value, "subject": fault.subject, "detail": fault.detail} for fault in report.faults
+        ],
+        "blobs": report.blobs,
+        "bytesHashed": report.bytes_hashed,
+        "records": report.records,
+    }
+
+
+def _repair_json(report: RepairReport) -> dict[str, Any]:
+    return {
+        "fetched": [str(digest) for digest in report.fetched],
+        "bytesFetched": report.bytes_fetched,
+        "deleted": [str(digest) for digest in report.deleted],
+        "edges": [str(digest) for digest in report.edges],
+        "failures": [{"subject": subject, "reason": reason} for subject, reason in report.failures],
+    }
+
+
+def _rebuild_json(report: RebuildReport) -> dict[str, Any]:
+    return {
+        "wasWhole": report.was_whole,
+        "keptAs": None if report.kept_as is None else str(report.kept_as),
+        "restored": [[record.reference, record.handler] for record in report.restored],
+        "skipped": [[record.reference, record.handler, reason] for record, reason in report.skipped],
+        "unreadableLines": report.unreadable,
+    }

@@ -1,0 +1,73 @@
+"""``imagestore df``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagestore.cli import describe, render
+from imagestore.cli.context import App, output_option, pass_app
+
+if TYPE_CHECKING:
+    from imagestore.accounting import ImageUsage
+
+
+@click.command()
+@output_option
+@pass_app
+def df(app: App, output: str) -> None:
+    """Show how much space each image takes: in all, alone (freed when it goes), and shared with others."""
+    usage = app.store.usage()
+    if output == "json":
+        render.dump_json(
+            {
+                "images": [_image(each) for each in usage.images],
+                "blobs": usage.blobs,
+                "contentBytes": usage.content_bytes,
+                "keptBytes": usage.kept_bytes,
+                "otherBytes": usage.other_bytes,
+                "ingests": usage.ingests,
+                "ingestBytes": usage.ingest_bytes,
+                "metadataBytes": usage.metadata_bytes,
+                "diskBytes": usage.disk.total_bytes,
+                "diskFreeBytes": usage.disk.free_bytes,
+            }
+        )
+        return
+    headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "SIZE", "UNIQUE", "SHARED", "LAST USED", "PINNED")
+    render.table(headings, (_row(each) for each in usage.images))
+    print()
+    rows = [
+        ("content of images", render.size(usage.kept_bytes)),
+        ("content of no image", render.size(usage.other_bytes)),
+        (f"unfinished ({usage.ingests})", render.size(usage.ingest_bytes)),
+        ("records", render.size(usage.metadata_bytes)),
+        ("disk free", f"{render.size(usage.disk.free_bytes)} of {render.size(usage.disk.total_bytes)}"),
+    ]
+    render.table(("WHAT", "BYTES"), rows)
+
+
+def _row(usage: ImageUsage) -> tuple[str, ...]:
+    from imagestore.policy import last_use
+
+    record = usage.record
+    sizes = (render.size(each) for each in (usage.size, usage.unique_bytes, usage.shared_bytes))
+    used = describe.time(last_use(record))[:16].replace("T", " ")
+    return (*describe.familiar(record.reference), record.handler, *sizes, used, "yes" if record.is_pinned else "")
+
+
+def _image(usage: ImageUsage) -> dict[str, Any]:
+    from imagestore.policy import last_use
+
+    record = usage.record
+    return {
+        "reference": record.reference,
+        "runtimeHandler": record.handler,
+        "id": str(record.image_id),
+        "bytes": usage.size,
+        "uniqueBytes": usage.unique_bytes,
+        "sharedBytes": usage.shared_bytes,
+        "lastUsedAt": describe.time(last_use(record)),
+        "pinned": record.is_pinned,
+    }

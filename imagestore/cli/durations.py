@@ -1,0 +1,34 @@
+"""Durations on the command line: ``90s``, ``30m``, ``12h``, ``7d``, or seconds alone."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_GRAMMAR: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhdw]?)")
+_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def seconds(text: str) -> float:
+    """Read a duration.
+
+    Raises:
+        click.BadParameter: it can't be read.
+
+    >>> seconds("1.5h")
+    5400.0
+    """
+    found = _GRAMMAR.fullmatch(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r}: expected a duration such as 90s, 30m, 12h or 7d")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def duration_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
+    """An option that takes a duration and arrives as seconds."""
+    return click.option(*names, type=seconds, metavar="DURATION", **settings)

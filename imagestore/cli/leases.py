@@ -1,0 +1,140 @@
+"""``imagestore leases``."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagestore.cli import describe, render
+from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.durations import duration_option
+from imagestore.digest import Digest
+from imagestore.errors import InvalidInputError, LeaseNotFoundError
+
+if TYPE_CHECKING:
+    from imagestore.metadata.api import Lease
+
+
+@click.group()
+def leases() -> None:
+    """List, make, renew and delete leases.
+
+    A lease keeps content from being collected until it is deleted or its time is over. Running pulls hold one.
+    """
+
+
+@leases.command("list")
+@output_option
+@pass_app
+def list_leases(app: App, output: str) -> None:
+    """List leases with what they hold."""
+    found = list(app.store.metadata.leases())
+    if output == "json":
+        render.dump_json({"leases": [_json(app, each) for each in found]})
+        return
+    headings = ("LEASE", "CREATED", "EXPIRES", "BLOBS", "FLAT")
+    rows = [
+        (each.id, describe.time(each.created_at), _end(each), str(_count(app, each)), "yes" if each.is_flat else "")
+        for each in found
+    ]
+    render.table(headings, rows)
+
+
+@leases.command()
+@click.argument("lease_id", metavar="ID", required=False)
+@click.option("--content", "digests", metavar="DIGEST", multiple=True, help="Content to hold; may be repeated.")
+@duration_option("--expires", default="24h", show_default=True, help="When it ends; 0 means only when deleted.")
+@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="A label; may be repeated.")
+@click.option("--flat", is_flag=True, help="Hold the named content only, not what that refers to.")
+@output_option
+@pass_app
+def create(
+    app: App,
+    lease_id: str | None,
+    digests: tuple[str, ...],
+    expires: float,
+    labels: tuple[str, ...],
+    flat: bool,
+    output: str,
+) -> None:
+    """Make a lease; without ID one is chosen and printed."""
+    from imagestore import gc_labels
+
+    held = [Digest.parse(text) for text in digests]
+    kept = dict(_label(text) for text in labels)
+    if flat:
+        kept[gc_labels.FLAT] = "true"
+    metadata = app.store.metadata
+    with metadata.exclusive():
+        lifetime = expires or math.inf
+        made = metadata.create_lease(lease_id or f"user-{uuid.uuid4().hex}", lifetime_seconds=lifetime, labels=kept)
+        metadata.lease_content(made.id, held)
+    if output == "json":
+        render.dump_json(_json(app, made))
+        return
+    print(render.printable(made.id))
+
+
+@leases.command()
+@click.argument("lease_id", metavar="ID")
+@duration_option("--expires", default="24h", show_default=True, help="From now; 0 means only when deleted.")
+@output_option
+@pass_app
+def renew(app: App, lease_id: str, expires: float, output: str) -> None:
+    """Move the end of a lease."""
+    metadata = app.store.metadata
+    metadata.renew_lease(lease_id, lifetime_seconds=expires or math.inf)
+    renewed = next(each for each in metadata.leases() if each.id == lease_id)
+    if output == "json":
+        render.dump_json(_json(app, renewed))
+        return
+    print(f"{render.printable(lease_id)}: expires {_end(renewed)}")
+
+
+@leases.command()
+@click.argument("lease_ids", metavar="ID...", nargs=-1, required=True)
+@output_option
+@pass_app
+def delete(app: App, lease_ids: tuple[str, ...], output: str) -> None:
+    """Delete leases; what only they held goes with the next 'imagestore gc'. A running pull's lease belongs to it."""
+    missing = [lease_id for lease_id in lease_ids if not app.store.metadata.delete_lease(lease_id)]
+    if output == "json":
+        render.dump_json({"deleted": [lease_id for lease_id in lease_ids if lease_id not in missing]})
+    if missing:
+        raise LeaseNotFoundError(f"leases not in the store: {', '.join(missing)}")
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InvalidInputError(f"label {text!r}: expected KEY=VALUE")
+    return key, value
+
+
+def _end(lease: Lease) -> str:
+    return "never" if math.isinf(lease.expires_at) else describe.time(lease.expires_at)
+
+
+def _count(app: App, lease: Lease) -> int:
+    return len(_content(app, lease))
+
+
+def _content(app: App, lease: Lease) -> tuple[Digest, ...]:
+    try:
+        return app.store.metadata.leased_content(lease.id)
+    except LeaseNotFoundError:  # released since it was listed
+        return ()
+
+
+def _json(app: App, lease: Lease) -> dict[str, Any]:
+    return {
+        "id": lease.id,
+        "createdAt": describe.time(lease.created_at),
+        "expiresAt": None if math.isinf(lease.expires_at) else describe.time(lease.expires_at),
+        "flat": lease.is_flat,
+        "labels": dict(lease.labels),
+        "content": [str(digest) for digest in _content(app, lease)],
+    }

@@ -1,0 +1,45 @@
+"""``imagestore pin`` and ``unpin``."""
+
+from __future__ import annotations
+
+import click
+
+from imagestore.cli import render
+from imagestore.cli.context import App, output_option, pass_app
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--runtime-handler", metavar="H", help="Only this handler's records.")
+@output_option
+@pass_app
+def pin(app: App, names: tuple[str, ...], runtime_handler: str | None, output: str) -> None:
+    """Spare images from eviction by rules ('gc --keep-last' and the like); 'rmi' still removes them.
+
+    NAMES are understood as 'rmi' understands them.
+    """
+    _change(app, names, runtime_handler, output, is_pinned=True)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--runtime-handler", metavar="H", help="Only this handler's records.")
+@output_option
+@pass_app
+def unpin(app: App, names: tuple[str, ...], runtime_handler: str | None, output: str) -> None:
+    """Let pinned images be evicted by rules again.
+
+    NAMES are understood as 'rmi' understands them.
+    """
+    _change(app, names, runtime_handler, output, is_pinned=False)
+
+
+def _change(app: App, names: tuple[str, ...], handler: str | None, output: str, *, is_pinned: bool) -> None:
+    change = app.store.pin if is_pinned else app.store.unpin
+    changed = [pair for name in names for pair in change(name, runtime_handler=handler)]
+    if output == "json":
+        pairs = [{"reference": reference, "runtimeHandler": owner, "pinned": is_pinned} for reference, owner in changed]
+        render.dump_json({"images": pairs})
+        return
+    for reference, owner in changed:
+        print(f"{'pinned' if is_pinned else 'unpinned'} {reference} ({owner})")

@@ -1,0 +1,149 @@
+"""Adopting: content that lies elsewhere on this machine becomes ours without the network.
+
+A *source* is a folder with ``blobs/<algorithm>/<hex>``, as containerd's content store and OCI image layouts have it. It
+is only read. Whatever is adopted is hashed first, and takes the cheapest of three ways: a reflink (shares the disk
+blocks, not the file), a hard link to a file that nobody may write, a copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import fcntl
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.disk import make_directory, sync_directory
+from imagestore.digest import Verifier
+from imagestore.errors import IntegrityError
+from imagestore.failpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from imagestore.cancel import CancelToken
+    from imagestore.content.ingest import LocalIngestWriter
+    from imagestore.digest import Digest
+
+# _IOW(0x94, 9, int) of linux/fs.h; the same on every architecture whose direction bits are the usual ones.
+_FICLONE: Final = 0x40049409
+_CHUNK_BYTES: Final = 1024 * 1024
+_ANY_WRITE: Final = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+
+class Adoption(enum.Enum):
+    """How content was adopted."""
+
+    REFLINK = "reflink"
+    HARD_LINK = "hard link"
+    COPY = "copy"
+
+
+def name_in(source: Path, digest: Digest) -> Path:
+    """Where a source has a blob, if it has it."""
+    return source / "blobs" / digest.algorithm / digest.encoded
+
+
+@contextlib.contextmanager
+def opened(source: Path, digest: Digest, size: int) -> Iterator[int | None]:
+    """The source's file of a blob, open for reading; None when there is none of that size.
+
+    Args:
+        source: a folder that holds ``blobs``.
+        digest: which blob.
+        size: its size in bytes.
+    """
+    try:
+        descriptor = os.open(name_in(source, digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        yield None
+        return
+    try:
+        status = os.fstat(descriptor)
+        yield descriptor if stat.S_ISREG(status.st_mode) and status.st_size == size else None
+    finally:
+        os.close(descriptor)
+
+
+def is_right(descriptor: int, digest: Digest, size: int, cancel: CancelToken) -> bool:
+    """Whether an open file has the bytes of a digest.
+
+    Raises:
+        OSError: it can't be read.
+        OperationCancelledError: cancelled.
+    """
+    verifier = Verifier(digest, size)
+    offset = 0
+    try:
+        while chunk := os.pread(descriptor, _CHUNK_BYTES, offset):
+            cancel.check()
+            verifier.update(chunk)
+            offset += len(chunk)
+        verifier.finish()
+    except IntegrityError:
+        return False
+    return True
+
+
+def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool:
+    """Give an open, verified file that nobody may write a second name in our folder; say whether that was possible.
+
+    Args:
+        descriptor: the open file.
+        named: its name at the source.
+        target: the blob's name.
+        waiting: a name in the ingest's folder, for the moment between.
+    """
+    status = os.fstat(descriptor)
+    if status.st_mode & _ANY_WRITE or status.st_uid not in (0, os.geteuid()):
+        return False
+    make_directory(target.parent)
+    # Linked under another name first: the name a blob has must never lead to a file that was swapped meanwhile.
+    try:
+        os.fsync(descriptor)
+        reach("adopt-link")
+        os.link(named, waiting, follow_symlinks=False)
+    except OSError:
+        return False
+    linked = os.stat(waiting, follow_symlinks=False)
+    if (linked.st_dev, linked.st_ino) != (status.st_dev, status.st_ino):
+        os.unlink(waiting)
+        return False
+    reach("adopt-rename")
+    os.rename(waiting, target)
+    sync_directory(target.parent)
+    return True
+
+
+def copy(descriptor: int, writer: LocalIngestWriter, cancel: CancelToken) -> None:
+    """Copy an open file into an ingest; its commit judges the bytes.
+
+    Raises:
+        StoreError: the ingest can't be written.
+        OSError: the file can't be read.
+        OperationCancelledError: cancelled.
+    """
+    offset = 0
+    while chunk := os.pread(descriptor, _CHUNK_BYTES, offset):
+        cancel.check()
+        writer.write(chunk)
+        offset += len(chunk)
+
+
+def reflink(target: int, source: int) -> bool:
+    """Let an empty file share another's blocks; say whether that was possible.
+
+    Raises:
+        OSError: it should have been, and failed.
+    """
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError as error:
+        # Another file system, or one that can't share blocks.
+        if error.errno in (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EPERM):
+            return False
+        raise
+    return True

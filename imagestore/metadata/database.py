@@ -1,0 +1,247 @@
+"""The database file: one connection, explicit transactions, migrations, backup, and SQLite's errors as ours.
+
+Write-ahead log, full sync. Every read-then-write begins with BEGIN IMMEDIATE: a plain BEGIN that later writes fails at
+once when another process wrote in between. One connection serves all threads of a process, one call at a time; calls
+take microseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import StoreBusyError, StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
+from imagestore.failpoint import reach
+from imagestore.metadata import location, schema
+from imagestore.metadata.journal import RecordJournal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_BUSY_SECONDS: Final = 30.0
+_CODES: Final[dict[int, type[StoreError]]] = {
+    sqlite3.SQLITE_BUSY: StoreBusyError,
+    sqlite3.SQLITE_LOCKED: StoreBusyError,
+    sqlite3.SQLITE_FULL: StoreFullError,
+    sqlite3.SQLITE_READONLY: StoreReadOnlyError,
+    sqlite3.SQLITE_CANTOPEN: StoreReadOnlyError,
+    sqlite3.SQLITE_PERM: StoreReadOnlyError,
+    sqlite3.SQLITE_CORRUPT: StoreCorruptError,
+    sqlite3.SQLITE_NOTADB: StoreCorruptError,
+}
+_NUMBERS: Final[dict[int, type[StoreError]]] = {
+    errno.ENOSPC: StoreFullError,
+    errno.EDQUOT: StoreFullError,
+    errno.EROFS: StoreReadOnlyError,
+    errno.EACCES: StoreReadOnlyError,
+    errno.EPERM: StoreReadOnlyError,
+}
+CORRUPT_HINT: Final = (
+    "the content beside it is not touched; 'imagestore check --rebuild' keeps the file and restores the records"
+)
+_HINTS: Final[dict[type[StoreError], str]] = {
+    StoreBusyError: "another process holds the database; try again",
+    StoreFullError: "free space there, or run 'imagestore gc'",
+    StoreReadOnlyError: "choose a folder you may write with --root",
+    StoreCorruptError: CORRUPT_HINT,
+}
+
+
+class SchemaTooNewError(StoreCorruptError):
+    """A newer version wrote the database; it is whole, and not for us."""
+
+
+class Database:
+    """One file; made when missing.
+
+    Args:
+        path: the database, on a local disk. The journal of records lies beside it.
+        clock: seconds since 1970.
+        file_system: tells what kind of file system a folder is on.
+        is_rebuilding: make an empty database although the journal knows records.
+
+    Raises:
+        StoreError: it can't be opened, is damaged, is on a network file system, or was written by a newer version.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        file_system: Callable[[Path], str] = location.file_system,
+        is_rebuilding: bool = False,
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._depth = 0
+        self._after_commit: list[Callable[[], None]] = []
+        self._journal = RecordJournal(path.with_name("records.jsonl"))
+        location.refuse_network(path, file_system(path.parent))
+        with self._translated():
+            self._connection = sqlite3.connect(
+                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._prepare(is_rebuilding=is_rebuilding)
+            except BaseException:
+                self._connection.close()
+                raise
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the database's write lock; commits at the end."""
+        with self._writing():
+            yield
+
+    def backup(self, target: Path) -> None:
+        """Write a consistent copy to a new file while others go on reading and writing.
+
+        Raises:
+            StoreError: the target exists or can't be written, or the database can't be read.
+        """
+        if os.path.lexists(target):
+            raise StoreError(f"{target}: expected a new file, but it exists", hint="name another file")
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            with self._lock, self._translated(target):
+                os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+                reach("backup-write")
+                copy = sqlite3.connect(temporary, isolation_level=None)
+                try:
+                    self._connection.backup(copy)
+                    # One file that can be copied anywhere; opening it as a store turns the log on again.
+                    copy.execute("PRAGMA journal_mode = DELETE")
+                finally:
+                    copy.close()
+                reach("backup-rename")
+                os.link(temporary, target)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+    def damage(self) -> tuple[str, ...]:
+        """What SQLite's own check finds wrong with the file, a line each; nothing when it is whole."""
+        with self._reading() as db:
+            lines = [str(line) for (line,) in db.execute("PRAGMA quick_check(20)")]
+        return tuple(line for line in lines if line != "ok")
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            self._connection.close()
+
+    def _prepare(self, *, is_rebuilding: bool) -> None:
+        db = self._connection
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+            db.execute(f"PRAGMA {pragma}")
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version == schema.CURRENT:
+            return
+        with self._writing():
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version > schema.CURRENT:
+                raise SchemaTooNewError(
+                    f"{self._path}: schema version {version} is newer than {schema.CURRENT}, the newest this one reads",
+                    hint="use the newer imagestore that wrote it",
+                )
+            if version == 0 and not is_rebuilding and self._journal.has_entries():
+                raise StoreCorruptError(
+                    f"{self._path}: the database is gone, but {self._journal.path.name} beside it knows its records",
+                    hint="run 'imagestore check --rebuild', or remove that file to start with no records",
+                )
+            for step in schema.STEPS[version:]:
+                for statement in step:
+                    reach("database-migrate")
+                    db.execute(statement)
+            db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {schema.CURRENT}")
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        self._check_process()
+        with self._lock, self._translated():
+            yield self._connection
+
+    @contextlib.contextmanager
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Several reads that see one state."""
+        with self._reading() as db:
+            if db.in_transaction:
+                yield db
+                return
+            db.execute("BEGIN")
+            try:
+                yield db
+            finally:
+                db.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction; inner ones join the outer."""
+        self._check_process()
+        with self._lock, self._translated():
+            db = self._connection
+            if self._depth == 0:
+                reach("database-begin")
+                db.execute("BEGIN IMMEDIATE")
+                reach("database-begun")
+            self._depth += 1
+            try:
+                yield db
+                if self._depth == 1:
+                    reach("database-commit")
+                    db.execute("COMMIT")
+                    reach("database-committed")
+                    self._run_after_commit()
+            except BaseException:
+                if self._depth == 1 and db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._after_commit.clear()
+
+    def _check_process(self) -> None:
+        """SQLite's locks belong to the process that opened the file; used in a forked child they protect nothing."""
+        if os.getpid() != self._process:
+            raise StoreError(
+                f"{self._path}: this store was opened before the process forked",
+                hint="open the store again in the child process",
+            )
+
+    def _run_after_commit(self) -> None:
+        waiting, self._after_commit = self._after_commit, []
+        for work in waiting:
+            work()
+
+    @contextlib.contextmanager
+    def _translated(self, path: Path | None = None) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            # The low byte of an extended code is the plain one.
+            kind = _CODES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, StoreError)
+            raise kind(f"{path or self._path}: {error}", hint=_HINTS.get(kind, "")) from error
+        except OSError as error:
+            kind = _NUMBERS.get(error.errno or 0, StoreError)
+            text = f"{path or self._path}: {error.strerror or error}"
+            raise kind(text, hint=_HINTS.get(kind, "")) from error
+
+    @contextlib.contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreCorruptError(
+                f"{self._path}: an image record can't be read: {error}", hint=CORRUPT_HINT
+            ) from error

@@ -1,0 +1,163 @@
+"""The journal of records: a second memory beside the database, to rebuild the records from when that is damaged.
+
+``records.jsonl`` holds one JSON value a line: a record that was put, or the key of one that was removed, each with the
+number of the change. A record is written before its commit and a removal after it, so that whoever dies between the two
+leaves the journal with a record too many, never with one too few; the numbers put them in order. Nothing is synced: a
+rebuild checks each record against the content anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.failpoint import reach
+from imagestore.metadata import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from imagestore.metadata.api import ImageRecord
+
+# A record takes some 1.5 kB; a journal several times as long as its records need is written anew.
+_RECORD_BYTES: Final = 4096
+_SMALLEST_BYTES: Final = 1024 * 1024
+_LONGEST_LINE_BYTES: Final = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Journaled:
+    """What a journal says.
+
+    Attributes:
+        candidates: for each key what its record may be, the newest first.
+        unreadable: how many lines can't be read.
+        last_number: the highest number of a change.
+    """
+
+    candidates: list[list[ImageRecord]]
+    unreadable: int
+    last_number: int
+
+
+class RecordJournal:
+    """The journal in one file; made when the first record comes.
+
+    Callers hold the database's write lock, and so are alone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def put(self, number: int, records: Iterable[ImageRecord]) -> None:
+        """Add records; inside the transaction that puts them.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._append([_put(number, record) for record in records])
+
+    def remove(self, number: int, keys: Iterable[tuple[str, str]]) -> None:
+        """Note removals; after the commit of the transaction that numbered them.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._append([json.dumps({"number": number, "remove": list(key)}) for key in keys])
+
+    def _append(self, entries: Iterable[str]) -> None:
+        # A line break first: what a full disk cut off must not spoil the next entry.
+        data = "".join(f"\n{entry}" for entry in entries).encode()
+        reach("journal-open")
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            reach("journal-append")
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+    def has_entries(self) -> bool:
+        """Whether the journal knows anything."""
+        try:
+            return os.stat(self.path).st_size > 0
+        except FileNotFoundError:
+            return False
+
+    def is_due(self, records: int) -> bool:
+        """Whether the journal is much longer than so many records need."""
+        try:
+            size = os.stat(self.path).st_size
+        except FileNotFoundError:
+            return records > 0
+        return size > _SMALLEST_BYTES + records * _RECORD_BYTES
+
+    def rewrite(self, number: int, records: Iterable[ImageRecord]) -> None:
+        """Replace the journal by one entry for each record.
+
+        Raises:
+            OSError: the file can't be written; the old one stays.
+        """
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        with open(temporary, "w", encoding="ascii") as file:
+            os.fchmod(file.fileno(), 0o600)
+            for record in records:
+                file.write(f"\n{_put(number, record)}")
+            file.flush()
+            reach("journal-sync")
+            os.fsync(file.fileno())
+        reach("journal-rename")
+        os.replace(temporary, self.path)
+
+    def read(self) -> Journaled:
+        """What it says."""
+        found = _Found()
+        unreadable = 0
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+            while line := file.readline(_LONGEST_LINE_BYTES):
+                if not line.strip():
+                    continue
+                try:
+                    found.add(json.loads(line))
+                except (ValueError, TypeError, KeyError, RecursionError):
+                    unreadable += 1
+        return Journaled(found.candidates(), unreadable, found.last_number)
+
+
+class _Found:
+    """Entries by key; within one number the later line is the newer."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[str, str], list[tuple[int, ImageRecord]]] = {}
+        self._removed: dict[tuple[str, str], int] = {}
+        self.last_number = 0
+
+    def add(self, entry: Any) -> None:
+        number = int(entry["number"])
+        if not 0 <= number < 2**62:
+            raise ValueError(number)
+        if "put" in entry:
+            record = rows.to_record(entry["put"])
+            self._records.setdefault((record.reference, record.handler), []).append((number, record))
+        else:
+            reference, handler = entry["remove"]
+            key = (str(reference), str(handler))
+            self._removed[key] = max(number, self._removed.get(key, 0))
+        self.last_number = max(number, self.last_number)
+
+    def candidates(self) -> list[list[ImageRecord]]:
+        found = []
+        for key in sorted(self._records):
+            entries = sorted(self._records[key], key=lambda entry: entry[0])
+            alive = [record for number, record in entries if number > self._removed.get(key, 0)]
+            if alive:
+                found.append(alive[::-1])
+        return found
+
+
+def _put(number: int, record: ImageRecord) -> str:
+    values = rows.from_record(record, created_at=record.created_at, updated_at=record.updated_at)
+    return json.dumps({"number": number, "put": [*values, json.dumps([str(digest) for digest in record.roots])]})

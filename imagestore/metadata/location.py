@@ -1,0 +1,69 @@
+"""Where a database may live: SQLite's write-ahead log needs memory shared by all processes, so one machine's disk.
+
+The kernel's mount table says what file system a path is on (proc(5), mountinfo).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from imagestore.errors import StoreError
+
+MOUNTS: Final = Path("/proc/self/mountinfo")
+#: File systems that several machines write, or that lock and map files for one machine only by chance.
+NETWORK: Final = frozenset(
+    {
+        *("9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "glusterfs", "gpfs", "lustre"),
+        *("ncpfs", "nfs", "nfs3", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb2", "smb3", "smbfs"),
+        *("fuse.ceph", "fuse.davfs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.goofys", "fuse.rclone", "fuse.s3fs"),
+        *("fuse.sshfs", "fuse.juicefs"),
+    }
+)
+_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+
+
+def file_system(path: Path, *, mounts: Path = MOUNTS) -> str:
+    """The kind of file system a path is on, in the kernel's word; empty where there is no mount table.
+
+    Args:
+        path: an existing folder.
+        mounts: the mount table.
+    """
+    try:
+        table = mounts.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    wanted = os.path.realpath(path)
+    best, kind = -1, ""
+    for line in table.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 5 or not right:
+            continue
+        point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
+        covers = wanted == point or wanted.startswith(point.rstrip("/") + "/")
+        # A later mount on the same point hides the earlier one.
+        if covers and len(point) >= best:
+            best, kind = len(point), right.split(" ", 1)[0]
+    return kind
+
+
+def refuse_network(path: Path, kind: str) -> None:
+    """Refuse a database on a file system of the network.
+
+    Args:
+        path: the database.
+        kind: its file system, as file_system() says.
+
+    Raises:
+        StoreError: it is one of NETWORK.
+    """
+    if kind in NETWORK:
+        raise StoreError(
+            f"{path}: expected a local disk, but the folder is on a network file system ({kind}), where locks and"
+            " shared memory do not hold between machines",
+            hint="choose a folder on a local disk with --root",
+        )

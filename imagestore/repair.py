@@ -1,0 +1,163 @@
+"""Repair: fetch again what is damaged or missing, and only that; then hash what came.
+
+The documents of a record come first, since only they say what else it needs. A damaged blob that no record needs is
+deleted: the next pull would take it for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from imagestore import lease
+from imagestore.check import is_whole
+from imagestore.documents.decode import MAX_DOCUMENT_BYTES
+from imagestore.documents.index import Index
+from imagestore.documents.manifest import Manifest
+from imagestore.errors import DocumentError, ImageStoreError, IntegrityError, OperationCancelledError
+from imagestore.media_types import Kind
+from imagestore.pull.fetch import Fetcher
+from imagestore.reference import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from imagestore.cancel import CancelToken
+    from imagestore.check import CheckReport
+    from imagestore.content.local import LocalContentStore
+    from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
+    from imagestore.lease import HeldLease
+    from imagestore.metadata.api import ImageRecord, MetadataStore
+    from imagestore.observe import Observer
+    from imagestore.registry.client import RegistryClient
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What was mended.
+
+    Attributes:
+        fetched: blobs that came again and hash right now.
+        bytes_fetched: over the network.
+        deleted: damaged blobs that no record needs.
+        edges: manifests whose edges were written anew.
+        failures: what could not be mended, by record or digest, with the reason.
+    """
+
+    fetched: tuple[Digest, ...]
+    bytes_fetched: int
+    deleted: tuple[Digest, ...]
+    edges: tuple[Digest, ...]
+    failures: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class Repairer:
+    """One repair of one store.
+
+    Attributes:
+        metadata: records and edges.
+        content: the blobs.
+        client: where good bytes come from.
+        observer: hears of progress.
+        cancel: ends the work; what was mended stays mended.
+    """
+
+    metadata: MetadataStore
+    content: LocalContentStore
+    client: RegistryClient
+    observer: Observer
+    cancel: CancelToken
+    _bad: set[Digest] = field(default_factory=set)
+    _fetched: list[Digest] = field(default_factory=list)
+    _bytes: int = 0
+    _edges: list[Digest] = field(default_factory=list)
+    _failures: list[tuple[str, str]] = field(default_factory=list)
+
+    def run(self, report: CheckReport) -> RepairReport:
+        """Mend what a check found.
+
+        Args:
+            report: the check's.
+
+        Raises:
+            StoreError: the store can't be written.
+            OperationCancelledError: cancelled.
+        """
+        self._bad = set(report.damaged)
+        if report.faults:
+            for record in self.metadata.find_images():
+                self._mend(record)
+        deleted = []
+        for digest in sorted(self._bad):
+            if not self.metadata.is_held(digest):
+                self.content.delete(digest)
+                deleted.append(digest)
+        return RepairReport(
+            tuple(self._fetched), self._bytes, tuple(deleted), tuple(self._edges), tuple(self._failures)
+        )
+
+    def _mend(self, record: ImageRecord) -> None:
+        self.cancel.check()
+        try:
+            with lease.held(self.metadata, purpose="repair") as held:
+                held.hold([*record.roots, record.image_id])
+                manifest = self._documents(record, held)
+                children = [child.digest for child in manifest.children]
+                held.hold(children)
+                for child in manifest.children:
+                    if self._is_bad(child):
+                        self._fetch(record, child, held)
+                self._mend_edges(record, children)
+        except OperationCancelledError:
+            raise
+        except ImageStoreError as error:
+            self._failures.append((f"{record.reference} ({record.handler})", str(error)))
+
+    def _documents(self, record: ImageRecord, held: HeldLease) -> Manifest:
+        """Make every index on the way and the manifest good; each index says what the next one must be."""
+        known = {each.digest: each for each in (record.manifest, record.target)}
+        for digest in record.roots:
+            descriptor = known.get(digest)
+            if descriptor is None:
+                raise DocumentError(f"{record.reference}", [f"no index of it lists {digest}, which the record holds"])
+            if self._is_bad(descriptor):
+                self._fetch(record, descriptor, held)
+            if descriptor.kind is Kind.INDEX:
+                raw = self.content.read(digest, limit_bytes=MAX_DOCUMENT_BYTES)
+                index = Index.parse(raw, media_type=descriptor.media_type, what=f"index {digest}")
+                known |= {entry.digest: entry for entry in index.manifests}
+        raw = self.content.read(record.manifest.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        what = f"manifest {record.manifest.digest}"
+        return Manifest.parse(raw, media_type=record.manifest.media_type, what=what)
+
+    def _is_bad(self, descriptor: Descriptor) -> bool:
+        if descriptor.digest in self._bad or not self.content.exists(descriptor.digest):
+            return True
+        return self.content.info(descriptor.digest).size != descriptor.size
+
+    def _fetch(self, record: ImageRecord, descriptor: Descriptor, held: HeldLease) -> None:
+        reference = Reference.parse(record.reference)
+        fetcher = Fetcher(self.content, self.client, reference, self.observer, held.renew)
+        if descriptor.kind in (Kind.INDEX, Kind.MANIFEST):
+            raw = self.client.document(reference, descriptor, cancel=self.cancel)
+            self.content.delete(descriptor.digest)
+            fetcher.keep(descriptor, raw, cancel=self.cancel)
+            self._bytes += len(raw)
+        else:
+            # The name must be free before the right bytes can have it.
+            self.content.delete(descriptor.digest)
+            self._bytes += fetcher.fetch(descriptor, cancel=self.cancel)
+        if not is_whole(self.content, descriptor.digest):
+            raise IntegrityError(f"{descriptor.digest}: fetched again, and its bytes on disk are still wrong")
+        self._bad.discard(descriptor.digest)
+        self._fetched.append(descriptor.digest)
+
+    def _mend_edges(self, record: ImageRecord, children: Iterable[Digest]) -> None:
+        parent = record.manifest.digest
+        wanted = set(children)
+        with self.metadata.exclusive():
+            if set(self.metadata.children(parent)) != wanted:
+                self.metadata.put_edges({parent: sorted(wanted)})
+                self._edges.append(parent)

@@ -1,0 +1,206 @@
+"""What an operator does with a store: pins, uses, leases, accounts, reasons, evictions, checks, repairs, backups."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagestore import accounting, collect, lease, lookup, policy, why
+from imagestore.cancel import CancelToken
+from imagestore.errors import ImageNotFoundError
+from imagestore.observe import ignore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from imagestore.accounting import StoreUsage
+    from imagestore.check import CheckOptions, CheckReport
+    from imagestore.config import Config
+    from imagestore.content.local import LocalContentStore
+    from imagestore.digest import Digest
+    from imagestore.lease import HeldLease
+    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.sqlite import SqliteMetadataStore
+    from imagestore.observe import Observer
+    from imagestore.policy import Eviction, Policy
+    from imagestore.registry.client import RegistryClient
+    from imagestore.repair import RepairReport
+    from imagestore.why import Chain
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Records that were removed, as (reference, runtime handler), and the bytes that their content took."""
+
+    removed: tuple[tuple[str, str], ...]
+    bytes_freed: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionReport:
+    """What a policy removed, or would remove; ``bytes_freed`` is what no record needs any more."""
+
+    dry_run: bool
+    evicted: tuple[Eviction, ...]
+    bytes_freed: int
+
+
+class Upkeep(abc.ABC):
+    """The part of ImageStore that looks after what is there."""
+
+    root: Path
+    content: LocalContentStore
+    metadata: SqliteMetadataStore
+    config: Config
+    _clock: Callable[[], float]
+
+    @property
+    @abc.abstractmethod
+    def registry(self) -> RegistryClient:
+        """The registry client in use."""
+
+    def pin(self, name: str, *, runtime_handler: str | None = None) -> tuple[tuple[str, str], ...]:
+        """Spare images from policies until unpinned; the rules for names are those of remove().
+
+        Returns:
+            (reference, runtime handler) of the records.
+
+        Raises:
+            ImageNotFoundError: there is none.
+        """
+        return self._pinned(name, runtime_handler, is_pinned=True)
+
+    def unpin(self, name: str, *, runtime_handler: str | None = None) -> tuple[tuple[str, str], ...]:
+        """Undo pin().
+
+        Raises:
+            ImageNotFoundError: there is none.
+        """
+        return self._pinned(name, runtime_handler, is_pinned=False)
+
+    def touch(self, reference: str, *, runtime_handler: str = "") -> None:
+        """Say that an image is used now (a sandbox or container starts from it), for policies that ask for that.
+
+        Cheap: at most one unsynced write a minute for each image. An image that isn't there is no error.
+
+        Args:
+            reference: canonical, as in Image.reference.
+            runtime_handler: whose image; empty means the default handler.
+        """
+        self.metadata.touch_image(reference, runtime_handler or self.config.default_handler)
+
+    @contextlib.contextmanager
+    def hold(self, digests: Iterable[Digest], *, purpose: str = "embedder") -> Iterator[HeldLease]:
+        """Keep content (and what it points at) from collection while the block runs.
+
+        Content that is gone before the block begins is not brought back: look for it inside the block.
+
+        Args:
+            digests: what to keep.
+            purpose: first part of the lease's id, for people who list leases.
+        """
+        with lease.held(self.metadata, purpose=purpose) as held:
+            held.hold(list(digests))
+            yield held
+
+    def usage(self) -> StoreUsage:
+        """Who takes how much space.
+
+        Raises:
+            StoreError: a folder can't be read.
+        """
+        return accounting.measure(self.metadata, self.content, self.root)
+
+    def why(self, digest: Digest) -> tuple[Chain, ...]:
+        """What keeps some content: a chain from each root; empty when the next collection frees it."""
+        return why.explain(self.metadata, digest)
+
+    def evict(self, rules: Policy, *, dry_run: bool = False) -> EvictionReport:
+        """Remove the records that a policy lets go, and free their content.
+
+        Args:
+            rules: what to spare and when to evict.
+            dry_run: only say what would go.
+
+        Raises:
+            StoreError: something can't be deleted.
+        """
+        usage = self.usage()
+        chosen = policy.choose(usage.images, usage.disk, rules, now=self._clock())
+        if dry_run:
+            going = {(each.record.reference, each.record.handler) for each in chosen}
+            staying = [each for each in usage.images if (each.record.reference, each.record.handler) not in going]
+            kept = {digest for each in staying for digest in each.blobs}
+            blobs = {digest: size for each in usage.images for digest, size in each.blobs.items()}
+            return EvictionReport(True, chosen, sum(size for digest, size in blobs.items() if digest not in kept))
+        with self.metadata.exclusive():
+            # What was pinned, pulled or used since the choice stays.
+            chosen = tuple(each for each in chosen if self._is_unchanged(each.record))
+            self.metadata.remove_images((each.record.reference, each.record.handler) for each in chosen)
+        roots = {digest for each in chosen for digest in each.record.roots}
+        freed = collect.collect_from(self.metadata, self.content, roots)
+        return EvictionReport(False, chosen, sum(freed.values()))
+
+    def check(self, *, options: CheckOptions | None = None, cancel: CancelToken | None = None) -> CheckReport:
+        """Hash every blob again, compare every edge and record with the content; only reads.
+
+        Args:
+            options: rate, progress, resuming.
+            cancel: ends the work.
+
+        Raises:
+            StoreError: the store can't be read.
+            OperationCancelledError: cancelled.
+        """
+        from imagestore import check
+
+        options = options or check.CheckOptions()
+        return check.check(self.metadata, self.content, options=options, cancel=cancel or CancelToken())
+
+    def repair(
+        self, report: CheckReport, *, observer: Observer = ignore, cancel: CancelToken | None = None
+    ) -> RepairReport:
+        """Fetch again what a check found damaged or missing, and hash what came.
+
+        Args:
+            report: the check's.
+            observer: hears of progress.
+            cancel: ends the work.
+
+        Raises:
+            StoreError: the store can't be written.
+            OperationCancelledError: cancelled.
+        """
+        from imagestore.repair import Repairer
+
+        return Repairer(self.metadata, self.content, self.registry, observer, cancel or CancelToken()).run(report)
+
+    def backup(self, target: Path) -> None:
+        """Copy the records to a new file while others go on; the content is not in it.
+
+        Raises:
+            StoreError: the file exists already or can't be written.
+        """
+        self.metadata.backup(target)
+
+    def _delete(self, records: Iterable[ImageRecord]) -> Removal:
+        """Remove records and free what only they needed; costs what they have, not what the store has."""
+        removed = self.metadata.remove_images((record.reference, record.handler) for record in records)
+        roots = {digest for record in removed for digest in record.roots}
+        freed = collect.collect_from(self.metadata, self.content, roots)
+        return Removal(tuple((record.reference, record.handler) for record in removed), sum(freed.values()))
+
+    def _is_unchanged(self, record: ImageRecord) -> bool:
+        return self.metadata.get_image(record.reference, record.handler) == record
+
+    def _pinned(self, name: str, handler: str | None, *, is_pinned: bool) -> tuple[tuple[str, str], ...]:
+        default = self.config.default_handler
+        records = lookup.doomed(self.metadata, name, default if handler == "" else handler, default)
+        changed = self.metadata.pin_images(((each.reference, each.handler) for each in records), is_pinned=is_pinned)
+        if not changed:
+            under = f" under runtime handler {handler!r}" if handler else ""
+            raise ImageNotFoundError(f"image {name!r} is not in the store{under}", hint="pull it first")
+        return tuple((record.reference, record.handler) for record in changed)

@@ -1,0 +1,169 @@
+"""The operator's commands: pins, leases, reasons, space, checks, backups, eviction."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagestore.cli.main import main
+from imagestore.digest import Digest
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.testing import RegistryServer
+from tests.support.node import CONFIG, HYPERV, PYTHON, python_image
+
+
+class Line:
+    """Runs commands in this process on a store with one image for one handler."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str], server: RegistryServer) -> None:
+        self.root = folder / "store"
+        self._config = folder / "config.toml"
+        self._config.write_text(CONFIG)
+        self._capture = capture
+        self.python = server.server.reference(PYTHON)
+        self("pull", self.python, "--runtime-handler", HYPERV)
+
+    def __call__(self, *arguments: str, status: int = 0) -> str:
+        self._capture.readouterr()
+        found = main(["--root", str(self.root), "--config", str(self._config), *arguments])
+        self.captured = self._capture.readouterr()
+        assert found == status, self.captured
+        return self.captured.out
+
+    def json(self, *arguments: str, status: int = 0) -> Any:
+        return json.loads(self(*arguments, "-o", "json", status=status))
+
+    def layer(self) -> tuple[str, Path]:
+        """Digest and file of the image's last layer."""
+        shown = self.json("inspecti", self.python, "--runtime-handler", HYPERV)["layers"][-1]
+        return shown["digest"], Path(shown["path"])
+
+
+@pytest.fixture
+def line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with RegistryServer({PYTHON: python_image()}) as server:
+        yield Line(tmp_path, capsys, server)
+
+
+def test_a_pinned_image_survives_eviction_and_an_unpinned_one_does_not(line: Line) -> None:
+    assert line("pin", line.python, "--runtime-handler", HYPERV) == f"pinned {line.python} ({HYPERV})\n"
+    assert line.json("gc", "--unused-for", "0")["evicted"] == []
+    assert line.json("images")["images"][0]["pinned"] is True
+    assert line.json("unpin", line.python)["images"] == [
+        {"reference": line.python, "runtimeHandler": HYPERV, "pinned": False}
+    ]
+    assert f"would remove {line.python} ({HYPERV}): unused for 0.0 days" in line("gc", "-n", "--unused-for", "0s")
+    planned = line.json("gc", "-n", "--keep-last", "0")
+    done = line.json("gc", "--keep-last", "0", "--runtime-handler", HYPERV)
+    assert done["evicted"][0]["reason"] == "not among the newest 0"
+    assert done["bytesFreed"] == planned["bytesFreed"] > 0
+    assert done["keptBlobs"] == 0
+    line("pin", line.python, status=3)
+
+
+def test_watermarks_remove_nothing_from_a_disk_with_space(line: Line) -> None:
+    assert line.json("gc", "--high", "100")["evicted"] == []
+    assert len(line.json("gc", "-n", "--high", "0")["evicted"]) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--runtime-handler", "x"),
+        ("--low", "5"),
+        ("--high", "5", "--low", "6"),
+        ("--unused-for", "soon"),
+        ("--keep-last", "-1"),
+    ],
+)
+def test_rules_that_make_no_sense_are_usage_errors(line: Line, arguments: tuple[str, ...]) -> None:
+    line("gc", *arguments, status=2)
+    assert "Traceback" not in line.captured.err
+
+
+def test_why_shows_the_chain_and_says_when_nothing_keeps_a_blob(line: Line) -> None:
+    digest, _ = line.layer()
+    assert line("why", digest).startswith(f"image {line.python} ({HYPERV}) -> sha256:")
+    (chain,) = line.json("why", digest)["keptBy"]
+    assert (chain["kind"], chain["runtimeHandler"], chain["chain"][-1]) == ("image", HYPERV, digest)
+    line("rmi", line.python)
+    assert "the next 'imagestore gc' frees it" in line("why", digest)
+    line("gc")
+    assert line("why", digest, status=3) == f"{digest}: nothing keeps it\n"
+    line("why", "nonsense", status=2)
+
+
+def test_df_shows_each_image_and_the_sum(line: Line) -> None:
+    (image,) = line.json("df")["images"]
+    assert image["uniqueBytes"] == image["bytes"] == line.json("df")["keptBytes"]
+    out = line("df")
+    assert re.search(rf"python +3 +{HYPERV} ", out)
+    assert "disk free" in out
+
+
+def test_leases_are_made_listed_renewed_and_deleted(line: Line) -> None:
+    digest, _ = line.layer()
+    made = line.json("leases", "create", "mine", "--content", digest, "--expires", "2h", "--flat", "--label", "a=b")
+    assert made["labels"] == {"a": "b", "containerd.io/gc.flat": "true"}
+    assert (made["id"], made["flat"], made["content"]) == ("mine", True, [digest])
+    assert line.json("leases", "renew", "mine", "--expires", "0")["expiresAt"] is None
+    assert re.search(r"^mine +.* never +1 +yes$", line("leases", "list"), re.MULTILINE)
+    line("rmi", line.python, "--gc")
+    assert line.json("gc")["keptBlobs"] == 1
+    line("leases", "delete", "mine")
+    assert line.json("gc")["keptBlobs"] == 0
+    assert line("leases", "create").startswith("user-")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("delete", "gone"), 3),
+        (("renew", "gone"), 3),
+        (("create", "--content", "x"), 2),
+        (("create", "--label", "x"), 2),
+        (("create", "--expires", "x"), 2),
+    ],
+)
+def test_wrong_lease_commands_have_their_status(line: Line, arguments: tuple[str, ...], status: int) -> None:
+    line("leases", *arguments, status=status)
+    assert line.json("leases", "list")["leases"] == []
+
+
+def test_check_finds_and_repair_mends_a_damaged_layer(line: Line) -> None:
+    assert "0 blobs" not in line("check")
+    digest, path = line.layer()
+    good = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    assert f"blob damaged: {digest}" in line("check", status=7)
+    assert line.json("check", "--rate", "1000", status=7)["faults"][0]["kind"] == "blob damaged"
+    assert f"fetched and verified {digest}" in line("repair", "--progress", "none")
+    assert path.read_bytes() == good
+    assert line.json("repair", "--progress", "none")["fetched"] == []
+    assert line.json("check", "--resume")["faults"] == []
+
+
+def test_a_damaged_database_names_the_mend_and_the_mend_works(line: Line) -> None:
+    (line.root / "metadata.db").write_bytes(b"garbage" * 1000)
+    line("images", status=8)
+    assert "check --rebuild" in line.captured.err
+    assert f"restored {line.python} ({HYPERV})" in line("check", "--rebuild")
+    assert line.json("images")["images"][0]["reference"] == line.python
+    assert line.json("check", "--rebuild")["rebuild"]["wasWhole"] is True
+
+
+def test_a_backup_holds_the_records(line: Line, tmp_path: Path) -> None:
+    file = tmp_path / "backup.db"
+    assert str(file) in line("backup", str(file))
+    (record,) = SqliteMetadataStore(file).find_images()
+    assert record.reference == line.python
+    line("backup", str(file), status=8)
+    assert "expected a new file" in line.captured.err
+    assert Digest.parse(str(record.image_id)) == record.image_id

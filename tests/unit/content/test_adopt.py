@@ -1,0 +1,129 @@
+"""Content that lies elsewhere on the machine is adopted when it is right, and only then."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from imagestore.cancel import CancelToken
+from imagestore.content.adopt import Adoption
+from imagestore.content.local import LocalContentStore
+from imagestore.digest import Digest
+from imagestore.errors import OperationCancelledError
+from imagestore.registry.connect import connect
+from imagestore.store import ImageStore
+from imagestore.testing import Registry
+from tests.support.node import HOST, PYTHON, node, python_image
+
+NEVER = CancelToken()
+DATA = b"some content" * 1000
+DIGEST = Digest.of(DATA)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalContentStore:
+    return LocalContentStore(
+        tmp_path / "content", tmp_path / "locks", sources=[tmp_path / "empty", tmp_path / "source"]
+    )
+
+
+def offer(folder: Path, data: bytes = DATA, *, mode: int = 0o444, digest: Digest = DIGEST) -> Path:
+    path = folder / "source" / "blobs" / digest.algorithm / digest.encoded
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    path.chmod(mode)
+    return path
+
+
+def test_a_file_nobody_may_write_is_linked_or_shared(tmp_path: Path, store: LocalContentStore) -> None:
+    source = offer(tmp_path)
+    how = store.adopt(DIGEST, len(DATA), cancel=NEVER)
+    assert how in (Adoption.HARD_LINK, Adoption.REFLINK)
+    if how is Adoption.HARD_LINK:
+        assert store.path(DIGEST).stat().st_ino == source.stat().st_ino
+    assert store.read(DIGEST, limit_bytes=len(DATA)) == DATA
+    assert list(store.statuses()) == []
+    store.delete(DIGEST)
+    assert source.read_bytes() == DATA
+
+
+def test_a_file_that_may_be_written_never_shares_its_fate(tmp_path: Path, store: LocalContentStore) -> None:
+    source = offer(tmp_path, mode=0o644)
+    assert store.adopt(DIGEST, len(DATA), cancel=NEVER) in (Adoption.COPY, Adoption.REFLINK)
+    source.write_bytes(b"changed")
+    assert store.read(DIGEST, limit_bytes=len(DATA)) == DATA
+    assert store.path(DIGEST).stat().st_mode & 0o777 == 0o444
+
+
+def spoiled(folder: Path) -> None:
+    offer(folder, b"x" * len(DATA))
+
+
+def short(folder: Path) -> None:
+    offer(folder, DATA[:-1])
+
+
+def nothing(folder: Path) -> None:
+    (folder / "source").mkdir()
+
+
+def symbolic_link(folder: Path) -> None:
+    path = offer(folder)
+    path.rename(folder / "elsewhere")
+    path.symlink_to(folder / "elsewhere")
+
+
+def directory(folder: Path) -> None:
+    (folder / "source" / "blobs" / DIGEST.algorithm / DIGEST.encoded).mkdir(parents=True)
+
+
+def pipe(folder: Path) -> None:
+    path = offer(folder)
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("prepare", [spoiled, short, nothing, symbolic_link, directory, pipe])
+def test_what_is_not_the_blob_is_passed_over(
+    tmp_path: Path, store: LocalContentStore, prepare: Callable[[Path], None]
+) -> None:
+    prepare(tmp_path)
+    assert store.adopt(DIGEST, len(DATA), cancel=NEVER) is None
+    assert not store.exists(DIGEST)
+    assert list((store.root / "ingest").iterdir()) == []
+
+
+def test_content_under_an_unknown_algorithm_is_never_adopted(store: LocalContentStore) -> None:
+    assert store.adopt(Digest("blake3", "0" * 64), 1, cancel=NEVER) is None
+
+
+def test_adopting_ends_when_cancelled(tmp_path: Path, store: LocalContentStore) -> None:
+    offer(tmp_path)
+    token = CancelToken()
+    token.cancel()
+    with pytest.raises(OperationCancelledError):
+        store.adopt(DIGEST, len(DATA), cancel=token)
+
+
+def test_a_pull_takes_what_another_store_has(tmp_path: Path) -> None:
+    with node(tmp_path / "first") as first:
+        image = first.store.pull(PYTHON)
+        registry = Registry({PYTHON: python_image()})
+        with (
+            connect(transport=registry.transport) as client,
+            ImageStore(
+                tmp_path / "second",
+                config=first.store.config,
+                host=HOST,
+                registry=client,
+                sources=[first.store.content.root],
+            ) as second,
+        ):
+            same = second.pull(PYTHON)
+            # The config may be read as a document; the layers come from next door.
+            assert registry.ledger.count(kind="blob") <= 1
+            assert same.id == image.id
+            assert second.check().faults == ()

@@ -1,0 +1,132 @@
+"""Databases of every older schema open, keep what they have, and come out like new ones."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from imagestore.digest import Digest
+from imagestore.errors import StoreError
+from imagestore.metadata import schema
+from imagestore.metadata.location import NETWORK, file_system
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.platforms.spec import Platform
+
+CONFIG, MANIFEST, LAYER = (str(Digest.of(name.encode())) for name in ("config", "manifest", "layer"))
+
+
+def version_1(path: Path) -> None:
+    """A database as the first schema wrote it, with one record, one edge and one lease."""
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in schema.STEPS[0]:
+        db.execute(statement)
+    target = json.dumps(["application/vnd.oci.image.manifest.v1+json", MANIFEST, 10])
+    platform = json.dumps(["linux", "amd64", "", "", []])
+    row = ("registry.example/a:1", "runc", target, target, CONFIG, platform, "linux/amd64", 3, "{}", "[]", 1.0, 2.0, 1)
+    db.execute(f"INSERT INTO image VALUES ({', '.join('?' * len(row))})", row)
+    db.execute("INSERT INTO image_root VALUES ('registry.example/a:1', 'runc', 0, ?)", (MANIFEST,))
+    db.execute("INSERT INTO edge VALUES (?, ?)", (MANIFEST, LAYER))
+    db.execute("INSERT INTO lease VALUES ('l', 1.0, 9e9)")
+    db.execute("INSERT INTO lease_content VALUES ('l', ?)", (LAYER,))
+    db.execute("PRAGMA user_version = 1")
+    db.close()
+
+
+def tables(path: Path) -> set[tuple[str, str]]:
+    """Columns of every table, and the indexes."""
+    db = sqlite3.connect(path)
+    names = db.execute("SELECT type, name FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
+    shape = {(kind, name) for kind, name in names if kind == "index"}
+    for kind, name in names:
+        if kind == "table":
+            columns = db.execute("SELECT name, type, pk FROM pragma_table_info(?) ORDER BY name", (name,)).fetchall()
+            shape |= {(name, str(column)) for column in columns}
+    db.close()
+    return shape
+
+
+def test_version_1_keeps_its_records_edges_and_leases(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    version_1(path)
+    store = SqliteMetadataStore(path)
+    (record,) = store.find_images()
+    assert (record.reference, record.handler, str(record.image_id)) == ("registry.example/a:1", "runc", CONFIG)
+    assert (record.created_at, record.updated_at, record.is_pinned, record.used_at) == (1.0, 2.0, False, 0.0)
+    assert record.platform == Platform("linux", "amd64")
+    assert store.reachable() == {Digest.parse(MANIFEST), Digest.parse(LAYER)}
+    (lease,) = store.leases()
+    assert (lease.id, lease.is_flat, dict(lease.labels)) == ("l", False, {})
+    assert store.journaled().candidates == [[record]], "a store from before the journal gets one"
+
+
+def test_a_migrated_database_has_the_shape_of_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    version_1(tmp_path / "metadata.db")
+    SqliteMetadataStore(tmp_path / "metadata.db").close()
+    SqliteMetadataStore(tmp_path / "new" / "metadata.db").close()
+    assert tables(tmp_path / "metadata.db") == tables(tmp_path / "new" / "metadata.db")
+
+
+def test_every_version_but_the_newest_has_a_test_here() -> None:
+    made = [name for name in globals() if name.startswith("version_")]
+    assert made == [f"version_{number}" for number in range(1, schema.CURRENT)]
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+23 22 0:31 / {root}/net rw shared:1 - nfs4 server:/export rw
+24 23 0:32 / {root}/net/local rw - xfs /dev/vdb rw
+25 22 0:33 / {root}/with\\040space rw - fuse.sshfs host: rw
+26 22 0:34 / {root}/hidden rw - nfs server:/a rw
+27 22 0:35 / {root}/hidden rw - tmpfs none rw
+nonsense
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("", "ext4"),
+        ("net", "nfs4"),
+        ("net/below", "nfs4"),
+        ("net/local", "xfs"),
+        ("network", "ext4"),
+        ("with space", "fuse.sshfs"),
+        ("hidden", "tmpfs"),
+    ],
+)
+def test_the_longest_and_latest_mount_point_decides(tmp_path: Path, folder: str, kind: str) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(MOUNTS.format(root=tmp_path))
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    assert file_system(tmp_path / folder, mounts=mounts) == kind
+
+
+def test_without_a_mount_table_nothing_is_known(tmp_path: Path) -> None:
+    assert file_system(tmp_path, mounts=tmp_path / "missing") == ""
+
+
+@pytest.mark.parametrize("kind", sorted(NETWORK))
+def test_network_file_systems_are_refused_before_a_file_is_made(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(StoreError, match=f"network file system \\({kind}\\)") as caught:
+        SqliteMetadataStore(tmp_path / "metadata.db", file_system=lambda _: kind)
+    assert "--root" in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_backup_is_a_whole_database_and_never_replaces_a_file(tmp_path: Path) -> None:
+    version_1(tmp_path / "metadata.db")
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    (tmp_path / "backup").mkdir()
+    copy = tmp_path / "backup" / "metadata.db"
+    store.backup(copy)
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in copy.parent.iterdir()) == ["metadata.db"]
+    assert SqliteMetadataStore(copy).find_images() == store.find_images()
+    with pytest.raises(StoreError, match="expected a new file"):
+        store.backup(copy)
+    with pytest.raises(StoreError, match="No such file"):
+        store.backup(tmp_path / "nowhere" / "file")

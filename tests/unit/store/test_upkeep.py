@@ -1,0 +1,305 @@
+"""Pins, accounts, reasons, evictions, checks, repairs and rebuilding, on a store that pulled from a registry."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagestore.cancel import CancelToken
+from imagestore.check import CheckOptions, CheckProgress, FaultKind
+from imagestore.digest import Digest
+from imagestore.errors import (
+    DeadlineExceededError,
+    ImageNotFoundError,
+    OperationCancelledError,
+    StoreCorruptError,
+)
+from imagestore.image import Image
+from imagestore.metadata.api import HolderKind
+from imagestore.policy import Policy
+from imagestore.rebuild import rebuild
+from imagestore.store import ImageStore
+from imagestore.testing import build_index
+from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node
+
+OTHER = "registry.example/library/other:1"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Node]:
+    from tests.support.node import python_image
+
+    images = {PYTHON: python_image(), OTHER: build_index(["linux/amd64"], seed="other")}
+    with node(tmp_path, images) as opened:
+        yield opened
+
+
+def spoil(store: ImageStore, digest: Digest, data: bytes | None = None) -> None:
+    """Change a blob behind the store's back, keeping its size unless told otherwise."""
+    path = store.content.path(digest)
+    old = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(bytes([old[0] ^ 1]) + old[1:] if data is None else data)
+
+
+def present(store: ImageStore) -> set[Digest]:
+    return {info.digest for info in store.content.walk()}
+
+
+def both(here: Node) -> tuple[Image, Image]:
+    return here.store.pull(PYTHON, runtime_handler=PROCESS), here.store.pull(PYTHON, runtime_handler=HYPERV)
+
+
+def test_accounts_tell_alone_from_shared(here: Node) -> None:
+    first, second = both(here)
+    orphan = here.store.pull(OTHER, runtime_handler="kata")
+    here.store.remove(OTHER, runtime_handler="kata")
+    usage = here.store.usage()
+    shared = first.target.size + first.layers[0].size
+    assert [each.record.handler for each in usage.images] == [HYPERV, PROCESS]
+    assert [each.size for each in usage.images] == [second.size, first.size]
+    assert [each.shared_bytes for each in usage.images] == [shared, shared]
+    assert usage.kept_bytes == first.size + second.size - shared
+    assert usage.other_bytes == orphan.size
+    assert usage.content_bytes == usage.kept_bytes + usage.other_bytes
+    assert usage.blobs == len(present(here.store))
+    assert usage.metadata_bytes > 0
+    assert 0 < usage.disk.free_bytes <= usage.disk.total_bytes
+
+
+def test_deleting_frees_exactly_what_was_unique(here: Node) -> None:
+    first, second = both(here)
+    unique = {each.record.handler: each.unique_bytes for each in here.store.usage().images}
+    removal = here.store.delete(PYTHON, runtime_handler=PROCESS)
+    assert removal.removed == ((PYTHON, PROCESS),)
+    assert removal.bytes_freed == unique[PROCESS]
+    assert all(path.exists() for path in second.layer_paths)
+    assert not here.store.content.exists(first.manifest.digest)
+    assert here.store.collect_garbage().digests == ()
+    assert here.store.delete("registry.example/nothing:1").removed == ()
+
+
+def test_deleting_spares_what_a_lease_holds(here: Node) -> None:
+    image = here.store.pull(PYTHON)
+    with here.store.hold([image.manifest.digest]):
+        here.store.delete(PYTHON)
+        assert present(here.store) == {image.manifest.digest, image.id, *(part.digest for part in image.layers)}
+    here.store.collect_garbage()
+    assert present(here.store) == set()
+
+
+def test_pins_are_found_by_name_and_shown(here: Node) -> None:
+    both(here)
+    assert here.store.pin(PYTHON, runtime_handler=HYPERV) == ((PYTHON, HYPERV),)
+    assert {each.runtime_handler: each.record.is_pinned for each in here.store.list()} == {HYPERV: True, PROCESS: False}
+    assert here.store.unpin(PYTHON, runtime_handler=HYPERV) == ((PYTHON, HYPERV),)
+    with pytest.raises(ImageNotFoundError):
+        here.store.pin("registry.example/nothing:1")
+
+
+def test_why_leads_from_records_to_a_shared_layer(here: Node) -> None:
+    first, second = both(here)
+    shared = first.layers[0].digest
+    chains = here.store.why(shared)
+    assert {(each.holder.kind, each.holder.handler) for each in chains} == {
+        (HolderKind.IMAGE, PROCESS),
+        (HolderKind.IMAGE, HYPERV),
+    }
+    assert {each.digests for each in chains} == {(first.manifest.digest, shared), (second.manifest.digest, shared)}
+
+
+def test_eviction_spares_pins_and_a_dry_run_says_the_same(here: Node) -> None:
+    both(here)
+    here.store.pin(PYTHON, runtime_handler=HYPERV)
+    rules = Policy(unused_seconds=0)
+    planned = here.store.evict(rules, dry_run=True)
+    assert len(list(here.store.list())) == 2
+    done = here.store.evict(rules)
+    assert [each.record.handler for each in done.evicted] == [PROCESS]
+    assert (planned.evicted, planned.bytes_freed) == (done.evicted, done.bytes_freed)
+    assert [each.runtime_handler for each in here.store.list()] == [HYPERV]
+
+
+def test_using_an_image_keeps_it_from_being_unused(here: Node, tmp_path: Path) -> None:
+    both(here)
+    clock = [here.store.usage().images[0].record.updated_at + 10 * 86400]
+    with ImageStore(tmp_path, config=here.store.config, host=here.store.host, clock=lambda: clock[0]) as later:
+        later.touch(PYTHON, runtime_handler=HYPERV)
+        evicted = later.evict(Policy(unused_seconds=7 * 86400)).evicted
+    assert [each.record.handler for each in evicted] == [PROCESS]
+
+
+def test_a_whole_store_has_no_fault(here: Node) -> None:
+    both(here)
+    report = here.store.check()
+    assert report.faults == ()
+    assert (report.blobs, report.records) == (len(present(here.store)), 2)
+    assert report.bytes_hashed == here.store.usage().content_bytes
+
+
+def test_each_kind_of_damage_is_found_and_only_it_is_fetched(here: Node) -> None:
+    first, second = both(here)
+    layer_, config, lost = first.layers[-1].digest, second.id, second.layers[-1].digest
+    spoil(here.store, layer_)
+    spoil(here.store, config)
+    here.store.content.delete(lost)
+    here.store.metadata.put_edges({first.manifest.digest: [layer_]})
+    report = here.store.check()
+    assert {(each.kind, each.digest) for each in report.faults} == {
+        (FaultKind.BLOB_DAMAGED, layer_),
+        (FaultKind.BLOB_DAMAGED, config),
+        (FaultKind.BLOB_MISSING, lost),
+        (FaultKind.EDGE_WRONG, first.manifest.digest),
+    }
+    before = here.requests("blob")
+    mended = here.store.repair(report)
+    assert set(mended.fetched) == {layer_, config, lost}
+    assert mended.edges == (first.manifest.digest,)
+    assert mended.failures == ()
+    assert here.requests("blob") == before + 3
+    assert here.store.check().faults == ()
+    assert list(here.store.metadata.leases()) == []
+
+
+@pytest.mark.parametrize("which", ["target", "manifest"])
+def test_damaged_documents_are_mended_before_what_they_name(here: Node, which: str) -> None:
+    image = here.store.pull(PYTHON)
+    digest = image.target.digest if which == "target" else image.manifest.digest
+    here.store.content.delete(image.layers[-1].digest)
+    spoil(here.store, digest)
+    report = here.store.check()
+    assert digest in report.damaged
+    mended = here.store.repair(report)
+    assert set(mended.fetched) == {digest, image.layers[-1].digest}
+    assert here.store.check().faults == ()
+
+
+def test_a_blob_of_another_size_is_damaged(here: Node) -> None:
+    image = here.store.pull(PYTHON)
+    spoil(here.store, image.layers[0].digest, b"")
+    (fault,) = here.store.check().faults
+    assert (fault.kind, fault.digest) == (FaultKind.BLOB_DAMAGED, image.layers[0].digest)
+
+
+def test_damage_that_nobody_needs_is_deleted(here: Node) -> None:
+    image = here.store.pull(PYTHON)
+    here.store.remove(PYTHON)
+    spoil(here.store, image.layers[0].digest)
+    mended = here.store.repair(here.store.check())
+    assert mended.deleted == (image.layers[0].digest,)
+    assert mended.fetched == ()
+
+
+def test_what_the_registry_no_longer_has_is_said(here: Node) -> None:
+    image = here.store.pull(OTHER, runtime_handler="kata")
+    here.store.content.delete(image.layers[0].digest)
+    with node(here.store.root, {PYTHON: build_index(["linux/amd64"])}) as later:
+        mended = later.store.repair(later.store.check())
+    assert [subject for subject, _ in mended.failures] == [f"{OTHER} (kata)"]
+    assert mended.fetched == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda record: replace(record, image_id=Digest.of(b"x")), "expected image id"),
+        (lambda record: replace(record, platform=replace(record.platform, os="linux")), "expected platform windows"),
+        (lambda record: replace(record, roots=record.roots[1:]), "which it points at"),
+    ],
+)
+def test_a_record_is_compared_with_its_config(here: Node, change: object, text: str) -> None:
+    record = here.store.pull(PYTHON).record
+    assert callable(change)
+    here.store.metadata.put_image(change(record), {})
+    (fault,) = here.store.check().faults
+    assert fault.kind is FaultKind.RECORD_WRONG
+    assert text in fault.detail
+
+
+def test_an_interrupted_check_goes_on_where_it_stopped(here: Node, tmp_path: Path) -> None:
+    both(here)
+    state, token = tmp_path / "check.json", CancelToken()
+    digests = sorted(present(here.store))
+    spoil(here.store, digests[0])
+    seen: list[CheckProgress] = []
+
+    def stop_after_three(progress: CheckProgress) -> None:
+        seen.append(progress)
+        if progress.blobs_done == 3:
+            token.cancel()
+
+    with pytest.raises(OperationCancelledError):
+        here.store.check(options=CheckOptions(state=state, progress=stop_after_three), cancel=token)
+    assert json.loads(state.read_text()) == {"after": str(digests[2]), "damaged": [str(digests[0])]}
+    whole = here.store.usage().content_bytes
+    report = here.store.check(options=CheckOptions(state=state, resume=True))
+    skipped = sum(here.store.content.info(digest).size for digest in digests[1:3])
+    assert report.damaged == {digests[0]}
+    assert (report.blobs, report.bytes_hashed) == (len(digests), whole - skipped)
+    assert not state.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"after": "x", "damaged": []}', '{"after": 1}', "\x00"])
+def test_a_state_that_cannot_be_read_means_from_the_start(here: Node, tmp_path: Path, text: str) -> None:
+    here.store.pull(PYTHON)
+    (tmp_path / "check.json").write_text(text)
+    report = here.store.check(options=CheckOptions(state=tmp_path / "check.json", resume=True))
+    assert report.bytes_hashed == here.store.usage().content_bytes
+
+
+def test_the_rate_of_hashing_is_bounded(here: Node) -> None:
+    here.store.pull(PYTHON)
+    slow = CheckOptions(bytes_per_second=1.0)
+    with pytest.raises(DeadlineExceededError):
+        here.store.check(options=slow, cancel=CancelToken(0.05))
+
+
+def damage_database(root: Path) -> None:
+    with sqlite3.connect(root / "metadata.db") as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.close()
+    with open(root / "metadata.db", "r+b") as file:
+        file.seek(100)
+        file.write(os.urandom(8000))
+
+
+def test_a_damaged_database_is_rebuilt_from_journal_and_content(tmp_path: Path) -> None:
+    with node(tmp_path) as here:
+        both(here)
+        gone = here.store.pull(PYTHON, runtime_handler="kata")
+        own = {gone.manifest.digest, *(part.digest for part in gone.layers[1:])}
+        here.store.pin(PYTHON, runtime_handler=HYPERV)
+        before = {each.runtime_handler: each.record for each in here.store.list()}
+    damage_database(tmp_path)
+    with pytest.raises(StoreCorruptError, match=r"metadata\.db") as caught, ImageStore(tmp_path) as store:
+        list(store.list())
+    assert "check --rebuild" in caught.value.hint
+    (tmp_path / "content" / "blobs" / "sha256" / gone.id.encoded).unlink()
+    report = rebuild(tmp_path)
+    assert not report.was_whole
+    assert {each.handler for each in report.restored} == {PROCESS, HYPERV}
+    assert [each.handler for each, _ in report.skipped] == ["kata"]
+    assert report.kept_as == tmp_path / "metadata.db.damaged-1"
+    assert report.kept_as.exists()
+    with ImageStore(tmp_path) as store:
+        for image in store.list():
+            assert image.record == replace(before[image.runtime_handler], updated_at=image.record.updated_at)
+        assert store.check().faults == ()
+        assert set(store.collect_garbage().digests) == own
+    assert rebuild(tmp_path).was_whole
+
+
+def test_a_lost_database_is_rebuilt_too(tmp_path: Path) -> None:
+    with node(tmp_path) as here:
+        here.store.pull(PYTHON)
+    for path in tmp_path.glob("metadata.db*"):
+        path.unlink()
+    report = rebuild(tmp_path)
+    assert report.kept_as is None
+    assert len(report.restored) == 1
