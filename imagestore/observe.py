@@ -51,8 +51,18 @@ class BlobAdvanced:
 
 
 @dataclass(frozen=True, slots=True)
+class BlobVerifying:
+    """All bytes of a blob are here; size and digest are compared, and then it is made visible (BlobDone)."""
+
+    descriptor: Descriptor
+
+
+@dataclass(frozen=True, slots=True)
 class BlobDone:
-    """A blob is in the store; ``fetched_bytes`` came over the network in this operation (0: it was here already)."""
+    """A blob is committed: verified, on disk, and visible in the store.
+
+    ``fetched_bytes`` came over the network in this operation (0: it was here already).
+    """
 
     descriptor: Descriptor
     fetched_bytes: int
@@ -83,7 +93,7 @@ class Noticed:
     message: str
 
 
-Event = Resolved | Selected | BlobStarted | BlobAdvanced | BlobDone | Waiting | SourceSwitched | Noticed
+Event = Resolved | Selected | BlobStarted | BlobAdvanced | BlobVerifying | BlobDone | Waiting | SourceSwitched | Noticed
 Observer = Callable[[Event], None]
 
 

@@ -14,6 +14,7 @@ from imagestore.observe import (
     BlobAdvanced,
     BlobDone,
     BlobStarted,
+    BlobVerifying,
     Noticed,
     Resolved,
     Selected,
@@ -129,12 +130,21 @@ class _Bars:
                     self._progress.update(self._tasks[key], completed=event.offset)
             case BlobAdvanced():
                 self._move(str(event.digest), event.received)
+            case BlobVerifying():
+                self._describe(event.descriptor, "verifying")
             case BlobDone() if event.fetched_bytes:
                 self._move(str(event.descriptor.digest), event.descriptor.size)
+                self._describe(event.descriptor, "done")
             case _:
                 text = _sentence(event)
                 if text:
                     self._progress.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+    def _describe(self, descriptor: Descriptor, state: str) -> None:
+        with self._lock:
+            task = self._tasks.get(str(descriptor.digest))
+        if task is not None:
+            self._progress.update(task, description=printable(f"{_label(descriptor)}: {state}"))
 
     def _move(self, key: str, completed: int) -> None:
         with self._lock:

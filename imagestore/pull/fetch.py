@@ -25,7 +25,7 @@ from imagestore.errors import (
     StoreFullError,
 )
 from imagestore.media_types import Kind
-from imagestore.observe import BlobAdvanced, BlobDone, BlobStarted
+from imagestore.observe import BlobAdvanced, BlobDone, BlobStarted, BlobVerifying, Noticed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -153,6 +153,7 @@ class Fetcher:
             for is_last in (False, True):
                 more, avoid = self._receive(writer, descriptor, avoid, cancel)
                 received += more
+                self.observer(BlobVerifying(descriptor))
                 try:
                     writer.commit(descriptor.digest, descriptor.size)
                     return received
@@ -161,6 +162,9 @@ class Fetcher:
                         raise
                     # Once more from the start, and from another host if there is one: nothing of this can be trusted.
                     log.warning("%s: fetching it again", error, extra={"digest": descriptor.digest})
+                    self.observer(
+                        Noticed(f"{descriptor.kind.value} {descriptor.digest.short} came damaged; fetching again")
+                    )
                     writer.truncate()
         except AlreadyExistsError:
             return received
@@ -210,7 +214,8 @@ class Fetcher:
             " image are not followed",
             host=error.host,
             status=error.status,
-            hint="copy the image with its foreign layers into a registry of yours",
+            hint="copy the image with its foreign layers into a registry of yours, or allow their hosts with"
+            " foreign_layer_hosts in the configuration",
         )
 
     def _is_present(self, descriptor: Descriptor) -> bool:

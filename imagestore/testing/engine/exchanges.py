@@ -154,7 +154,7 @@ def _distance(one: TapeExchange, request: Request) -> tuple[bool, ...]:
     form = request.body.decode("utf-8", "replace") if one.form else ""
     return (
         one.range != request.fields.get("Range"),
-        bool(one.accept) and one.accept != request.fields.get("Accept"),
+        bool(one.accept) and one.accept != ", ".join(request.fields.get_all("Accept")),
         one.query != request.query,
         one.authorization != request.fields.get("Authorization"),
         comparable(one.form) != comparable(form),

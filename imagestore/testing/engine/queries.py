@@ -14,7 +14,6 @@ PLAIN_PARAMETERS: Final = frozenset(
     {
         "access_type",
         "artifacttype",
-        "client_id",
         "digest",
         "from",
         "grant_type",
@@ -36,8 +35,15 @@ def comparable(query: str) -> tuple[tuple[str, str], ...]:
     >>> comparable("sig=abc&n=5") == comparable("n=5&sig=xyz")
     True
     """
-    pairs = urllib.parse.parse_qsl(query, keep_blank_values=True)
-    return tuple(sorted((name, value if name.lower() in PLAIN_PARAMETERS else "") for name, value in pairs))
+    return tuple(sorted(_comparable(pair) for pair in query.split("&") if pair))
+
+
+def _comparable(pair: str) -> tuple[str, str]:
+    name, equals, value = (urllib.parse.unquote_plus(part) for part in pair.partition("="))
+    if name.lower() in PLAIN_PARAMETERS:
+        return name, value
+    # Without a value the name itself may be the secret, and is replaced when it is recorded.
+    return (name, "") if equals and value.strip("=") else ("", "")
 
 
 def shown(query: str) -> str:
@@ -50,5 +56,6 @@ def shown(query: str) -> str:
     for pair in query.split("&") if query else ():
         name, equals, value = pair.partition("=")
         is_plain = urllib.parse.unquote_plus(name).lower() in PLAIN_PARAMETERS or value.startswith("tape-")
-        parts.append(f"{name}{equals}{value if is_plain else '...'}" if equals else name)
+        is_shown = is_plain or not pair or pair.startswith("tape-")
+        parts.append(pair if is_shown else f"{name}=..." if equals and value.strip("=") else "...")
     return "?" + "&".join(parts) if parts else ""

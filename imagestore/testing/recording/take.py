@@ -1,7 +1,8 @@
 """One exchange on its way into a tape: redaction at the moment of recording (nothing secret is kept for later).
 
 A body of content (manifest, blob) goes to the folder of blobs; a small answer of any other kind is written into the
-tape itself, where a reviewer sees it. A token service's answer must be JSON whose members are all known.
+tape itself, where a reviewer sees it. Any other answer is classified first, without its content coding; what is not
+changed by that is kept byte by byte.
 """
 
 from __future__ import annotations
@@ -10,23 +11,26 @@ import json
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Final
 
-from imagestore.testing.engine.exchange import Ending, Request
+from imagestore.digest import Digest
+from imagestore.testing.engine.exchange import Ending, Fields, Request
 from imagestore.testing.engine.targets import read_target
-from imagestore.testing.images.bodies import PIECE_BYTES, read_all
-from imagestore.testing.recording import secrets
-from imagestore.testing.recording.guard import SecretLeakError, check_path
+from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, read_all
+from imagestore.testing.recording import json_answers, redaction
+from imagestore.testing.recording.coding import MAX_DECODED, decode_content
+from imagestore.testing.recording.guard import SecretLeakError
+from imagestore.testing.recording.random_text import random_words
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from imagestore.digest import Digest
     from imagestore.testing.engine.exchange import Framing
+    from imagestore.testing.images.bodies import Body
+    from imagestore.testing.recording.addresses import Addresses
     from imagestore.testing.recording.secrets import Vault
 
 #: An answer up to this size that is no content is written into the tape.
 MAX_TEXT: Final = 64 << 10
-_CONTENT_KINDS: Final = frozenset({"manifest", "blob"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,102 +71,151 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """A redacted exchange, and the file with its body if that goes to the folder of blobs."""
+    """A redacted exchange, and the body that goes to the folder of blobs, if one does.
+
+    Attributes:
+        exchange: redacted; placeholders have no numbers yet.
+        place: for messages.
+        body: what the exchange's digest names, or None.
+        decoded: the same without content coding, to be searched too.
+        is_content: the body is a manifest or blob, which may be large.
+    """
 
     exchange: TapeExchange
     place: str
-    spool: SpoolBody | None = None
+    body: Body | None = None
+    decoded: bytes = b""
+    is_content: bool = False
 
 
-def make_take(request: Request, answer: Answer, vault: Vault, *, plain_names: frozenset[str] = frozenset()) -> Take:
+def make_take(
+    request: Request,
+    answer: Answer,
+    vault: Vault,
+    addresses: Addresses,
+    *,
+    plain_names: frozenset[str] = frozenset(),
+) -> Take:
     """Redact an exchange.
 
     Args:
         request: as the client sent it, with logical host.
         answer: as upstream gave it.
         vault: gets every secret.
-        plain_names: further JSON members that may be written as they are.
+        addresses: what upstream named so far.
+        plain_names: further names (JSON members, request headers, path parts) whose values may be written as they are.
 
     Raises:
-        SecretLeakError: a token service's answer can't be classified, or a path looks like a secret.
+        SecretLeakError: an answer can't be classified, or a path looks like a secret.
     """
-    target = read_target(request.path)
-    is_registry = request.path.startswith("/v2/")
     place = f"{request.method} {request.host}{request.path}"
-    if not is_registry:
-        check_path(request.path, f"the request to {request.host}")
-    is_form = request.fields.get("Content-Type").startswith("application/x-www-form-urlencoded")
-    form = secrets.redact_query(request.body.decode("utf-8", "replace"), vault) if is_form else ""
+    redaction.learn_request(request, vault, plain_names)
+    if not request.path.startswith("/v2/"):
+        redaction.check_address(request.path, f"the request to {request.host}", plain_names)
     exchange = TapeExchange(
         request.method,
         request.scheme,
         request.host,
         request.path,
-        secrets.redact_query(request.query, vault),
+        redaction.redact_query(request.query, vault),
         answer.status,
-        headers=_headers(request, answer, vault),
-        authorization=secrets.redact_authorization(request.fields.get("Authorization"), vault),
+        headers=redaction.redact_headers(request, answer.headers, vault, plain_names),
+        authorization=redaction.redact_authorization(request.fields.get("Authorization"), vault),
         range=request.fields.get("Range"),
-        accept=", ".join(request.fields.get_all("Accept")) if target.kind == "manifest" else "",
-        form=form,
+        accept=accept_text(request.fields) if read_target(request.path).kind == "manifest" else "",
+        form=_form(request, vault),
         framing=answer.framing,
     )
     if answer.ending is not Ending.COMPLETE:
         exchange = replace(exchange, ending=answer.ending, stop_at=answer.spool.size)
     if not answer.spool.size:
         return Take(exchange, place)
-    if is_content(request, answer.status, answer.headers) or answer.spool.size > MAX_TEXT:
-        return Take(replace(exchange, body=TapeContent(answer.digest, answer.spool.size)), place, answer.spool)
-    text = _text(answer, vault, place, is_strict=not is_registry and answer.status == 200, plain_names=plain_names)
-    return Take(replace(exchange, text=text), place)
+    if addresses.is_content(request, answer.status) and not _is_disguised(request, answer, place):
+        content = TapeContent(answer.digest, answer.spool.size)
+        return Take(replace(exchange, body=content), place, answer.spool, is_content=True)
+    is_strict = not request.path.startswith("/v2/") or addresses.is_realm(request)
+    return _classified(exchange, place, answer, vault, is_strict=is_strict, plain_names=plain_names)
 
 
-def is_content(request: Request, status: int, headers: Sequence[tuple[str, str]]) -> bool:
-    """Whether an answer is a manifest, a blob, or a storage host's copy of one: it may go to disk as it is."""
-    if status not in (200, 206):
+def accept_text(fields: Fields) -> str:
+    """All Accept lines of a request as one (RFC 9110 section 5.3)."""
+    return ", ".join(fields.get_all("Accept"))
+
+
+def _form(request: Request, vault: Vault) -> str:
+    kind = request.fields.get("Content-Type").lower()
+    if kind.startswith("application/x-www-form-urlencoded"):
+        return redaction.redact_query(request.body.decode("utf-8", "replace"), vault)
+    return ""
+
+
+def _is_disguised(request: Request, answer: Answer, place: str) -> bool:
+    """Whether what lies at a content's address is really a token answer; bytes that are what was asked for are not."""
+    wanted = read_target(request.path).digest
+    if answer.spool.size > MAX_DECODED or wanted == answer.digest:
         return False
-    if request.path.startswith("/v2/"):
-        return read_target(request.path).kind in _CONTENT_KINDS
-    # A storage host has paths of its own, and what it sends is no JSON, which a token service's answer is.
-    kinds = [value.lower() for name, value in headers if name.lower() == "content-type"]
-    return bool(kinds) and not any("json" in kind or "text" in kind for kind in kinds)
-
-
-def _headers(request: Request, answer: Answer, vault: Vault) -> tuple[tuple[str, str], ...]:
-    out: list[tuple[str, str]] = []
-    for name, value in answer.headers:
-        lower = name.lower()
-        if lower == "set-cookie":
-            cookie, _, _ = value.partition(";")
-            out.append((name, f"{cookie.partition('=')[0]}={vault.mark('cookie', cookie.partition('=')[2])}"))
-        elif lower in secrets.SECRET_HEADERS:
-            out.append((name, vault.mark("private", value)))
-        elif lower == "location":
-            if not value.startswith("/v2/"):
-                check_path(value, f"the redirect from {request.host}")
-            out.append((name, secrets.redact_address(value, vault)))
-        elif lower in secrets.PLAIN_HEADERS or (lower == "content-length" and request.method == "HEAD"):
-            out.append((name, value))
-    return tuple(out)
-
-
-def _text(answer: Answer, vault: Vault, place: str, *, is_strict: bool, plain_names: frozenset[str]) -> str:
-    data = read_all(answer.spool, MAX_TEXT)
+    data = decode_content(read_all(answer.spool, MAX_DECODED), Fields(answer.headers).get("Content-Encoding"))
+    if data is None:
+        return False
     try:
-        text = data.decode()
+        _, value = json_answers.decode(data, place)
+    except SecretLeakError:
+        # Content may be JSON that repeats a member; a token answer may not.
+        return json_answers.looks_like_token_text(data[:MAX_TEXT])
+    return json_answers.is_token_answer(value)
+
+
+def _classified(
+    exchange: TapeExchange,
+    place: str,
+    answer: Answer,
+    vault: Vault,
+    *,
+    is_strict: bool,
+    plain_names: frozenset[str],
+) -> Take:
+    """An answer that is no content: redacted, or kept byte by byte when nothing in it is secret."""
+    if answer.spool.size > MAX_DECODED:
+        raise SecretLeakError(place, f"{answer.spool.size} bytes that are no content, too many to classify")
+    data = read_all(answer.spool, MAX_DECODED)
+    plain = decode_content(data, Fields(answer.headers).get("Content-Encoding"))
+    if plain is None:
+        raise SecretLeakError(place, "an answer in a content coding that can't be undone")
+    is_json, value = json_answers.decode(plain, place)
+    if not is_json:
+        _check_other(plain, answer.status, place, is_strict=is_strict)
+        return _kept(exchange, place, answer, data, plain)
+    is_strict = is_strict or json_answers.is_token_answer(value)
+    redacted = json_answers.Classifier(vault, place, is_strict, plain_names).redact(value)
+    if redacted == value:
+        return _kept(exchange, place, answer, data, plain)
+    # Rewritten, so neither the coding nor the place where it broke off is true any more.
+    fields = Fields(exchange.headers).without("Content-Encoding")
+    return Take(replace(exchange, headers=fields.items, text=json.dumps(redacted)), place)
+
+
+def _check_other(plain: bytes, status: int, place: str, *, is_strict: bool) -> None:
+    """Text and bytes that are no JSON: a token service only has error pages of this kind."""
+    if json_answers.looks_like_token_text(plain):
+        raise SecretLeakError(place, "an answer that is no JSON and seems to have a token in it")
+    if is_strict and status < 400:
+        raise SecretLeakError(place, "an answer of a token service that is no JSON")
+    if is_strict and any(random_words(plain.decode("utf-8", "replace"))):
+        raise SecretLeakError(place, "an error page of a token service with an unclassified random value")
+
+
+def _kept(exchange: TapeExchange, place: str, answer: Answer, data: bytes, plain: bytes) -> Take:
+    """Exactly these bytes: in the tape when they are short text, else as a body."""
+    if len(data) <= MAX_TEXT and data == plain and _is_text(data):
+        return Take(replace(exchange, text=data.decode()), place, decoded=plain)
+    digest = answer.digest if answer.spool.size == len(data) else Digest.of(data)
+    content = TapeContent(digest, len(data))
+    return Take(replace(exchange, body=content), place, BytesBody(data), decoded=plain)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
     except UnicodeDecodeError:
-        # Not text; shown with escapes rather than kept as a body that nobody looks at.
-        text = data.decode("latin-1")
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        if is_strict:
-            raise SecretLeakError(place, "an answer of a token service that is no JSON") from None
-        return text
-
-    def refuse(path: str) -> None:
-        if path.rpartition(".")[2] not in plain_names:
-            raise SecretLeakError(place, f"an unclassified member {path.lstrip('.')!r} in a token service's answer")
-
-    redacted = secrets.redact_json(value, vault, refuse if is_strict else None)
-    return text if redacted == value else json.dumps(redacted)
+        return False
+    return True

@@ -233,8 +233,9 @@ def test_a_store_opened_before_a_fork_is_refused_in_the_child(tmp_path: Path) ->
         "from imagestore.errors import StoreError; from imagestore.metadata.sqlite import SqliteMetadataStore;"
         "store = SqliteMetadataStore(Path(sys.argv[1]));"
         "child = os.fork();"
-        "\ntry: store.find_images(); print('used', flush=True)"
-        "\nexcept StoreError as error: print(error, flush=True)"
+        # One write each: two processes share the pipe.
+        "\ntry: store.find_images(); os.write(1, b'used\\n')"
+        "\nexcept StoreError as error: os.write(1, f'{error}\\n'.encode())"
         "\nif child: os.wait()"
     )
     line = [sys.executable, "-c", code, str(tmp_path / "metadata.db")]

@@ -10,6 +10,8 @@ import pytest
 from imagestore import config, platforms
 from imagestore.cancel import CancelToken
 from imagestore.config.findings import Severity
+from imagestore.config.hosts import read_hosts
+from imagestore.config.known import REGISTRY_PLUGIN_SECTION
 from imagestore.config.model import RegistrySettings
 from imagestore.errors import AuthenticationError, ConfigError
 from imagestore.registry.auth.realm import RealmTrust
@@ -149,3 +151,19 @@ def test_the_store_gives_its_configuration_to_the_client(tmp_path: Path) -> None
         assert store.registry.policy.connections_per_host == 2
     with ImageStore(tmp_path, config=settings, host=HOST, transfer=TransferPolicy(attempts=1)) as store:
         assert store.registry.policy == TransferPolicy(attempts=1)
+
+
+def test_the_documents_examples_load(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "registry.md").read_text()
+    hosts, table = (block.partition("```")[0] for block in text.split("```toml\n")[1:])
+    loaded = config.loads(table, filename="config.toml", host=HOST)
+    assert loaded.findings == ()
+    assert transfer_policy(loaded.settings.registry).parallel_ranges == 4
+    documented = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
+    assert documented == set(REGISTRY_PLUGIN_SECTION)
+    folder = tmp_path / "registry.example"
+    folder.mkdir()
+    (folder / "hosts.toml").write_text(hosts)
+    found = read_hosts("registry.example", [str(tmp_path)])
+    assert found.remarks == ()
+    assert [mirror.base for mirror in found.mirrors] == ["https://mirror.example/v2"]

@@ -1,0 +1,107 @@
+"""The typed events of a pull, in the order of its life, and what the command line makes of them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from imagestore.cli import progress
+from imagestore.observe import (
+    BlobAdvanced,
+    BlobDone,
+    BlobStarted,
+    BlobVerifying,
+    Event,
+    Noticed,
+    Resolved,
+    Selected,
+    SourceSwitched,
+    Waiting,
+)
+from imagestore.testing import FaultRule, Where, build_image, build_index, layer
+from imagestore.testing.faults import Flip, Refuse
+from tests.unit.registry.pitfall_bench import REFERENCE, Bench
+
+LAYER = layer("only", size=4000)
+IMAGE = build_index([build_image("linux/amd64", layers=[LAYER])])
+
+
+def events_of(bench: Bench) -> list[Event]:
+    found: list[Event] = []
+    bench.store.pull(REFERENCE, observer=found.append)
+    return found
+
+
+def test_a_pull_tells_its_life_in_order(tmp_path: Path) -> None:
+    with Bench(tmp_path, {REFERENCE: IMAGE}) as bench:
+        found = events_of(bench)
+    (part,) = IMAGE.layers
+    about_layer = [
+        event
+        for event in found
+        if getattr(event, "descriptor", None) == part or getattr(event, "digest", None) == part.digest
+    ]
+    assert [type(event) for event in found if not isinstance(event, BlobAdvanced)][:2] == [Resolved, Selected]
+    assert list(dict.fromkeys(type(event) for event in about_layer)) == [
+        BlobStarted,
+        BlobAdvanced,
+        BlobVerifying,
+        BlobDone,
+    ]
+    assert about_layer[0] == BlobStarted(part, 0)
+    assert about_layer[-1] == BlobDone(part, part.size)
+
+
+def test_a_wait_tells_its_host_length_and_reason(tmp_path: Path) -> None:
+    refused = FaultRule(Refuse(429, retry_after="2"), Where(kind="blob"), times=1)
+    with Bench(tmp_path, {REFERENCE: IMAGE}, faults=[refused]) as bench:
+        (waited, *_) = [event for event in events_of(bench) if isinstance(event, Waiting)]
+    assert waited.host == "registry.example"
+    assert waited.seconds == pytest.approx(2.5, abs=0.6)
+    assert "429" in waited.reason
+
+
+def test_a_change_of_host_tells_both_and_the_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "certs" / "registry.example"
+    folder.mkdir(parents=True)
+    (folder / "hosts.toml").write_text('[host."https://mirror.example"]\n')
+    images = {REFERENCE: IMAGE, "mirror.example/team/app:1": build_image(seed="other")}
+    refused = FaultRule(Refuse(403), Where(host="mirror.example"), times=0)
+    with Bench(tmp_path, images, faults=[refused]) as bench:
+        switched = [event for event in events_of(bench) if isinstance(event, SourceSwitched)]
+    assert {(event.failed_host, event.next_host) for event in switched} == {("mirror.example", "registry.example")}
+    assert all("403" in event.reason for event in switched)
+
+
+def test_damage_on_the_way_is_told(tmp_path: Path) -> None:
+    flipped = FaultRule(Flip(), Where(reference=str(LAYER.digest)), times=1)
+    with Bench(tmp_path, {REFERENCE: IMAGE}, faults=[flipped]) as bench:
+        found = events_of(bench)
+    assert any(isinstance(event, Noticed) and "damaged" in event.message for event in found)
+    assert [type(event) for event in found if isinstance(event, BlobVerifying | BlobDone)][-3:] == [
+        BlobVerifying,
+        BlobVerifying,
+        BlobDone,
+    ]
+
+
+def test_every_event_is_one_json_line_for_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr("sys.stderr", written)
+    with Bench(tmp_path, {REFERENCE: IMAGE}) as bench, progress.observer("json") as observer:
+        bench.store.pull(REFERENCE, observer=observer)
+    lines = [json.loads(line) for line in written.getvalue().splitlines()]
+    assert {"Resolved", "Selected", "BlobStarted", "BlobAdvanced", "BlobVerifying", "BlobDone"} <= {
+        line["event"] for line in lines
+    }
+
+
+def test_bars_are_drawn_from_the_same_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr("sys.stderr", written)
+    with Bench(tmp_path, {REFERENCE: IMAGE}) as bench, progress.observer("bar") as observer:
+        bench.store.pull(REFERENCE, observer=observer)
+    assert f"layer {LAYER.digest.short}" in written.getvalue()
