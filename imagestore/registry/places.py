@@ -7,6 +7,7 @@ not become thirty connections. Whoever wants to transfer a blob takes a place at
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class HostPlaces:
         # Re-entrant, as conditions are: a signal handler that cancels may run while this thread holds it.
         self._changed = threading.Condition()
         self._taken: dict[Origin, int] = {}
+        self._waiting: dict[Origin, deque[object]] = {}
 
     def take(self, origin: Origin, *, cancel: CancelToken) -> Callable[[], None]:
         """Wait for a place.
@@ -43,11 +45,20 @@ class HostPlaces:
         Raises:
             OperationCancelledError: cancelled while waiting, or past the deadline.
         """
+        ticket = object()
         with cancel.on_cancel(self._wake), self._changed:
-            while self._taken.get(origin, 0) >= self._most:
-                cancel.check()
-                self._changed.wait(cancel.remaining_seconds())
-            self._taken[origin] = self._taken.get(origin, 0) + 1
+            queue = self._waiting.setdefault(origin, deque())
+            queue.append(ticket)
+            try:
+                while queue[0] is not ticket or self._taken.get(origin, 0) >= self._most:
+                    cancel.check()
+                    self._changed.wait(cancel.remaining_seconds())
+                self._taken[origin] = self._taken.get(origin, 0) + 1
+            finally:
+                queue.remove(ticket)
+                if not queue:
+                    del self._waiting[origin]
+                self._changed.notify_all()
         is_held = [True]
 
         def give_back() -> None:

@@ -6,6 +6,7 @@ import base64
 import datetime
 import http.server
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -91,22 +92,32 @@ def test_a_registry_with_passwords(filled: Path) -> None:
             assert_arrives(store, reference)
 
 
-def test_a_registry_with_a_private_authority(filled: Path) -> None:
+def make_certificate(folder: Path) -> str:
+    """A private authority (``ca.pem``) and a certificate for loopback; gives the registry's tls section."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
-    issued.private_key_pem.write_to_path(filled / "key.pem")
+    issued.private_key_pem.write_to_path(folder / "key.pem")
     for blob in issued.cert_chain_pems:
-        blob.write_to_path(filled / "cert.pem", append=True)
-    authority.cert_pem.write_to_path(filled / "ca.pem")
-    tls = f"  tls: {{certificate: {filled}/cert.pem, key: {filled}/key.pem}}"
-    with docker_registry(filled, more=tls) as registry:
+        blob.write_to_path(folder / "cert.pem", append=True)
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    return f"  tls: {{certificate: {folder}/cert.pem, key: {folder}/key.pem}}"
+
+
+def write_hosts(folder: Path, registry: DockerRegistry, text: str) -> Path:
+    """A certs.d folder with a hosts.toml for the registry."""
+    place = folder / "certs" / f"{registry.address.replace(':', '_')}_"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "hosts.toml").write_text(text)
+    return folder / "certs"
+
+
+def test_a_registry_with_a_private_authority(filled: Path) -> None:
+    with docker_registry(filled, more=make_certificate(filled)) as registry:
         reference = f"{registry.address}/team/app:1"
-        folder = filled / "certs" / f"{registry.address.replace(':', '_')}_"
-        folder.mkdir(parents=True)
         server = f'server = "https://{registry.address}"\n'
-        (folder / "hosts.toml").write_text(server)
+        certs = write_hosts(filled, registry, server)
         with (
-            open_store(filled, certs=filled / "certs") as store,
+            open_store(filled, certs=certs) as store,
             pytest.raises(RegistryUnavailableError, match="certificate is not accepted"),
         ):
             store.pull(reference)
@@ -114,9 +125,31 @@ def test_a_registry_with_a_private_authority(filled: Path) -> None:
             f'{server}ca = "{filled}/ca.pem"\n',
             f'[host."https://{registry.address}"]\nca = "{filled}/ca.pem"\n',
         ):
-            (folder / "hosts.toml").write_text(text)
-            with open_store(filled / str(len(text)), certs=filled / "certs") as store:
+            write_hosts(filled, registry, text)
+            with open_store(filled / str(len(text)), certs=certs) as store:
                 assert_arrives(store, reference)
+
+
+@pytest.mark.parametrize(("password", "status"), [(PASSWORD, 0), ("wrong", 5)])
+def test_login_reaches_the_registry_as_a_pull_does(filled: Path, password: str, status: int) -> None:
+    (filled / "htpasswd").write_text(HTPASSWD)
+    guard = f"{make_certificate(filled)}\nauth: {{htpasswd: {{realm: here, path: {filled}/htpasswd}}}}"
+    with docker_registry(filled, more=guard) as registry:
+        text = f'server = "https://{registry.address}"\nca = "{filled}/ca.pem"\n'
+        certs = write_hosts(filled, registry, text)
+        settings = filled / "config.toml"
+        settings.write_text(f'version = 3\n[plugins."io.containerd.cri.v1.images".registry]\nconfig_path = "{certs}"\n')
+        command = [sys.executable, "-m", "imagestore", "--root", str(filled / "store"), "--config", str(settings)]
+        logins = filled / "auth.json"
+        login = [*command, "login", registry.address, "-u", "alice", "--password-stdin", "--auth-file", str(logins)]
+        done = subprocess.run(login, input=password, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == status, done.stderr
+        assert password not in done.stdout + done.stderr
+        assert logins.exists() is (status == 0)
+        environment = {**os.environ, "REGISTRY_AUTH_FILE": str(logins)}
+        pull = [*command, "pull", "--platform=linux/amd64", "--progress=none", f"{registry.address}/team/app:1"]
+        if status == 0:
+            subprocess.run(pull, env=environment, capture_output=True, timeout=60, check=True)
 
 
 class TokenService(http.server.ThreadingHTTPServer):
@@ -209,15 +242,6 @@ def test_a_registry_behind_a_token_service(filled: Path, tokens: TokenService) -
         assert tokens.scopes == ["repository:team/app:pull"]
 
 
-def mirrored(folder: Path, upstream: DockerRegistry, *mirrors: str) -> Path:
-    certs = folder / "certs"
-    place = certs / f"{upstream.address.replace(':', '_')}_"
-    place.mkdir(parents=True)
-    text = f'server = "http://{upstream.address}"\n' + "".join(f'[host."{mirror}"]\n' for mirror in mirrors)
-    (place / "hosts.toml").write_text(text)
-    return certs
-
-
 def test_a_mirror_behind_a_dead_mirror(filled: Path) -> None:
     dead = "http://127.0.0.1:1"
     (filled / "second").mkdir()
@@ -225,7 +249,8 @@ def test_a_mirror_behind_a_dead_mirror(filled: Path) -> None:
         docker_registry(filled) as upstream,
         docker_registry(filled / "second", more=f"proxy: {{remoteurl: http://{upstream.address}}}") as mirror,
     ):
-        certs = mirrored(filled, upstream, dead, f"http://{mirror.address}")
+        hosts = f'[host."{dead}"]\n[host."http://{mirror.address}"]\n'
+        certs = write_hosts(filled, upstream, f'server = "http://{upstream.address}"\n{hosts}')
         reference = f"{upstream.address}/team/app:1"
         events: list[Any] = []
         with open_store(filled, certs=certs) as store:

@@ -17,7 +17,7 @@ from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.queries import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from imagestore.testing.engine.rules import Responder
 
@@ -49,15 +49,25 @@ class Answers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A reply together with its entry in the ledger."""
+    """A reply together with its entry in the ledger.
+
+    Attributes:
+        reply: to be delivered.
+        number: of the entry.
+        ledger: where the entry is.
+        finished: called when the delivery is over, however it ended; a recorder then takes what wasn't read.
+    """
 
     reply: Reply
     number: int
     ledger: Ledger
+    finished: Callable[[], None] | None = None
 
     def end(self, *, sent_bytes: int, ending: Ending) -> None:
         """Tell the ledger how the delivery ended."""
         self.ledger.end(self.number, sent_bytes=sent_bytes, ending=ending)
+        if self.finished is not None:
+            self.finished()
 
 
 class Engine:

@@ -176,7 +176,7 @@ def to_request(request: httpx.Request, body: bytes) -> Request:
     path, _, query = request.url.raw_path.decode("ascii").partition("?")
     fields = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw)
     port = request.url.port
-    host = request.url.host.lower()
+    host = request.url.raw_host.decode("ascii").lower()
     if port is not None and port != _DEFAULT_PORTS.get(request.url.scheme):
         host = f"{host}:{port}"
     return Request(request.method, request.url.scheme, host, path, query, Fields(fields), body)

@@ -10,26 +10,30 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Final, Self
 
 import httpx
 
 from imagestore.digest import Digest, new_hash
+from imagestore.errors import Category, ImageStoreError
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.engine import Answered
 from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request, has_body
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.recording import guard
-from imagestore.testing.recording.secrets import Numbering, Vault, unmarked
-from imagestore.testing.recording.take import Answer, SpoolBody, Take, is_content, make_take
+from imagestore.testing.recording.addresses import Addresses
+from imagestore.testing.recording.ordering import in_order
+from imagestore.testing.recording.search import Search
+from imagestore.testing.recording.secrets import Vault
+from imagestore.testing.recording.take import Answer, SpoolBody, Take, make_take
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.tapes.tape import Tape, TapeExchange
-from imagestore.testing.tapes.tape_write import exchange_key, format_tape
+from imagestore.testing.tapes.tape_write import format_tape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from imagestore.testing.engine.exchange import Framing
     from imagestore.testing.engine.rules import Responder
@@ -39,46 +43,73 @@ _MAX_TEXT_SEARCH: Final = 4 << 20
 _CONTENT_IN_MEMORY: Final = 1 << 20
 #: An answer that is no content, and so may hold a secret, stays in memory up to this size.
 MAX_TEXT_SPOOL: Final = 64 << 20
+#: What a client leaves unread is still fetched up to this size, in bytes; a longer body is recorded as cut off.
+MAX_DRAINED: Final = 1 << 30
 _LAST_EXCHANGE_SECONDS: Final = 10.0
 
 
-@dataclass(slots=True)
+class RecordingFailedError(ImageStoreError):
+    """A recording is not complete; nothing was written."""
+
+    category = Category.FAILED_PRECONDITION
+
+
 class _TeeBody:
     """A body on its way through: readable once, from the start, spooled and hashed as it passes."""
 
-    recorder: Recorder
-    request: Request
-    response: httpx.Response
-    size: int
+    def __init__(self, recorder: Recorder, request: Request, response: httpx.Response, size: int) -> None:
+        self.size = size
+        self.ending: Ending | None = None
+        self._recorder = recorder
+        self._request = request
+        self._response = response
+        self._pieces = response.iter_raw()
+        self._digester = new_hash("sha256")
+        self._spool = recorder.new_spool(request, response)
+        self._count = 0
+        self._place = recorder.next_place()
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The bytes as upstream sends them; a break is passed on as OSError, which ends the client's connection."""
-        digester = new_hash("sha256")
-        spool = self.recorder.new_spool(self.request, self.response)
-        count = 0
-        ending = Ending.CLOSED
-        pieces = self.response.iter_raw()
         try:
-            for piece in pieces:
-                digester.update(piece)
-                count += spool.write(piece)
+            for piece in self._pieces:
+                self._take(piece)
                 yield piece
-            ending = Ending.COMPLETE
+            self._finish(Ending.COMPLETE)
         except httpx.HTTPError as problem:
-            ending = Ending.RESET if isinstance(problem, httpx.ReadError) else Ending.CLOSED
+            self._finish(Ending.RESET if isinstance(problem, httpx.ReadError) else Ending.CLOSED)
             raise OSError(f"upstream broke off: {type(problem).__name__}") from problem
-        except GeneratorExit:
-            # The client has enough. What upstream would have sent is recorded all the same: the replay can then serve
-            # any client, and the body is what its digest says.
-            with contextlib.suppress(httpx.HTTPError):
-                for piece in pieces:
-                    digester.update(piece)
-                    count += spool.write(piece)
-                ending = Ending.COMPLETE
         finally:
-            self.response.close()
-            digest = Digest("sha256", digester.hexdigest())
-            self.recorder.keep(self.request, self.response, SpoolBody(spool, count), digest, ending)
+            self.close()
+
+    def close(self) -> None:
+        """The client has enough, or never read. What upstream would have sent is recorded all the same.
+
+        The replay can then serve any client, and the body is what its digest says.
+        """
+        if self.ending is not None:
+            return
+        ending = Ending.COMPLETE
+        try:
+            for piece in self._pieces:
+                self._take(piece)
+                if self._count > MAX_DRAINED:
+                    ending = Ending.CLOSED
+                    break
+        except httpx.HTTPError:
+            ending = Ending.CLOSED
+        self._finish(ending)
+
+    def _take(self, piece: bytes) -> None:
+        self._digester.update(piece)
+        self._count += self._spool.write(piece)
+
+    def _finish(self, ending: Ending) -> None:
+        self.ending = ending
+        self._response.close()
+        digest = Digest("sha256", self._digester.hexdigest())
+        body = SpoolBody(self._spool, self._count)
+        self._recorder.keep(self._request, self._response, body, digest, ending, self._place)
 
 
 class Recorder:
@@ -110,8 +141,10 @@ class Recorder:
         self._lock = threading.Lock()
         self._running = 0
         self._ended = threading.Condition(self._lock)
-        self._takes: list[Take] = []
-        self._problems: list[Exception] = []
+        self._places = 0
+        self._takes: list[tuple[int, Take]] = []
+        self._problems: list[ImageStoreError] = []
+        self._addresses = Addresses()
         self._spools: list[IO[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -128,8 +161,7 @@ class Recorder:
 
     def new_spool(self, request: Request, response: httpx.Response) -> IO[bytes]:
         """Where a body goes while it is recorded: content to a nameless file when large, anything else to memory."""
-        headers = self._upstream.logical_headers(response)
-        limit = _CONTENT_IN_MEMORY if is_content(request, response.status_code, headers) else MAX_TEXT_SPOOL
+        limit = _CONTENT_IN_MEMORY if self._addresses.is_content(request, response.status_code) else MAX_TEXT_SPOOL
         spool = tempfile.SpooledTemporaryFile(max_size=limit)  # noqa: SIM115 - closed with the recorder
         with self._lock:
             self._spools.append(spool)
@@ -140,52 +172,72 @@ class Recorder:
     def answer(self, request: Request) -> Answered:
         """Ask upstream; the body is recorded while it is delivered."""
         reply = self._before.respond(request) if self._before is not None else None
+        finished: Callable[[], None] | None = None
         if reply is None:
             reply = self._ask(request)
-        return Answered(reply, self.ledger.begin(request, reply), self.ledger)
+            finished = reply.body.close if isinstance(reply.body, _TeeBody) else None
+        else:
+            self._addresses.note(request, reply.fields)
+        return Answered(reply, self.ledger.begin(request, reply), self.ledger, finished)
+
+    def next_place(self) -> int:
+        """The position of an exchange among all: the order in which requests came."""
+        with self._lock:
+            self._places += 1
+            return self._places
 
     def _ask(self, request: Request) -> Reply:
         with self._lock:
             self._running += 1
         try:
             response = self._upstream.send(request)
-        except httpx.HTTPError as problem:
+        except (httpx.HTTPError, httpx.InvalidURL) as problem:
+            text = f"{request.host}: no answer from upstream: {type(problem).__name__}"
+            with self._lock:
+                self._problems.append(
+                    RecordingFailedError(
+                        f"recording: {text}; nothing was written", hint="is --upstream right, and does it answer?"
+                    )
+                )
             self._note_end()
-            return error(502, "UNAVAILABLE", f"{request.host}: no answer from upstream: {type(problem).__name__}")
+            return error(502, "UNAVAILABLE", text)
         fields = Fields(self._upstream.logical_headers(response))
+        self._addresses.note(request, fields)
         length = fields.get("Content-Length")
         target = read_target(request.path)
-        digest = target.digest
         fields = fields.without("Connection", "Keep-Alive", "Transfer-Encoding", "Date")
         if not has_body(request.method, response.status_code):
             response.close()
             self._keep_empty(request, response)
-            return Reply(response.status_code, fields, kind=target.kind, digest=digest)
+            return Reply(response.status_code, fields, kind=target.kind, digest=target.digest)
         if length.isascii() and length.isdigit():
             body = _TeeBody(self, request, response, int(length))
             fields = fields.without("Content-Length")
-            return Reply(response.status_code, fields, body, kind=target.kind, digest=digest)
+            return Reply(response.status_code, fields, body, kind=target.kind, digest=target.digest)
         return self._forward(request, response, fields)
 
     def _forward(self, request: Request, response: httpx.Response, fields: Fields) -> Reply:
-        """An answer of unknown length: taken whole, then passed on."""
+        """An answer of unknown length: taken whole, then passed on, broken off where upstream broke off."""
         copy = self.new_spool(request, response)
         size = 0
+        body = _TeeBody(self, request, response, 0)
         with contextlib.suppress(OSError):
-            for piece in _TeeBody(self, request, response, 0).chunks():
+            for piece in body.chunks():
                 size += copy.write(piece)
         target = read_target(request.path)
         reply = Reply(response.status_code, fields, SpoolBody(copy, size), kind=target.kind, digest=target.digest)
+        if body.ending is not None and body.ending is not Ending.COMPLETE:
+            reply = reply.deliver(stop_at=size, ending=body.ending)
         return reply.deliver(framing=_framing(response))
 
     # -- collecting ----------------------------------------------------------------------------------------------
 
     def _keep_empty(self, request: Request, response: httpx.Response) -> None:
         nothing = SpoolBody(self.new_spool(request, response), 0)
-        self.keep(request, response, nothing, Digest.of(b""), Ending.COMPLETE)
+        self.keep(request, response, nothing, Digest.of(b""), Ending.COMPLETE, self.next_place())
 
     def keep(
-        self, request: Request, response: httpx.Response, spool: SpoolBody, digest: Digest, ending: Ending
+        self, request: Request, response: httpx.Response, spool: SpoolBody, digest: Digest, ending: Ending, place: int
     ) -> None:
         """Redact an exchange and keep it for the tape; a refusal is raised when the tape is written."""
         answer = Answer(
@@ -197,13 +249,13 @@ class Recorder:
             _framing(response) if spool.size else "length",
         )
         try:
-            take = make_take(request, answer, self.vault, plain_names=self._plain_names)
+            take = make_take(request, answer, self.vault, self._addresses, plain_names=self._plain_names)
         except guard.SecretLeakError as problem:
             with self._lock:
                 self._problems.append(problem)
         else:
             with self._lock:
-                self._takes.append(take)
+                self._takes.append((place, take))
         finally:
             self._note_end()
 
@@ -223,63 +275,56 @@ class Recorder:
 
         Raises:
             SecretLeakError: a secret would be written; then nothing was.
+            RecordingFailedError: upstream didn't answer, or an exchange didn't end.
         """
         with self._ended:
             # A client may be done, and gone, a moment before its last exchange is.
-            self._ended.wait_for(lambda: self._running == 0, _LAST_EXCHANGE_SECONDS)
-            takes, problems = list(self._takes), list(self._problems)
+            is_over = self._ended.wait_for(lambda: self._running == 0, _LAST_EXCHANGE_SECONDS)
+            takes = [take for _, take in sorted(self._takes, key=lambda item: item[0])]
+            problems = list(self._problems)
         if problems:
             raise problems[0]
-        exchanges = _in_order(takes)
+        if not is_over:
+            raise RecordingFailedError(
+                "recording: a request is still running; nothing was written",
+                hint="let the client close its connections",
+            )
+        exchanges = in_order([take.exchange for take in takes], base.exchanges if base is not None else ())
         if base is not None:
             exchanges = [*base.exchanges, *exchanges]
         tape = replace(base or Tape(), about=about or (base.about if base else ""), exchanges=tuple(exchanges))
         self._check(tape, takes)
         for take in takes:
-            if take.spool is not None and take.exchange.body is not None:
-                self._blobs.put(take.spool, take.exchange.body.digest)
+            if take.body is not None and take.exchange.body is not None:
+                self._blobs.put(take.body, take.exchange.body.digest)
         return tape
 
     def _check(self, tape: Tape, takes: Sequence[Take]) -> None:
-        secrets = self.vault.values()
-        guard.check_text(format_tape(tape).decode(), "the tape", secrets)
+        search = Search(self.vault.values(), self.vault.users())
+        # The values as they are, because the text's own escapes may hide one; then the text, as it will be on disk.
         for take in takes:
-            if take.spool is None:
-                continue
-            body = take.spool
+            guard.check_text(_values(take.exchange), f"the tape ({take.place})", search)
+        guard.check_text(format_tape(tape), "the tape", search)
+        for take in takes:
             place = f"the body of {take.place}"
-            guard.check_body(body, place, secrets)
-            if body.size <= _MAX_TEXT_SEARCH and read_target(take.exchange.path).kind == "manifest":
-                guard.check_text(b"".join(body.chunks()).decode("utf-8", "replace"), place, secrets)
+            if take.decoded:
+                guard.check_text(take.decoded, place, search)
+            if take.body is None:
+                continue
+            guard.check_body(take.body, place, search)
+            is_document = not take.is_content or read_target(take.exchange.path).kind == "manifest"
+            if take.body.size <= _MAX_TEXT_SEARCH and is_document:
+                guard.check_text(b"".join(take.body.chunks()), place, search)
+
+
+def _values(one: TapeExchange) -> bytes:
+    headers = "\n".join(value for _, value in one.headers)
+    raw = headers.encode("latin-1") if all(ord(character) < 256 for character in headers) else headers.encode()
+    texts = (one.path, one.query, one.form, one.range, one.accept, one.text or "")
+    return raw + b"\n" + "\n".join(texts).encode("utf-8", "surrogateescape")
 
 
 def _framing(response: httpx.Response) -> Framing:
     if response.headers.get("Transfer-Encoding", "").lower() == "chunked":
         return "chunked"
     return "length" if "Content-Length" in response.headers else "close"
-
-
-def _in_order(takes: Sequence[Take]) -> list[TapeExchange]:
-    """Canonical order first (independent of who came first), then numbers for placeholders, then runs counted."""
-    ordered = sorted((take.exchange for take in takes), key=_key_without_numbers)
-    number = Numbering()
-    out: list[TapeExchange] = []
-    for one in ordered:
-        numbered = replace(
-            one,
-            query=number(one.query),
-            form=number(one.form),
-            authorization=number(one.authorization),
-            text=None if one.text is None else number(one.text),
-            headers=tuple((name, number(value)) for name, value in one.headers),
-        )
-        if out and replace(out[-1], times=1) == numbered:
-            out[-1] = replace(out[-1], times=out[-1].times + 1)
-        else:
-            out.append(numbered)
-    return out
-
-
-def _key_without_numbers(one: TapeExchange) -> tuple[object, ...]:
-    bare = replace(one, query=unmarked(one.query), authorization=unmarked(one.authorization), form=unmarked(one.form))
-    return exchange_key(bare)

@@ -32,7 +32,9 @@ _LINK_TARGET: Final = re.compile(r"<([^>]*)>")
 _CHALLENGE_PART: Final = re.compile(r'([A-Za-z_-]{1,40})=("(?:[^"\\]|\\.)*"|[^\s,"]+)')
 _PLAIN_CHALLENGE: Final = frozenset({"charset", "error", "error_description", "scope", "service"})
 # An entity tag that is a digest or a counter; any other one may be a session's name.
-_PLAIN_ETAG: Final = re.compile(r'(?:W/)?"?(?:sha(?:256|384|512):)?(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64,128}|[0-9]{1,10})"?')
+_PLAIN_ETAG: Final = re.compile(
+    r'(?:W/)?"?(?:sha(?:256|384|512):)?(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64,128}|[0-9]{1,10})"?'
+)
 _CONTENT: Final = frozenset({"manifest", "blob", "tags", "referrers", "ping", "catalog"})
 _AUTH_NAMES: Final = {"basic": "basic", "bearer": "token"}
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import httpx
 
+from imagestore.errors import InvalidInputError
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
@@ -49,7 +51,7 @@ class Upstream:
         context: ssl.SSLContext | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._places = dict(places)
+        self._places = {ascii_host(host): address for host, address in places.items()}
         self._client = httpx.Client(
             verify=context if context is not None else True,
             transport=transport,
@@ -92,3 +94,17 @@ class Upstream:
             for form, logical in self._back.items():
                 value = form.sub(logical, value)
         return value
+
+
+def ascii_host(host: str) -> str:
+    """A logical host as it stands in requests: lower case, an international name in its ASCII form.
+
+    Raises:
+        InvalidInputError: no host name.
+    """
+    if host.isascii():
+        return host.lower()
+    try:
+        return httpx.URL(f"https://{host}").netloc.decode("ascii")
+    except httpx.InvalidURL as problem:
+        raise InvalidInputError(f"host {host!r}: expected a host name: {problem}") from problem

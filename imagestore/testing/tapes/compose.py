@@ -10,6 +10,7 @@ from imagestore.testing.images.library import Library
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.player import tape_path
 from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository, TapeSynthetic
+from imagestore.testing.tapes.tape_read import parse_tape
 from imagestore.testing.tapes.tape_write import format_tape
 
 if TYPE_CHECKING:
@@ -64,12 +65,18 @@ def make_tape(
 
 
 def save_tape(path: str | os.PathLike[str], tape: Tape) -> str:
-    """Write a tape's text, atomically; gives the file's name."""
+    """Write a tape's text, atomically; gives the file's name.
+
+    Raises:
+        DocumentError: the tape holds something that could not be read again; nothing was written.
+    """
     name = tape_path(path)
+    text = format_tape(tape)
+    parse_tape(text, what=f"tape {os.path.basename(name)}")
     os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
     partial = f"{name}.partial-{os.getpid()}"
     with open(partial, "wb") as file:
-        file.write(format_tape(tape))
+        file.write(text)
     os.replace(partial, name)
     return name
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: A tape's text is never longer; bodies are elsewhere.
 MAX_TAPE_BYTES: Final = 32 << 20
-_REQUEST: Final = re.compile(r"([A-Z]{1,20}) (https?)://([a-z0-9.:\[\]-]{1,260})(/[!-~]*)")
+_REQUEST: Final = re.compile(r"([A-Z]{1,20}) (https?)://([a-z0-9._:\[\]-]{1,260})(/[!-~]*)")
 _ENDINGS: Final = ("closed", "reset", "stalled")
 
 

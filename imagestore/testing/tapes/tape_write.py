@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_NUMBER: Final = re.compile(r"(tape-[a-z]+-)([0-9]{1,9})")
 _STEPS: Final = {"ping": 0, "token": 1, "tags": 2, "manifest": 3, "blob": 4}
 
 
@@ -49,7 +50,10 @@ def exchange_key(one: TapeExchange) -> tuple[object, ...]:
     """Where an exchange stands: what a pull asks first comes first, then by address and the rest of the request."""
     kind = "token" if one.path.endswith("/token") else read_target(one.path).kind
     request = (one.host, one.path, one.query, one.method, one.authorization, one.range, one.accept, one.form)
-    return (_STEPS.get(kind, len(_STEPS)), *request)
+    bare = tuple(_NUMBER.sub(r"\1", text) for text in request)
+    # Numbers count as numbers, and only between requests that are otherwise the same.
+    numbers = tuple(int(number) for text in request for _, number in _NUMBER.findall(text))
+    return (_STEPS.get(kind, len(_STEPS)), *bare, numbers)
 
 
 def sort_exchanges(exchanges: Iterable[TapeExchange]) -> list[TapeExchange]:

@@ -55,7 +55,7 @@ def verify_tape(path: str) -> list[str]:
     if format_tape(tape) != text:
         problems.append("the text is not in canonical form; save the tape again")
     try:
-        guard.check_text(text.decode(), "the tape", ())
+        guard.check_text(text, "the tape")
     except guard.SecretLeakError as problem:
         problems.append(str(problem))
     problems += _body_problems(tape, BlobFolder.beside(tape_path(path)))

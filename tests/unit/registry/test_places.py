@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -60,6 +61,36 @@ def test_waiting_for_a_place_ends_when_cancelled(moment: str) -> None:
     (cancel.cancel if moment == "before" else timer.start)()
     with pytest.raises(OperationCancelledError):
         places.take(ONE, cancel=cancel)
+
+
+def test_places_are_given_in_the_order_of_asking() -> None:
+    places, served = HostPlaces(1), []
+    give_back = places.take(ONE, cancel=CancelToken())
+    threads = []
+
+    def wait_and_serve(number: int) -> None:
+        release = places.take(ONE, cancel=CancelToken(5))
+        served.append(number)
+        release()
+
+    for number in range(6):
+        threads.append(threading.Thread(target=wait_and_serve, args=(number,)))
+        threads[-1].start()
+        while len(places._waiting.get(ONE, ())) <= number:
+            time.sleep(0.001)
+    give_back()
+    for thread in threads:
+        thread.join()
+    assert served == list(range(6))
+
+
+def test_whoever_gives_up_waiting_holds_nobody_up() -> None:
+    places = HostPlaces(1)
+    give_back = places.take(ONE, cancel=CancelToken())
+    with pytest.raises(DeadlineExceededError):
+        places.take(ONE, cancel=CancelToken(0.01))
+    give_back()
+    places.take(ONE, cancel=CancelToken(1))
 
 
 class Crowd(httpx.SyncByteStream):
