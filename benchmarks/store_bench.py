@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagestore.accounting import measure
+from imagestore.upkeep.accounting import measure
 from imagestore.cancel import CancelToken
 from imagestore.collect import collect, collect_from
 from imagestore.content.local import LocalContentStore

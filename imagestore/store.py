@@ -22,7 +22,7 @@ from imagestore.image import Image
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.observe import ignore
 from imagestore.reference import Reference
-from imagestore.upkeep import Removal, Upkeep
+from imagestore.upkeep.service import Removal, Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -15,9 +15,9 @@ from imagestore.cli.failure import ExitStatus
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.check import CheckProgress, CheckReport
-    from imagestore.rebuild import RebuildReport
-    from imagestore.repair import RepairReport
+    from imagestore.upkeep.check import CheckProgress, CheckReport
+    from imagestore.upkeep.rebuild import RebuildReport
+    from imagestore.upkeep.repair import RepairReport
 
 _LINE_SECONDS: Final = 2.0
 
@@ -87,7 +87,7 @@ def _app(ctx: click.Context) -> App:
 
 
 def _checked(app: App, rate: float | None, *, resume: bool) -> CheckReport:
-    from imagestore.check import CheckOptions
+    from imagestore.upkeep.check import CheckOptions
 
     options = CheckOptions(
         bytes_per_second=None if rate is None else rate * 1024 * 1024,
@@ -116,7 +116,7 @@ def _lines() -> Callable[[CheckProgress], None]:
 
 
 def _rebuild(app: App) -> RebuildReport:
-    from imagestore.rebuild import rebuild
+    from imagestore.upkeep.rebuild import rebuild
 
     return rebuild(app.root)
 

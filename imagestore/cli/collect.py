@@ -12,8 +12,8 @@ from imagestore.cli.durations import duration_option
 
 if TYPE_CHECKING:
     from imagestore.collect import GarbageReport
-    from imagestore.policy import Policy
-    from imagestore.upkeep import EvictionReport
+    from imagestore.upkeep.policy import Policy
+    from imagestore.upkeep.service import EvictionReport
 
 
 @click.command()
@@ -73,7 +73,7 @@ def _policy(
         if handler is not None:
             raise click.UsageError("--runtime-handler goes with --keep-last, --unused-for or --high")
         return None
-    from imagestore.policy import Policy
+    from imagestore.upkeep.policy import Policy
 
     return Policy(
         keep_last=keep_last,

@@ -10,7 +10,7 @@ from imagestore.cli import describe, render
 from imagestore.cli.context import App, output_option, pass_app
 
 if TYPE_CHECKING:
-    from imagestore.accounting import ImageUsage
+    from imagestore.upkeep.accounting import ImageUsage
 
 
 @click.command()
@@ -49,7 +49,7 @@ def df(app: App, output: str) -> None:
 
 
 def _row(usage: ImageUsage) -> tuple[str, ...]:
-    from imagestore.policy import last_use
+    from imagestore.upkeep.policy import last_use
 
     record = usage.record
     sizes = (render.size(each) for each in (usage.size, usage.unique_bytes, usage.shared_bytes))
@@ -58,7 +58,7 @@ def _row(usage: ImageUsage) -> tuple[str, ...]:
 
 
 def _image(usage: ImageUsage) -> dict[str, Any]:
-    from imagestore.policy import last_use
+    from imagestore.upkeep.policy import last_use
 
     record = usage.record
     return {

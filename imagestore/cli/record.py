@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from imagestore.cli import render
+from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
     from imagestore.testing.front_ends.proxy import ProxyServer
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "--mode",
     type=click.Choice(["once", "new_episodes", "rewrite"]),
-    default="rewrite",
+    default="once",
     show_default=True,
     help="What to do when the tape exists.",
 )
@@ -43,21 +44,27 @@ def record(
     """Run COMMAND through a recording proxy; secrets are replaced before anything is written.
 
     COMMAND gets HTTPS_PROXY and a certificate file, so it uses registries' own names. Clients that don't go through
-    a proxy can be pointed at a plain listener: {registry.example} in COMMAND becomes its address.
+    a proxy can be pointed at a plain listener: {registry.example} in COMMAND becomes its address, for every host that
+    --upstream names.
     """
     from imagestore.testing.recording.places import upstream_map
     from imagestore.testing.tapes.session import SessionSettings, TapeSession
 
     settings = SessionSettings(
         upstream=upstream_map(upstream),
-        known_secrets=tuple(value for name in secret_names if (value := os.environ.get(name, ""))),
+        known_secrets=tuple(_secret(name) for name in secret_names),
         plain_names=plain_names,
         is_strict=False,
         about=about,
     )
     with TapeSession(path, mode, settings) as session, session.proxy() as proxy:
-        status = _run(command, proxy)
+        status = _run(command, proxy, frozenset(settings.upstream) | frozenset(session.hosts))
         count = len(session.ledger.entries)
+        if status == 0 and not count and session.is_recording:
+            raise ConfigError(
+                f"record: {command[0]} asked nothing; no tape was written",
+                hint="does it use HTTPS_PROXY? else write {host} in the command, and --upstream host=address",
+            )
         if status == 0:
             session.finish()
     if status != 0:
@@ -67,11 +74,19 @@ def record(
     click.echo(f"{render.printable(session.path)}: {verb} {count} requests", err=True)
 
 
-def _run(command: tuple[str, ...], proxy: ProxyServer) -> int:
-    def address(found: re.Match[str]) -> str:
-        return proxy.url(found[1]).partition("://")[2]
+def _secret(name: str) -> str:
+    value = os.environ.get(name, "")
+    if not value:
+        raise click.UsageError(f"--secret {name}: the variable is not set, or empty")
+    return value
 
-    arguments = [re.sub(r"\{([a-z0-9][a-z0-9.-]*(?::[0-9]+)?)\}", address, one) for one in command]
+
+def _run(command: tuple[str, ...], proxy: ProxyServer, hosts: frozenset[str]) -> int:
+    def address(found: re.Match[str]) -> str:
+        # Braces belong to the command, unless they hold a host that this recording knows.
+        return proxy.url(found[1]).partition("://")[2] if found[1] in hosts else found.group()
+
+    arguments = [re.sub(r"\{([a-z0-9][a-z0-9._-]*(?::[0-9]+)?)\}", address, one) for one in command]
     environment = {**os.environ, **proxy.environment()}
     try:
         ended = subprocess.run(arguments, env=environment, check=False)

@@ -16,8 +16,8 @@ from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
 from imagestore.documents.manifest import Manifest
 from imagestore.metadata.api import ImageRecord
-from imagestore.rebuild import rebuild
 from imagestore.store import ImageStore
+from imagestore.upkeep.rebuild import rebuild
 
 LATER_SECONDS = 25 * 3600.0
 

@@ -35,8 +35,8 @@ def run(root: Path, references: Sequence[str], seed: int, failpoint: str, failur
 def _work(root: Path, references: Sequence[str], chance: random.Random) -> None:
     from imagestore import config, platforms
     from imagestore.errors import ImageNotFoundError
-    from imagestore.policy import Policy
     from imagestore.store import ImageStore
+    from imagestore.upkeep.policy import Policy
     from tests.support.node import CONFIG
 
     host = platforms.parse("windows(10.0.20348)/amd64")

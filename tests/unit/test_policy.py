@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from imagestore.accounting import Disk, ImageUsage
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError
 from imagestore.media_types import OCI_MANIFEST
 from imagestore.metadata.api import ImageRecord
 from imagestore.platforms.spec import Platform
-from imagestore.policy import Policy, choose
+from imagestore.upkeep.accounting import Disk, ImageUsage
+from imagestore.upkeep.policy import Policy, choose
 
 NOW = 1000 * 86400.0
 DISK = Disk(total_bytes=100, free_bytes=100)

@@ -191,7 +191,7 @@ class Recorder:
             self._running += 1
         try:
             response = self._upstream.send(request)
-        except (httpx.HTTPError, httpx.InvalidURL) as problem:
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as problem:
             text = f"{request.host}: no answer from upstream: {type(problem).__name__}"
             with self._lock:
                 self._problems.append(

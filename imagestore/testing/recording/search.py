@@ -1,6 +1,6 @@
 """Finds known values in every spelling in which they may have been written.
 
-Two ways, because each finds what the other can't. Small texts are decoded (percent-encoding, JSON escapes, base64 words)
+Two ways, because each finds what the other can't. Small texts are decoded (percent-encoding, JSON escapes, base64)
 and the plain value is looked for in each result. Large bodies are read once in pieces and searched for a list of
 encoded forms.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SHORT: Final = 6
 # The search looks at a body in pieces with this much overlap; no secret is longer.
 _OVERLAP: Final = 16 << 10
-_BASE64_WORD: Final = re.compile(rb"[A-Za-z0-9+/_-]{8,}")
+_BASE64_WORD: Final = re.compile(rb"[A-Za-z0-9+/_-]{4,}")
 _JSON_ESCAPE: Final = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 _ESCAPED: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 # How many decodings are tried on top of each other: JSON inside JSON, base64 of a percent-encoded value.
@@ -92,7 +92,11 @@ def encoded_forms(value: str) -> set[bytes]:
     """The spellings of a value that a large body is searched for."""
     out: set[bytes] = set()
     for raw in byte_forms(value):
-        out |= {raw, urllib.parse.quote(raw, safe="").encode(), urllib.parse.quote_plus(raw).encode()}
+        out |= {
+            raw,
+            *(urllib.parse.quote(raw, safe=safe).encode() for safe in ("", "/")),
+            urllib.parse.quote_plus(raw).encode(),
+        }
         for text in (base64.b64encode(raw), base64.urlsafe_b64encode(raw)):
             out.add(text.rstrip(b"="))
     for is_ascii in (True, False):

@@ -17,10 +17,12 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
-from imagestore.errors import InvalidInputError
+from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.testing.front_ends.server import LoopbackServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.compose import save_tape
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from imagestore.testing.recording.recorder import Recorder
     from imagestore.testing.tapes.tape import Tape
 
+# How long another process may record the same tape, and how often it is looked after.
+_LOCK_SECONDS: Final = 60.0
+_LOCK_PAUSE_SECONDS: Final = 0.05
 MODES: Final = ("none", "once", "new_episodes", "rewrite")
 
 
@@ -94,6 +99,7 @@ class TapeSession:
 
     def _open(self) -> None:
         exists = os.path.exists(self.path)
+        _check_about(self._settings.about)
         if self.mode == "none" or (self.mode == "once" and exists):
             self._stack.close()  # a replay needs no lock
             self._replay = replay(self.path, faults=self._settings.faults)
@@ -127,6 +133,11 @@ class TapeSession:
     def is_recording(self) -> bool:
         """Whether requests go to real registries."""
         return self._recorder is not None
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Logical hosts of the tape that is replayed; none while recording."""
+        return self._replay.tape.logical_hosts if self._replay is not None else ()
 
     @property
     def engine(self) -> Answers:
@@ -182,25 +193,78 @@ class TapeSession:
             SecretLeakError: a recording would have written a secret.
         """
         if self._recorder is not None:
-            save_tape(self.path, self._recorder.tape(about=self._settings.about, base=self._base))
+            tape = self._recorder.tape(about=self._settings.about, base=self._base)
+            if not tape.exchanges and os.path.exists(self.path):
+                raise ConfigError(
+                    f"tape {self.path}: nothing was asked, and the tape exists; it was left as it is",
+                    hint="does the client go through the recorder? delete the tape if it should be empty",
+                )
+            save_tape(self.path, tape)
         elif self._replay is not None and self._settings.is_strict:
             self._replay.check()
 
 
+def _check_about(about: str) -> None:
+    try:
+        about.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(f"about {about!r}: expected text that can be written as UTF-8") from None
+
+
 class _Lock:
-    """An advisory lock for one tape between processes, beside the system's other temporary files."""
+    """An advisory lock for one tape between processes, beside the system's other temporary files.
+
+    Another process or thread is waited for, since it may just be recording what this one then replays. A thread never
+    waits for itself: nobody would be left to release the lock.
+    """
 
     def __init__(self, path: str) -> None:
-        name = hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:24]
+        name = hashlib.sha256(os.path.abspath(path).encode("utf-8", "surrogateescape")).hexdigest()[:24]
+        self._tape = path
         self._path = os.path.join(tempfile.gettempdir(), f"imagestore-tape-{name}.lock")
         self._handle = -1
 
     def __enter__(self) -> Self:
-        import fcntl
-
-        self._handle = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(self._handle, fcntl.LOCK_EX)
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while not self._try():
+            if self._owner() == _own_name() or time.monotonic() > deadline:
+                raise ConfigError(
+                    f"tape {self._tape}: another recording writes it already",
+                    hint="give each test a tape of its own, or let the other one end",
+                )
+            time.sleep(_LOCK_PAUSE_SECONDS)
         return self
 
+    def _try(self) -> bool:
+        import fcntl
+
+        handle = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The file may have been removed by its last owner between the two calls.
+            if os.path.exists(self._path) and os.path.samestat(os.fstat(handle), os.stat(self._path)):
+                os.truncate(handle, 0)
+                os.write(handle, _own_name())
+                self._handle = handle
+                return True
+        except OSError:
+            os.close(handle)
+            return False
+        os.close(handle)
+        return False
+
+    def _owner(self) -> bytes:
+        try:
+            with open(self._path, "rb") as file:
+                return file.read(64)
+        except OSError:
+            return b""
+
     def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
         os.close(self._handle)
+
+
+def _own_name() -> bytes:
+    return f"{os.getpid()}.{threading.get_native_id()}".encode()

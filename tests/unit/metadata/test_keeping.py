@@ -23,7 +23,7 @@ from imagestore.metadata.api import Holder, HolderKind, ImageRecord
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
-from imagestore.why import Chain, explain
+from imagestore.upkeep.why import Chain, explain
 
 
 def restorable(store: SqliteMetadataStore) -> tuple[list[list[ImageRecord]], int]:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from imagestore.cancel import CancelToken
-from imagestore.check import CheckOptions, CheckProgress, FaultKind
 from imagestore.digest import Digest
 from imagestore.errors import (
     DeadlineExceededError,
@@ -22,10 +21,11 @@ from imagestore.errors import (
 )
 from imagestore.image import Image
 from imagestore.metadata.api import HolderKind
-from imagestore.policy import Policy
-from imagestore.rebuild import rebuild
 from imagestore.store import ImageStore
 from imagestore.testing import build_index
+from imagestore.upkeep.check import CheckOptions, CheckProgress, FaultKind
+from imagestore.upkeep.policy import Policy
+from imagestore.upkeep.rebuild import rebuild
 from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node
 
 OTHER = "registry.example/library/other:1"

@@ -300,7 +300,7 @@ def test_a_secret_that_comes_back_elsewhere_stops_the_recording_and_nothing_is_w
     echo = answering(b'{"errors": [{"message": "bad token super-secret-token"}]}', status=401)
     with recording(blobs, handler=echo) as (recorder, client):
         client.get(f"{BASE}/v2/", headers={"Authorization": "Bearer super-secret-token"})
-        with pytest.raises(SecretLeakError, match="the tape .* holds a secret of 18 characters") as caught:
+        with pytest.raises(SecretLeakError, match=r"the tape .* holds a secret of 18 characters") as caught:
             recorder.tape()
     assert "super-secret" not in str(caught.value)
     assert list(blobs.digests()) == []

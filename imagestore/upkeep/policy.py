@@ -18,9 +18,9 @@ from imagestore.reference import Reference
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from imagestore.accounting import Disk, ImageUsage
     from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord
+    from imagestore.upkeep.accounting import Disk, ImageUsage
 
 
 @dataclass(frozen=True, slots=True)

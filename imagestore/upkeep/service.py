@@ -7,17 +7,16 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore import accounting, collect, lease, lookup, policy, why
+from imagestore import collect, lease, lookup
 from imagestore.cancel import CancelToken
 from imagestore.errors import ImageNotFoundError
 from imagestore.observe import ignore
+from imagestore.upkeep import accounting, policy, why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from imagestore.accounting import StoreUsage
-    from imagestore.check import CheckOptions, CheckReport
     from imagestore.config import Config
     from imagestore.content.local import LocalContentStore
     from imagestore.digest import Digest
@@ -25,10 +24,12 @@ if TYPE_CHECKING:
     from imagestore.metadata.api import ImageRecord
     from imagestore.metadata.sqlite import SqliteMetadataStore
     from imagestore.observe import Observer
-    from imagestore.policy import Eviction, Policy
     from imagestore.registry.client import RegistryClient
-    from imagestore.repair import RepairReport
-    from imagestore.why import Chain
+    from imagestore.upkeep.accounting import StoreUsage
+    from imagestore.upkeep.check import CheckOptions, CheckReport
+    from imagestore.upkeep.policy import Eviction, Policy
+    from imagestore.upkeep.repair import RepairReport
+    from imagestore.upkeep.why import Chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class Upkeep(abc.ABC):
             StoreError: the store can't be read.
             OperationCancelledError: cancelled.
         """
-        from imagestore import check
+        from imagestore.upkeep import check
 
         options = options or check.CheckOptions()
         return check.check(self.metadata, self.content, options=options, cancel=cancel or CancelToken())
@@ -174,7 +175,7 @@ class Upkeep(abc.ABC):
             StoreError: the store can't be written.
             OperationCancelledError: cancelled.
         """
-        from imagestore.repair import Repairer
+        from imagestore.upkeep.repair import Repairer
 
         return Repairer(self.metadata, self.content, self.registry, observer, cancel or CancelToken()).run(report)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore import lease
-from imagestore.check import is_whole
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.index import Index
 from imagestore.documents.manifest import Manifest
@@ -18,12 +17,12 @@ from imagestore.errors import DocumentError, ImageStoreError, IntegrityError, Op
 from imagestore.media_types import Kind
 from imagestore.pull.fetch import Fetcher
 from imagestore.reference import Reference
+from imagestore.upkeep.check import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from imagestore.cancel import CancelToken
-    from imagestore.check import CheckReport
     from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from imagestore.metadata.api import ImageRecord, MetadataStore
     from imagestore.observe import Observer
     from imagestore.registry.client import RegistryClient
+    from imagestore.upkeep.check import CheckReport
 
 
 @dataclass(frozen=True, slots=True)

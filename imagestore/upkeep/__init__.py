@@ -1,0 +1,1 @@
+"""Looking after a store: accounts, reasons, evictions, checks, repairs; ``service`` is the part ImageStore inherits."""
