@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from imagestore.testing.engine.assembly import assemble
-from imagestore.testing.engine.gate import BasicAuth, BasicGate, TokenAuth, TokenGate
+from imagestore.testing.engine.gate import BasicAuth, TokenAuth, make_gates
 from imagestore.testing.engine.ledger import Ledger
-from imagestore.testing.engine.rules import RegistryRules, Responder
+from imagestore.testing.engine.rules import RegistryRules
 from imagestore.testing.front_ends.server import LoopbackServer
 from imagestore.testing.images.library import Library
 
@@ -52,8 +52,7 @@ class Registry:
         guards = (
             auth if auth is None or not isinstance(auth, (BasicAuth, TokenAuth)) else dict.fromkeys(self.hosts, auth)
         )
-        gates = [_gate(host, one, rules) for host, one in (guards or {}).items()]
-        self._assembly = assemble(rules, gates=gates, faults=faults, ledger=self.ledger)
+        self._assembly = assemble(rules, gates=make_gates(guards or {}, rules), faults=faults, ledger=self.ledger)
         self.engine = self._assembly.engine
 
     @property
@@ -108,7 +107,3 @@ class RegistryServer(Registry):
     def address(self) -> str:
         """``127.0.0.1:<port>`` of the first logical host."""
         return self.server.address
-
-
-def _gate(host: str, auth: BasicAuth | TokenAuth, inside: Responder) -> Responder:
-    return TokenGate(host, auth, inside) if isinstance(auth, TokenAuth) else BasicGate(host, auth, inside)

@@ -10,10 +10,12 @@ import base64
 import binascii
 import hashlib
 import itertools
+import re
 import threading
 import time
+import urllib.parse
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.testing.engine.exchange import Ending, Reply, Request
 
@@ -21,6 +23,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.digest import Digest
+
+
+# Members of queries and forms that let somebody in; a signature in a query was given for that very address.
+_SECRET_NAMES: Final = frozenset(
+    {
+        "access_token",
+        "api_key",
+        "apikey",
+        "client_secret",
+        "id_token",
+        "password",
+        "refresh_token",
+        "secret",
+        "token",
+    }
+)
+_SECRET_HEADER: Final = re.compile(r"(?i)(?:x-)?(?:[a-z0-9-]*-)?(?:auth|token|api-?key|secret|password)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +54,8 @@ class Entry:
         kind: ``ping``, ``token``, ``manifest``, ``blob``, ...
         digest: of the content in the answer, when known.
         range: the Range header, or empty.
-        credential: ``""``, ``basic <user>`` or ``bearer <fingerprint>``.
+        credential: ``""``, ``basic <user>``, ``bearer <fingerprint>``, ``cookie <fingerprint>``, ``query <name>``,
+            ``form <name>`` or ``header <name>``; several are joined with commas.
         status: of the answer.
         faults: names of faults that shaped the answer.
         sent_bytes: body bytes that went out.
@@ -96,7 +116,7 @@ class Ledger:
                     reply.kind,
                     reply.digest,
                     request.fields.get("Range"),
-                    describe_credential(request.fields.get("Authorization")),
+                    describe_credentials(request),
                     reply.status,
                     reply.faults,
                     self._clock(),
@@ -192,13 +212,13 @@ class Ledger:
             self._fail(f"{digest}: sent completely {len(whole)} times", whole)
 
     def assert_no_credential_at(self, *hosts: str) -> None:
-        """None of these logical hosts was sent an Authorization header."""
+        """None of these logical hosts was sent a credential: in a header, a cookie, a query or a form."""
         found = [entry for entry in self.entries if entry.host in hosts and entry.credential]
         if found:
             self._fail(f"credentials were sent to {', '.join(sorted({entry.host for entry in found}))}", found)
 
     def assert_credentials_only_at(self, *hosts: str) -> None:
-        """No other logical host than these was sent an Authorization header."""
+        """No other logical host than these was sent a credential; see assert_no_credential_at."""
         self.assert_no_credential_at(*{entry.host for entry in self.entries} - set(hosts))
 
     def assert_waited_at_least(self, seconds: float, *, host: str = "") -> None:
@@ -221,6 +241,24 @@ class Ledger:
 
 def _same_place(one: Entry, other: Entry) -> bool:
     return (one.host, one.path, one.method) == (other.host, other.path, other.method)
+
+
+def describe_credentials(request: Request) -> str:
+    """Name every credential in a request without giving one away; empty when there is none."""
+    found: list[str] = []
+    for name, value in request.fields.items:
+        lower = name.lower()
+        if lower in ("authorization", "proxy-authorization"):
+            found.append(describe_credential(value))
+        elif lower == "cookie":
+            found.append(describe_credential(f"cookie {value}"))
+        elif _SECRET_HEADER.fullmatch(lower):
+            found.append(f"header {lower}")
+    found += [f"query {name}" for name, value in request.parameters() if name.lower() in _SECRET_NAMES and value]
+    if request.fields.get("Content-Type").lower().startswith("application/x-www-form-urlencoded"):
+        form = urllib.parse.parse_qsl(request.body.decode("utf-8", "replace"))[:100]
+        found += [f"form {name}" for name, value in form if name.lower() in _SECRET_NAMES]
+    return ", ".join(one for one in found if one)
 
 
 def describe_credential(header: str) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 from imagestore.errors import ConfigError
 from imagestore.testing.engine.assembly import assemble
 from imagestore.testing.engine.exchanges import ExchangeResponder
-from imagestore.testing.engine.gate import BasicAuth, BasicGate, TokenAuth, TokenGate
+from imagestore.testing.engine.gate import BasicAuth, TokenAuth, make_gates
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.rules import RegistryRules
 from imagestore.testing.front_ends.server import LoopbackServer
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from imagestore.digest import Digest
     from imagestore.testing.engine.engine import Shaper
-    from imagestore.testing.engine.rules import Responder
     from imagestore.testing.faults.rule import FaultRule
     from imagestore.testing.front_ends.transport import AsyncReplayTransport, ReplayTransport
     from imagestore.testing.images.bodies import Body
@@ -86,7 +85,7 @@ class Replay:
         self._computed = {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in tape.synthetic}
         self._exchanges = ExchangeResponder(tape.exchanges, self._open)
         rules = RegistryRules(self._library(), storage_host=tape.storage_host)
-        gates = [gate for host in tape.hosts if (gate := _gate(host, rules)) is not None]
+        gates = make_gates({host.name: auth for host in tape.hosts if (auth := _auth(host)) is not None}, rules)
         self._assembly = assemble(
             rules, gates=gates, exchanges=self._exchanges, faults=[*tape.faults, *faults], ledger=self.ledger
         )
@@ -180,17 +179,16 @@ def replay(
     return Replay(load_tape(tape), folder, faults=faults, is_strict=is_strict)
 
 
-def _gate(host: TapeHost, rules: RegistryRules) -> Responder | None:
+def _auth(host: TapeHost) -> BasicAuth | TokenAuth | None:
     users = {user: f"tape-password-{user}" for user in host.users}
     if host.auth == "basic":
-        return BasicGate(host.name, BasicAuth(users), rules)
+        return BasicAuth(users)
     if host.auth != "token":
         return None
-    auth = TokenAuth(
+    return TokenAuth(
         users,
         realm_host=host.realm_host,
         service=host.service,
         lifetime_seconds=host.lifetime_seconds,
         is_anonymous_allowed=host.is_anonymous_allowed,
     )
-    return TokenGate(host.name, auth, rules)

@@ -23,7 +23,8 @@ from imagestore.testing.faults.content import FlippedBody, PaddedBody
 from imagestore.testing.front_ends.transport import ReplayTransport
 from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, SyntheticBody
 from imagestore.testing.recording.recorder import Recorder
-from imagestore.testing.recording.secrets import Vault, redact_address, redact_authorization, redact_query
+from imagestore.testing.recording.redaction import redact_address, redact_authorization, redact_query
+from imagestore.testing.recording.secrets import Vault
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeRepository, TapeSynthetic

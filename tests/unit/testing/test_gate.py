@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from typing import Any
 
 import httpx
@@ -131,3 +132,46 @@ def test_passwords_are_not_in_the_repr() -> None:
         BasicAuth({"u": "hunter2"})
     )
     assert "hunter2" not in shown
+
+
+def pull_with_token(client: httpx.Client, host: str, headers: dict[str, str] | None = None) -> int:
+    place = f"https://{host}/v2/app/manifests/1"
+    challenge = dict(re.findall(r'(\w+)="([^"]*)"', client.get(place).headers["www-authenticate"]))
+    asked = {"service": challenge["service"], "scope": challenge["scope"]}
+    token = client.get(challenge["realm"], params=asked, headers=headers).json()["token"]
+    return client.get(place, headers={"Authorization": f"Bearer {token}"}).status_code
+
+
+@pytest.mark.parametrize("service", ["", "shared"])
+def test_two_registries_share_one_token_service(service: str) -> None:
+    images = {"a.example/app:1": IMAGE, "b.example/app:1": IMAGE}
+    registry = Registry(images, auth=TokenAuth(realm_host="auth.example", service=service))
+    client = httpx.Client(transport=registry.transport)
+    assert [pull_with_token(client, host) for host in ("a.example", "b.example", "a.example")] == [200, 200, 200]
+
+
+def test_a_token_for_one_registry_opens_no_other_one() -> None:
+    images = {"a.example/app:1": IMAGE, "b.example/app:1": IMAGE}
+    client = httpx.Client(transport=Registry(images, auth=TokenAuth(realm_host="auth.example")).transport)
+    asked = {"service": "a.example", "scope": SCOPE}
+    token = client.get("https://auth.example/token", params=asked).json()["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    codes = [client.get(f"https://{host}.example/v2/app/manifests/1", headers=headers).status_code for host in "ab"]
+    assert codes == [200, 401]
+
+
+@pytest.mark.parametrize("auth", [TokenAuth(), BasicAuth({"alice": "right"})])
+@pytest.mark.parametrize("host", ["docker.io", "registry-1.docker.io", "index.docker.io"])
+def test_docker_hubs_other_names_are_guarded_too(auth: TokenAuth | BasicAuth, host: str) -> None:
+    client = httpx.Client(transport=Registry({"docker.io/library/app:1": IMAGE}, auth=auth).transport)
+    assert client.get(f"https://{host}/v2/library/app/manifests/1").status_code == 401
+
+
+def test_an_identity_token_that_was_given_out_is_taken_back() -> None:
+    client = client_of(TokenAuth(users={"alice": "right"}, is_anonymous_allowed=False))
+    place = "https://registry.example/token"
+    given = client.get(place, params={"offline_token": "true"}, headers=basic("alice", "right")).json()["refresh_token"]
+    form = {"grant_type": "refresh_token", "refresh_token": given, "scope": SCOPE}
+    token = client.post(place, data=form).json()["access_token"]
+    assert client.get(MANIFEST, headers={"Authorization": f"Bearer {token}"}).status_code == 200
+    assert client.post(place, data={**form, "refresh_token": "tape-refresh-bob"}).status_code == 401

@@ -152,3 +152,35 @@ def test_unexpected_requests_fail(ledger: Ledger) -> None:
     ledger.note_unexpected("unexpected request: GET x")
     with pytest.raises(AssertionError, match="unexpected request: GET x"):
         ledger.assert_nothing_unexpected()
+
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "query", "body", "text"),
+    [
+        (FORM, "", b"grant_type=password&username=u&password=hunter2", "form password"),
+        (FORM, "", b"grant_type=refresh_token&refresh_token=hunter2", "form refresh_token"),
+        ({}, "account=u&password=hunter2", b"", "query password"),
+        ({"Cookie": "session=hunter2"}, "", b"", "cookie "),
+        ({"X-Registry-Auth": "hunter2"}, "", b"", "header x-registry-auth"),
+        ({"PRIVATE-TOKEN": "hunter2"}, "", b"", "header private-token"),
+    ],
+)
+def test_a_credential_is_seen_wherever_it_is_sent(fields: dict[str, str], query: str, body: bytes, text: str) -> None:
+    ledger = Ledger()
+    request = Request("POST", "https", "foreign.example", "/token", query, Fields.of(fields), body)
+    ledger.begin(request, Reply(200))
+    with pytest.raises(AssertionError, match=f"with {text}") as caught:
+        ledger.assert_no_credential_at("foreign.example")
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(AssertionError):
+        ledger.assert_credentials_only_at("registry.example")
+
+
+def test_a_request_without_a_credential_has_none() -> None:
+    ledger = Ledger()
+    fields = Fields.of({"Accept": "*/*", "User-Agent": "x", **FORM})
+    ledger.begin(Request("GET", "https", "a.example", "/v2/", "scope=s&account=u", fields, b"scope=x"), Reply(200))
+    ledger.assert_no_credential_at("a.example")

@@ -77,7 +77,16 @@ def test_record_runs_a_command_and_keeps_what_it_asked(tmp_path: Path) -> None:
     registry = Registry({"registry.example/app:1": IMAGE})
     name = str(tmp_path / "tapes" / "one")
     with registry.serve() as server:
-        options = ["--tape", name, "--upstream", f"registry.example={server.url()}", "--about", "by hand", "--mode", "rewrite"]
+        options = [
+            "--tape",
+            name,
+            "--upstream",
+            f"registry.example={server.url()}",
+            "--about",
+            "by hand",
+            "--mode",
+            "rewrite",
+        ]
         for where in ("{registry.example}", "registry.example"):
             command = [sys.executable, "-c", ASK, where]
             result = CliRunner().invoke(record, [*options, "--", *command], catch_exceptions=False)
