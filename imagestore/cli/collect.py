@@ -63,6 +63,9 @@ def gc(
         f"{render.size(report.bytes_freed)} in {len(report.digests)} blobs {verb};"
         f" {render.size(report.kept_bytes)} in {report.kept_blobs} blobs kept"
     )
+    leases = sum(1 for _ in app.store.metadata.leases())
+    if leases:
+        print(f"{leases} leases of unfinished work keep content, until they expire; see 'imagestore leases list'")
 
 
 def _policy(

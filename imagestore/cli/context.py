@@ -44,7 +44,14 @@ def default_config() -> Path | None:
         import platformdirs
 
         candidates.insert(0, Path(platformdirs.user_config_dir("imagestore")) / "config.toml")
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if _is_file(path)), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # below a folder that is closed to us
+        return False
 
 
 @dataclass

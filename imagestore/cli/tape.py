@@ -12,8 +12,11 @@ import click
 from imagestore.cli import render
 from imagestore.cli.context import output_option
 from imagestore.cli.failure import ExitStatus
+from imagestore.errors import ImageStoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from imagestore.testing.front_ends.server import LoopbackServer
     from imagestore.testing.tapes.tape import Tape
 
@@ -33,7 +36,7 @@ def verify(ctx: click.Context, places: tuple[str, ...], output: str) -> None:
     """Check tapes and all their bodies; PLACES are tapes or folders."""
     from imagestore.testing.tapes.upkeep import find_tapes, verify_tape
 
-    found = {path: verify_tape(path) for place in places for path in find_tapes(place)}
+    found = {path: _verified(path, verify_tape) for place in places for path in find_tapes(place)}
     if output == "json":
         render.dump_json({"tapes": [{"path": path, "problems": list(each)} for path, each in found.items()]})
     else:
@@ -43,6 +46,14 @@ def verify(ctx: click.Context, places: tuple[str, ...], output: str) -> None:
                 print(f"  {render.printable(problem)}")
     if any(found.values()):
         ctx.exit(ExitStatus.INTEGRITY)
+
+
+def _verified(path: str, check: Callable[[str], list[str]]) -> list[str]:
+    """The problems of one tape; one that can't be read is a problem, and no reason to leave the others out."""
+    try:
+        return check(path)
+    except ImageStoreError as problem:
+        return [str(problem)]
 
 
 @tape.command()
@@ -57,7 +68,7 @@ def show(path: str, output: str) -> None:
         render.dump_json(_summary(loaded))
         return
     print(f"{render.printable(loaded.about or os.path.basename(path))}")
-    print(f"hosts: {', '.join(loaded.logical_hosts)}")
+    print(render.printable(f"hosts: {', '.join(loaded.logical_hosts)}"))
     rows = [
         (f"{one.host}/{one.path}", ", ".join(sorted(one.tags)), str(len(one.manifests)), _total(one.blobs))
         for one in loaded.repositories
@@ -71,7 +82,7 @@ def show(path: str, output: str) -> None:
     if lines:
         render.table(("METHOD", "ADDRESS", "STATUS", "BODY"), lines)
     for rule in loaded.faults:
-        print("fault: " + ", ".join(f"{key} {value}" for key, value in rule.to_table().items()))
+        print(render.printable("fault: " + ", ".join(f"{key} {value}" for key, value in rule.to_table().items())))
 
 
 def _say(output: str, value: dict[str, object], sentence: str) -> None:

@@ -66,31 +66,43 @@ class LocalContentStore:
 
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is here."""
-        return self._blob(digest).is_file()
+        if not digest.is_verifiable:
+            return False
+        path = self._blob(digest)
+        with translated("look for", path):
+            return path.is_file()
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob."""
-        path = self.path(digest)
-        status = os.stat(path)
+        path = self._blob(digest)
+        with translated("look at", path):
+            try:
+                status = os.stat(path)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise self._missing(digest) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise self._missing(digest)
         return ContentInfo(digest, status.st_size, status.st_mtime)
 
     def path(self, digest: Digest) -> Path:
         """Where the blob's file is."""
         path = self._blob(digest)
-        if not path.is_file():
-            raise ContentNotFoundError(f"content {digest} is not in the store at {self.root}")
+        if not self.exists(digest):
+            raise self._missing(digest)
         return path
 
     def open(self, digest: Digest) -> BinaryIO:
         """The blob, opened for reading."""
-        try:
-            return open(self._blob(digest), "rb")
-        except FileNotFoundError as error:
-            raise ContentNotFoundError(f"content {digest} is not in the store at {self.root}") from error
+        path = self._blob(digest)
+        with translated("open", path):
+            try:
+                return open(path, "rb")
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise self._missing(digest) from error
 
     def read(self, digest: Digest, *, limit_bytes: int) -> bytes:
         """A small blob whole, hashed again on the way."""
-        with self.open(digest) as blob:
+        with self.open(digest) as blob, translated("read", self._blob(digest)):
             data = blob.read(limit_bytes + 1)
         if len(data) > limit_bytes:
             raise SizeMismatchError(f"content {digest}", expected=limit_bytes, actual=len(data))
@@ -100,7 +112,12 @@ class LocalContentStore:
     def walk(self) -> Iterator[ContentInfo]:
         """Every blob, in no particular order; files that aren't named by a digest are left alone."""
         for algorithm, length in sorted(VERIFIABLE.items()):
-            with contextlib.suppress(FileNotFoundError), os.scandir(self._blobs / algorithm) as entries:
+            folder = self._blobs / algorithm
+            with (
+                translated("list", folder),
+                contextlib.suppress(FileNotFoundError),
+                os.scandir(folder) as entries,
+            ):
                 for entry in entries:
                     name = entry.name
                     if len(name) != length or not _HEX.fullmatch(name):
@@ -183,7 +200,7 @@ class LocalContentStore:
 
     def statuses(self) -> Iterator[IngestStatus]:
         """Every unfinished ingest."""
-        with os.scandir(self._ingests) as entries:
+        with translated("list", self._ingests), os.scandir(self._ingests) as entries:
             for entry in entries:
                 status = read_status(Path(entry.path))
                 if status is not None:
@@ -198,7 +215,7 @@ class LocalContentStore:
 
         What a process left that died while it made or removed an ingest counts too; its name is that of its folder.
         """
-        with os.scandir(self._ingests) as entries:
+        with translated("list", self._ingests), os.scandir(self._ingests) as entries:
             for entry in entries:
                 if _INGEST_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                     path = Path(entry.path)
@@ -213,7 +230,7 @@ class LocalContentStore:
 
     def clear_locks(self) -> None:
         """Remove lock files that killed processes left behind."""
-        with os.scandir(self._locks) as entries:
+        with translated("list", self._locks), os.scandir(self._locks) as entries:
             for entry in entries:
                 with FileLock(Path(entry.path)) as lock:
                     lock.try_acquire()
@@ -231,6 +248,9 @@ class LocalContentStore:
             with translated("remove ingest", self._ingests):
                 remove_ingest(self._ingests / name)
             return True
+
+    def _missing(self, digest: Digest) -> ContentNotFoundError:
+        return ContentNotFoundError(f"content {digest} is not in the store at {self.root}")
 
     def _lock(self, name: str) -> FileLock:
         return FileLock(self._locks / f"ingest-{name}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import StoreBusyError, StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 from imagestore.metadata import location, schema
+from imagestore.metadata.ballast import Ballast
 from imagestore.metadata.journal import RecordJournal
 
 if TYPE_CHECKING:
@@ -86,15 +87,54 @@ class Database:
         self._after_commit: list[Callable[[], None]] = []
         self._journal = RecordJournal(path.with_name("records.jsonl"))
         location.refuse_network(path, file_system(path.parent))
+        self._ballast = Ballast(path.with_name("ballast"))
+        self._is_read_only = location.is_read_only(path.parent)
+        try:
+            self._open(is_rebuilding=is_rebuilding)
+        except StoreFullError:
+            # Removing images and collecting needs a little space itself; this is what it was kept for.
+            if not self._ballast.release():
+                raise
+            self._open(is_rebuilding=is_rebuilding)
+        else:
+            if not self._is_read_only:
+                self._ballast.keep()
+
+    def _open(self, *, is_rebuilding: bool) -> None:
         with self._translated():
             self._connection = sqlite3.connect(
-                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                self._address(), timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
             )
             try:
-                self._prepare(is_rebuilding=is_rebuilding)
+                if self._is_read_only:
+                    self._refuse_foreign()
+                else:
+                    self._prepare(is_rebuilding=is_rebuilding)
             except BaseException:
                 self._connection.close()
                 raise
+
+    def _address(self) -> str:
+        """As a URI. On a read-only file system nobody changes the file, and no log can be made beside it."""
+        address = self._path.absolute().as_uri()
+        if not self._is_read_only:
+            return address
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(f"{self._path}-wal").st_size:
+                raise StoreReadOnlyError(
+                    f"{self._path}: the file system is read-only, and the log beside it holds changes to bring in",
+                    hint="mount it writable once",
+                )
+        return f"{address}?immutable=1&mode=ro"
+
+    def _refuse_foreign(self) -> None:
+        """Another program's database is neither migrated nor guessed at."""
+        db = self._connection
+        (mark,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if mark != schema.APPLICATION_ID and (mark or version or tables):
+            raise StoreCorruptError(f"{self._path}: is another program's database", hint="choose another --root")
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -141,6 +181,7 @@ class Database:
 
     def _prepare(self, *, is_rebuilding: bool) -> None:
         db = self._connection
+        self._refuse_foreign()
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
             db.execute(f"PRAGMA {pragma}")
         (version,) = db.execute("PRAGMA user_version").fetchone()
@@ -230,7 +271,10 @@ class Database:
             yield
         except sqlite3.Error as error:
             # The low byte of an extended code is the plain one.
-            kind = _CODES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, StoreError)
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            kind = _CODES.get(code, StoreError)
+            if code == sqlite3.SQLITE_IOERR and location.is_full(self._path.parent):
+                kind = StoreFullError  # what a full disk looks like to SQLite's log
             raise kind(f"{path or self._path}: {error}", hint=_HINTS.get(kind, "")) from error
         except OSError as error:
             kind = _NUMBERS.get(error.errno or 0, StoreError)

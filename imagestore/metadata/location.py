@@ -22,6 +22,8 @@ NETWORK: Final = frozenset(
         *("fuse.sshfs", "fuse.juicefs"),
     }
 )
+# The index of the write-ahead log alone takes 32 KiB.
+_LEAST_BYTES: Final = 64 * 1024
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 
 
@@ -67,3 +69,20 @@ def refuse_network(path: Path, kind: str) -> None:
             " shared memory do not hold between machines",
             hint="choose a folder on a local disk with --root",
         )
+
+
+def is_read_only(folder: Path) -> bool:
+    """Whether the file system under a folder is mounted read-only; False when it can't be told."""
+    try:
+        return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
+def is_full(folder: Path) -> bool:
+    """Whether there is too little space for SQLite's log and its index."""
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return False
+    return status.f_bavail * status.f_frsize < _LEAST_BYTES

@@ -88,7 +88,7 @@ def test_a_disk_that_fills_up_meanwhile_gives_its_space_back(tmp_path: Path, ser
     assert results[3][0] == 0
 
 
-@pytest.mark.parametrize("command", ["images", "pull --platform linux/amd64 {small}", "gc"])
+@pytest.mark.parametrize("command", ["pull --runtime-handler runc {small}", "gc", "rmi {small}"])
 def test_a_read_only_disk_is_named(tmp_path: Path, server: RegistryServer, command: str) -> None:
     small = server.server.reference(SMALL)
     results = on_disk(
@@ -100,3 +100,55 @@ def test_a_read_only_disk_is_named(tmp_path: Path, server: RegistryServer, comma
     )
     assert [result[0] for result in results] == [0, 0, 8], results
     assert "Traceback" not in results[2][2]
+
+
+def test_a_disk_that_is_full_to_the_last_byte_can_be_emptied_with_our_own_tools(
+    tmp_path: Path, server: RegistryServer
+) -> None:
+    small = server.server.reference(SMALL)
+    results = on_disk(
+        tmp_path,
+        'mount -t tmpfs -o size=4m none "$DISK"',
+        f"$IMAGESTORE pull --platform linux/amd64 {small}",
+        "dd if=/dev/zero of=$DISK/fill bs=1k; true",
+        "$IMAGESTORE images -q",
+        f"$IMAGESTORE rmi {small} --gc",
+        "find $DISK/content -type f",
+    )
+    assert [result[0] for result in results] == [0, 0, 0, 0, 0], results
+    assert results[2][1].startswith("sha256:")
+    assert results[4][1] == ""
+
+
+@pytest.mark.parametrize("command", ["images -q", "inspecti {small}", "match --offline {small}", "gc --dry-run"])
+def test_a_read_only_disk_can_be_looked_at(tmp_path: Path, server: RegistryServer, command: str) -> None:
+    small = server.server.reference(SMALL)
+    results = on_disk(
+        tmp_path,
+        'mount -t tmpfs -o size=8m none "$DISK"',
+        f"$IMAGESTORE pull --platform linux/amd64 {small}",
+        'mount -o remount,ro "$DISK"',
+        f"$IMAGESTORE {command.format(small=small)}",
+    )
+    assert [result[0] for result in results] == [0, 0, 0], results
+
+
+@pytest.mark.parametrize(("closed", "command"), [("ingest", "gc"), ("blobs/sha256", "gc"), ("blobs/sha256", "images")])
+def test_folders_that_are_closed_to_us_are_named(
+    tmp_path: Path, server: RegistryServer, closed: str, command: str
+) -> None:
+    small = server.server.reference(SMALL)
+    on_disk(tmp_path, "true", f"$IMAGESTORE pull --platform linux/amd64 {small}")
+    results = on_disk(
+        tmp_path,
+        "true",
+        f"chmod 000 $DISK/content/{closed}",
+        f"setpriv --bounding-set=-all --inh-caps=-all $IMAGESTORE {command}",
+        f"chmod 755 $DISK/content/{closed}",
+    )
+    assert "Traceback" not in results[1][2]
+    if command == "gc":
+        assert results[1][0] == 8, results[1]
+        assert closed in results[1][2]
+    else:
+        assert results[1][0] == 0

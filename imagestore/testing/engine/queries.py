@@ -6,6 +6,7 @@ recording and ignored when a request is compared with what was recorded.
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 from typing import Final
 
@@ -28,6 +29,8 @@ PLAIN_PARAMETERS: Final = frozenset(
     }
 )
 
+_EMPTY_PARAMETER: Final = re.compile(r"[A-Za-z_-]{1,24}=")
+
 
 def comparable(query: str) -> tuple[tuple[str, str], ...]:
     """A query or form for comparing: decoded, sorted, values of other than plain parameters left out.
@@ -39,11 +42,21 @@ def comparable(query: str) -> tuple[tuple[str, str], ...]:
 
 
 def _comparable(pair: str) -> tuple[str, str]:
-    name, equals, value = (urllib.parse.unquote_plus(part) for part in pair.partition("="))
+    raw_name, equals, raw_value = pair.partition("=")
+    name = urllib.parse.unquote_plus(raw_name)
     if name.lower() in PLAIN_PARAMETERS:
-        return name, value
+        return name, urllib.parse.unquote_plus(raw_value)
     # Without a value the name itself may be the secret, and is replaced when it is recorded.
-    return (name, "") if equals and value.strip("=") else ("", "")
+    return (name, "") if equals and (raw_value.strip("=") or is_empty_parameter(pair)) else ("", "")
+
+
+def is_empty_parameter(pair: str) -> bool:
+    """Whether this is a parameter with an ordinary name and an empty value.
+
+    >>> is_empty_parameter("flag="), is_empty_parameter("c2VjcmV0MQ==")
+    (True, False)
+    """
+    return _EMPTY_PARAMETER.fullmatch(pair) is not None
 
 
 def shown(query: str) -> str:

@@ -13,6 +13,8 @@ from imagestore.testing.engine.targets import read_target
 from imagestore.testing.faults.effect import Effect, put
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from imagestore.testing.engine.exchange import Reply, Request
 
 # A refusal may come instead of anything but the challenge for credentials, which is not the content's answer.
@@ -33,6 +35,8 @@ class Refuse(Effect):
 
     name: ClassVar[str] = "refuse"
     statuses: ClassVar[frozenset[int]] = _ANY_ANSWER
+    is_replacing: ClassVar[bool] = True
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"status": (200, 599)}
     status: int = 503
     code: str = ""
     retry_after: str = ""
@@ -75,6 +79,7 @@ class ExpireToken(Effect):
     """The token has expired: 401 ``invalid_token`` with a new challenge, although the token was just accepted."""
 
     name: ClassVar[str] = "expire-token"
+    is_replacing: ClassVar[bool] = True
     realm_host: str = ""
 
     def fits(self, request: Request, reply: Reply) -> bool:
@@ -95,6 +100,7 @@ class ForeignRealm(Effect):
 
     name: ClassVar[str] = "foreign-realm"
     statuses: ClassVar[frozenset[int]] = frozenset({401})
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"scheme": ("https", "http")}
     realm_host: str = "collector.example"
     scheme: str = "https"
 
@@ -206,6 +212,7 @@ class RefuseRange(Effect):
     """416 although the range is in the blob."""
 
     name: ClassVar[str] = "refuse-range"
+    is_replacing: ClassVar[bool] = True
     statuses: ClassVar[frozenset[int]] = frozenset({206})
 
     def apply(self, request: Request, reply: Reply) -> Reply:

@@ -12,7 +12,7 @@ from imagestore.testing.images.bodies import BytesBody, read_all
 from imagestore.testing.images.layers import stored_gzip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from imagestore.testing.engine.exchange import Reply, Request
     from imagestore.testing.images.bodies import Body
@@ -76,6 +76,7 @@ class ExtraBytes(Effect):
     """The body is longer than the content by ``count`` blanks, and the length says so."""
 
     name: ClassVar[str] = "extra-bytes"
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"count": (0, 1 << 40)}
     count: int = 1
 
     def apply(self, request: Request, reply: Reply) -> Reply:
@@ -108,6 +109,7 @@ class HugeManifest(Effect):
     """A document padded with blanks to ``size`` bytes, so that it still parses."""
 
     name: ClassVar[str] = "huge-manifest"
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"size": (0, 1 << 40)}
     size: int = 5 << 20
 
     def apply(self, request: Request, reply: Reply) -> Reply:
@@ -120,6 +122,7 @@ class DeepJson(Effect):
     """A document of ``depth`` nested lists inside an object."""
 
     name: ClassVar[str] = "deep-json"
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"depth": (0, 10_000_000)}
     depth: int = 100_000
 
     def apply(self, request: Request, reply: Reply) -> Reply:

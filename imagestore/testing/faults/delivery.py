@@ -9,6 +9,8 @@ from imagestore.testing.engine.exchange import Ending
 from imagestore.testing.faults.effect import Effect, from_end
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from imagestore.testing.engine.exchange import Reply, Request
 
 
@@ -88,6 +90,7 @@ class Truncate(Effect):
 
     name: ClassVar[str] = "truncate"
     at: int = -1
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"framing": ("length", "chunked", "close")}
     framing: str = "length"
 
     def apply(self, request: Request, reply: Reply) -> Reply:
@@ -100,6 +103,7 @@ class Unframed(Effect):
     """The whole body comes, without Content-Length: ``chunked`` or ended by ``close``; legal, and often forgotten."""
 
     name: ClassVar[str] = "unframed"
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"framing": ("length", "chunked", "close")}
     framing: str = "chunked"
 
     def apply(self, request: Request, reply: Reply) -> Reply:

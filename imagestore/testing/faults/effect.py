@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from imagestore.errors import InvalidInputError
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from imagestore.testing.engine.exchange import Reply, Request
 
 #: Answers that carry content.
@@ -19,10 +23,32 @@ class Effect:
     Attributes:
         name: how tapes and ledgers call it.
         statuses: answers that it can change.
+        is_replacing: another answer comes instead; such effects go first, so that no other one is lost by them.
+        choices, ranges: what text and number members may be.
     """
 
     name: ClassVar[str] = ""
     statuses: ClassVar[frozenset[int]] = CONTENT
+    is_replacing: ClassVar[bool] = False
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {}
+
+    def __post_init__(self) -> None:
+        """Check the members.
+
+        Raises:
+            InvalidInputError: one is none of its choices, or outside its range.
+        """
+        for member, allowed in self.choices.items():
+            value = getattr(self, member)
+            if value not in allowed:
+                raise InvalidInputError(
+                    f"fault {self.name}: {member}: expected one of {', '.join(allowed)}; got {value!r}"
+                )
+        for member, (least, most) in self.ranges.items():
+            value = getattr(self, member)
+            if not least <= value <= most:
+                raise InvalidInputError(f"fault {self.name}: {member}: expected {least} to {most}, got {value}")
 
     def fits(self, request: Request, reply: Reply) -> bool:
         """Whether this answer can go wrong in this way."""

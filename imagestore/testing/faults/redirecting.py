@@ -15,6 +15,8 @@ from imagestore.testing.engine.exchange import Fields, Reply, Request
 from imagestore.testing.faults.effect import Effect
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from imagestore.testing.engine.rules import Responder
 
 _PLACE: Final = re.compile(r"/-/([0-9]{1,3}|loop)/([a-z0-9.:-]{1,260})(/v2/.*)")
@@ -33,6 +35,9 @@ class Redirect(Effect):
     """
 
     name: ClassVar[str] = "redirect"
+    is_replacing: ClassVar[bool] = True
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"form": ("same", "cross", "loop", "downgrade")}
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"hops": (1, 999), "status": (300, 308)}
     form: str = "cross"
     to_host: str = "storage.example"
     hops: int = 1
@@ -48,11 +53,19 @@ class Redirect(Effect):
         left = "loop" if self.form == "loop" else str(max(1, self.hops) - 1)
         place = f"/-/{left}/{request.host}{request.path}?signature=placeholder"
         location = place if self.is_relative else f"{scheme}://{host}{place}"
-        return Reply(self.status, Fields.of({"Location": location}), kind=reply.kind, digest=reply.digest)
+        return Reply(self.status, Fields.of({"Location": location}), kind=reply.kind, digest=reply.digest).deliver(
+            head_delay_seconds=reply.delivery.head_delay_seconds
+        )
 
     def fits(self, request: Request, reply: Reply) -> bool:
         """Content, at its own address."""
         return reply.status in self.statuses and not request.path.startswith("/-/")
+
+
+def original_path(path: str) -> str:
+    """The address before a redirect led away from it; any other path is its own."""
+    found = _PLACE.fullmatch(path)
+    return found[3] if found is not None else path
 
 
 class RedirectTargets:

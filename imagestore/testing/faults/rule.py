@@ -2,7 +2,8 @@
 
 A rule names the requests (*where*), the effect (*what*) and the occurrences (*how often*). Only answers that the
 effect can change are counted, so "reset the first blob" means the first blob that would have been sent, not the 401
-before it. Rules are independent and compose: several may shape one answer, in order.
+before it. Rules are independent and compose: several may shape one answer, in order; those that put another answer in
+its place go first, and what they leave for the next request (a redirect's target, say) is then for the others.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.faults.catalogue import EFFECTS
+from imagestore.testing.faults.redirecting import original_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from imagestore.testing.engine.exchange import Reply, Request
     from imagestore.testing.faults.effect import Effect
     from imagestore.testing.tapes.tape_fields import Table
+
+#: What a rule can name as the kind of an answer.
+KINDS: Final = frozenset(
+    {"ping", "token", "catalog", "manifest", "blob", "upload", "tags", "referrers", "other", "unexpected"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class Where:
 
     def fits(self, request: Request, reply: Reply) -> bool:
         """Whether a request, with the answer it would get, is meant."""
-        target = read_target(request.path)
+        target = read_target(original_path(request.path))
         names = (target.reference, str(reply.digest or ""))
         return (
             (not self.host or self.host == request.host)
@@ -125,8 +132,14 @@ def read_rule(table: Table) -> FaultRule:
         else:
             members[member.name] = table.text(member.name, str(default))
     where = Where(**{member.name: table.text(member.name, "") for member in dataclasses.fields(Where)})
+    if where.kind and where.kind not in KINDS:
+        raise table.fault("kind", f"expected one of {', '.join(sorted(KINDS))}; found {where.kind!r}")
+    try:
+        effect = effect_type(**members)
+    except InvalidInputError as problem:
+        raise table.fault("what", str(problem)) from problem
     rule = FaultRule(
-        effect_type(**members),
+        effect,
         where,
         skip=table.integer("skip", 0),
         times=table.integer("times", 1),
@@ -142,11 +155,14 @@ class FaultPlan:
     def __init__(self, rules: Sequence[FaultRule]) -> None:
         self.rules = tuple(rules)
         self._seen = [0] * len(self.rules)
+        # An effect on an answer that another rule then replaces would be lost, and yet count as done.
+        self._order = sorted(range(len(self.rules)), key=lambda index: not self.rules[index].what.is_replacing)
 
     def shape(self, request: Request, reply: Reply) -> Reply:
         """The answer after every rule that is due."""
         first = reply
-        for index, rule in enumerate(self.rules):
+        for index in self._order:
+            rule = self.rules[index]
             if not rule.where.fits(request, first) or not rule.what.fits(request, reply):
                 continue
             occurrence = self._seen[index]

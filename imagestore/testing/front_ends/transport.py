@@ -66,10 +66,11 @@ class _Stream:
         limit = self.announced()
         if ending is Ending.RESET:
             raise httpx.ReadError("[Errno 104] Connection reset by peer", request=self.request)
-        if ending is Ending.STALLED:
-            raise httpx.ReadTimeout("The read operation timed out", request=self.request)
+        # A client that outwaited a stall sees the connection close.
         is_short = limit is not None and self.sent < limit
-        if is_short or (ending is Ending.CLOSED and self.answered.reply.delivery.framing == "chunked"):
+        if is_short or (
+            ending in (Ending.CLOSED, Ending.STALLED) and self.answered.reply.delivery.framing == "chunked"
+        ):
             raise httpx.RemoteProtocolError(
                 "peer closed connection without sending complete message body", request=self.request
             )
@@ -94,6 +95,8 @@ class ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
             if isinstance(step, Pause):
                 self._sleep(self._play.pause(step.seconds))
             elif isinstance(step, Ending):
+                if step is Ending.STALLED:
+                    self._sleep(self._play.pause(self._play.answered.reply.delivery.stall_seconds))
                 self._play.end(step)
             elif piece := self._play.take(step):
                 yield piece
@@ -103,6 +106,9 @@ class ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
             if isinstance(step, Pause):
                 await (self._async_sleep or default_async_sleep())(self._play.pause(step.seconds))
             elif isinstance(step, Ending):
+                if step is Ending.STALLED:
+                    seconds = self._play.pause(self._play.answered.reply.delivery.stall_seconds)
+                    await (self._async_sleep or default_async_sleep())(seconds)
                 self._play.end(step)
             elif piece := self._play.take(step):
                 yield piece

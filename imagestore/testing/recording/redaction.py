@@ -6,7 +6,7 @@ import re
 import urllib.parse
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.engine.queries import PLAIN_PARAMETERS
+from imagestore.testing.engine.queries import PLAIN_PARAMETERS, is_empty_parameter
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.recording.guard import SecretLeakError
 from imagestore.testing.recording.random_text import has_random_part
@@ -27,7 +27,6 @@ _SPECIFIC: Final = {
     "token": "token",
     "client_id": "client",
 }
-_WORD: Final = re.compile(r"[A-Za-z_-]{1,24}")
 _LINK_TARGET: Final = re.compile(r"<([^>]*)>")
 _CHALLENGE_PART: Final = re.compile(r'([A-Za-z_-]{1,40})=("(?:[^"\\]|\\.)*"|[^\s,"]+)')
 _PLAIN_CHALLENGE: Final = frozenset({"charset", "error", "error_description", "scope", "service"})
@@ -53,7 +52,7 @@ def _redact_pair(pair: str, vault: Vault, kind: str) -> str:
         return pair
     if not value.strip("="):
         # No value at all: the name itself may be the secret, unless it is a word with an empty value.
-        return pair if equals and not value and _WORD.fullmatch(name) else vault.mark(kind, urllib.parse.unquote(pair))
+        return pair if is_empty_parameter(pair) else vault.mark(kind, urllib.parse.unquote(pair))
     value = urllib.parse.unquote_plus(value)
     return f"{name}{equals}{vault.mark(_SPECIFIC.get(plain_name, kind), value)}"
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: A tape's text is never longer; bodies are elsewhere.
 MAX_TAPE_BYTES: Final = 32 << 20
 _REQUEST: Final = re.compile(r"([A-Z]{1,20}) (https?)://([a-z0-9._:\[\]-]{1,260})(/[!-~]*)")
+# A computed body costs nothing to name and much to read; no layer is larger.
+_MAX_SYNTHETIC_BYTES: Final = 1 << 40
 _ENDINGS: Final = ("closed", "reset", "stalled")
 
 
@@ -115,7 +117,10 @@ def _repository(table: Table) -> TapeRepository:
 
 def _synthetic(table: Table) -> TapeSynthetic:
     form = table.one_of("form", ("raw", "tar"), "raw")
-    made = TapeSynthetic(table.digest("digest"), table.integer("size"), table.text("seed"), cast("SyntheticForm", form))
+    size = table.integer("size")
+    if size > _MAX_SYNTHETIC_BYTES:
+        raise table.fault("size", f"expected at most {_MAX_SYNTHETIC_BYTES}, found {size}")
+    made = TapeSynthetic(table.digest("digest"), size, table.text("seed"), cast("SyntheticForm", form))
     table.finish()
     return made
 

@@ -221,7 +221,7 @@ def test_a_secret_never_survives_redaction(secret: str, name: str) -> None:
         assert secret not in text
         assert quoted not in text
         assert basic not in text
-    assert {secret, quoted} <= vault.values()
+    assert secret in vault.values()
 
 
 @given(st.lists(st.tuples(st.sampled_from(["n", "last", "sig", "scope"]), TEXT), max_size=5))

@@ -31,6 +31,7 @@ def version_1(path: Path) -> None:
     db.execute("INSERT INTO edge VALUES (?, ?)", (MANIFEST, LAYER))
     db.execute("INSERT INTO lease VALUES ('l', 1.0, 9e9)")
     db.execute("INSERT INTO lease_content VALUES ('l', ?)", (LAYER,))
+    db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     db.execute("PRAGMA user_version = 1")
     db.close()
 

@@ -17,10 +17,12 @@ from imagestore.errors import (
     AlreadyExistsError,
     LeaseNotFoundError,
     StoreCorruptError,
+    StoreFullError,
     StoreReadOnlyError,
 )
 from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.ballast import BALLAST_BYTES
 from imagestore.metadata.schema import CURRENT
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
@@ -244,3 +246,37 @@ def test_a_store_opened_before_a_fork_is_refused_in_the_child(tmp_path: Path) ->
         f"{tmp_path / 'metadata.db'}: this store was opened before the process forked",
         "used",
     ]
+
+
+@pytest.mark.parametrize(
+    "statement", ["CREATE TABLE image (x)", "PRAGMA user_version = 1", "PRAGMA application_id = 7"]
+)
+def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "metadata.db"
+    with sqlite3.connect(path) as database:
+        database.execute(statement)
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreCorruptError, match="another program's database"):
+        SqliteMetadataStore(path)
+    assert path.read_bytes() == before
+
+
+def test_a_little_space_is_kept_back_and_given_up_when_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SqliteMetadataStore(tmp_path / "metadata.db").close()
+    ballast = tmp_path / "ballast"
+    assert ballast.stat().st_size == BALLAST_BYTES
+    prepare, failures = SqliteMetadataStore._prepare, [StoreFullError("full")]
+
+    def full_once(store: SqliteMetadataStore, *, is_rebuilding: bool) -> None:
+        if failures:
+            raise failures.pop()
+        prepare(store, is_rebuilding=is_rebuilding)
+
+    monkeypatch.setattr(SqliteMetadataStore, "_prepare", full_once)
+    SqliteMetadataStore(tmp_path / "metadata.db").close()
+    assert not ballast.exists()
+    SqliteMetadataStore(tmp_path / "metadata.db").close()
+    assert ballast.exists()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from imagestore.errors import InvalidInputError
+from imagestore.digest import Digest
+from imagestore.errors import DocumentError, InvalidInputError
 from imagestore.testing import Registry, TokenAuth, build_index
 from imagestore.testing.faults import (
     DeepJson,
@@ -46,6 +47,7 @@ from imagestore.testing.faults import (
 from imagestore.testing.faults.answering import retry_after_text
 from imagestore.testing.faults.catalogue import EFFECTS
 from imagestore.testing.front_ends.transport import ReplayTransport
+from imagestore.testing.tapes.tape_read import parse_tape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -391,3 +393,44 @@ def test_chaos_lets_a_patient_client_through() -> None:
     for seed in range(5):
         for names in mishaps(seed, [MANIFEST, BLOB]).values():
             assert sum(bool(name) for name in names) <= 2
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [FaultRule(Flip(at=5)), FaultRule(Redirect())],
+        [FaultRule(Redirect()), FaultRule(Flip(at=5), Where(kind="blob", repository="app"))],
+    ],
+)
+def test_a_fault_beside_a_redirect_is_not_lost(faults: list[FaultRule]) -> None:
+    digest = IMAGE.layers[0].digest
+    registry = Registry({"registry.example/app:1": IMAGE}, faults=faults)
+    with httpx.Client(transport=registry.transport, follow_redirects=True) as client:
+        body = client.get(f"https://registry.example/v2/app/blobs/{digest}").content
+    assert Digest.of(body) != digest
+    assert [entry.faults for entry in registry.ledger.entries] == [("redirect",), ("flip",)]
+
+
+def test_a_stall_ends_with_a_close_for_a_client_without_timeout() -> None:
+    waits: list[float] = []
+    registry = Registry({"registry.example/app:1": IMAGE}, faults=[FaultRule(Stall(at=10, seconds=7.0))])
+    transport = ReplayTransport(registry.engine, sleep=waits.append)
+    with httpx.Client(transport=transport, timeout=None) as client, pytest.raises(httpx.RemoteProtocolError):
+        client.get(f"https://registry.example/v2/app/blobs/{IMAGE.layers[0].digest}")
+    assert waits[-1] == 7.0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'what = "redirect"\nform = "dowgrade"',
+        'what = "redirect"\nstatus = 200',
+        'what = "flip"\nkind = "blobs"',
+        'what = "refuse"\nstatus = -5',
+        'what = "deep-json"\ndepth = 100000000000',
+        'what = "truncate"\nframing = "chunkd"',
+    ],
+)
+def test_a_fault_in_a_tape_with_an_impossible_value_is_refused(line: str) -> None:
+    with pytest.raises(DocumentError, match="expected"):
+        parse_tape(f'format = "imagestore-tape"\nversion = 1\n[[fault]]\n{line}\n'.encode())

@@ -1,0 +1,49 @@
+"""A little space kept back, so that a full disk can be emptied with our own tools.
+
+SQLite needs room for its log even to delete rows. The file is given up when the database can't be opened for want of
+space, and made again at the next opening that finds some.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Enough for SQLite's log of some thousand removals.
+BALLAST_BYTES: Final = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Ballast:
+    """One file; everything about it is best effort.
+
+    Attributes:
+        path: beside the database.
+    """
+
+    path: Path
+
+    def keep(self) -> None:
+        """Make the file if it isn't there and there is space."""
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, BALLAST_BYTES)
+            except OSError:
+                os.unlink(self.path)
+                raise
+            finally:
+                os.close(descriptor)
+
+    def release(self) -> bool:
+        """Give the space back; say whether there was any."""
+        try:
+            os.unlink(self.path)
+        except OSError:
+            return False
+        return True
