@@ -88,15 +88,15 @@ def test_a_disk_that_fills_up_meanwhile_gives_its_space_back(tmp_path: Path, ser
     assert results[3][0] == 0
 
 
-@pytest.mark.parametrize("command", ["pull --runtime-handler runc {small}", "gc", "rmi {small}"])
+@pytest.mark.parametrize("command", ["pull --platform linux/amd64 {large}", "gc", "rmi {small}"])
 def test_a_read_only_disk_is_named(tmp_path: Path, server: RegistryServer, command: str) -> None:
-    small = server.server.reference(SMALL)
+    small, large = server.server.reference(SMALL), server.server.reference(LARGE)
     results = on_disk(
         tmp_path,
-        'mount -t tmpfs -o size=8m none "$DISK"',
+        'mount -t tmpfs -o size=16m none "$DISK"',
         f"$IMAGESTORE pull --platform linux/amd64 {small}",
         'mount -o remount,ro "$DISK"',
-        f"$IMAGESTORE {command.format(small=small)}",
+        f"$IMAGESTORE {command.format(small=small, large=large)}",
     )
     assert [result[0] for result in results] == [0, 0, 8], results
     assert "Traceback" not in results[2][2]
