@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagestore.upkeep.accounting import measure
 from imagestore.cancel import CancelToken
 from imagestore.collect import collect, collect_from
 from imagestore.content.local import LocalContentStore
@@ -28,6 +27,7 @@ from imagestore.media_types import OCI_MANIFEST
 from imagestore.metadata.api import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
+from imagestore.upkeep.accounting import measure
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Event

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from imagestore import collect, lookup, platforms
 from imagestore import config as configuration
+from imagestore.archive.service import Archives
 from imagestore.cancel import CancelToken
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.local import LocalContentStore
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.archive.exporting import ExportOptions, ExportReport
-    from imagestore.archive.importing import ImportOptions, ImportReport
     from imagestore.collect import GarbageReport
     from imagestore.config import Config
     from imagestore.digest import Digest
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from imagestore.registry.policy import TransferPolicy
 
 
-class ImageStore(Upkeep):
+class ImageStore(Archives, Upkeep):
     """Images by (reference, runtime handler) in one folder.
 
     Args:
@@ -289,67 +288,6 @@ class ImageStore(Upkeep):
             target = client.resolve(parsed, cancel=token)
         return match_handlers(target, Documents(self.content, client, parsed, token), handlers)
 
-    def import_images(
-        self,
-        archive: str | os.PathLike[str],
-        *,
-        options: ImportOptions | None = None,
-        observer: Observer = ignore,
-        cancel: CancelToken | None = None,
-    ) -> ImportReport:
-        """Bring images in from an OCI layout (folder or tar, gzip or not) or a docker-archive, verified as a pull is.
-
-        Args:
-            archive: its path; ``-`` is standard input.
-            options: which images, for whom, under which names; by default all, for the default handler, under theirs.
-            observer: hears of progress, from several threads.
-            cancel: ends the import.
-
-        Raises:
-            ImageStoreError: as :meth:`imagestore.archive.importing.ImportWork.run`; the store stays as it was.
-        """
-        from imagestore.archive import importing, source
-
-        chosen, token = options or importing.ImportOptions(), cancel or CancelToken()
-        platform = self._explicit(chosen.platform or None)
-        handlers = importing.handlers_for(self.config, chosen, host=self.host, platform=platform)
-        # What can't be read at any place is copied twice: there must be room for both.
-        room = self.content.free_bytes() // 2
-        with source.opened(archive, scratch=self.content.root, limit_bytes=room, cancel=token) as files:
-            parts = (self.content, self.metadata, observer, token, self._verifier)
-            return importing.ImportWork(files, handlers, chosen, *parts).run()
-
-    def export_images(
-        self,
-        names: Iterable[str],
-        archive: str | os.PathLike[str],
-        *,
-        options: ExportOptions | None = None,
-        observer: Observer = ignore,
-        cancel: CancelToken | None = None,
-    ) -> ExportReport:
-        """Write images (by reference or id) into an archive; the same images give the same bytes.
-
-        Args:
-            names: of the images.
-            archive: path of the file (replaced when complete) or new folder; ``-`` is standard output.
-            options: whose images, which platforms, which format; by default the default handler's, as OCI archive.
-            observer: hears of progress.
-            cancel: ends the export.
-
-        Raises:
-            ImageStoreError: as :meth:`imagestore.archive.exporting.ExportWork.run` and find_records().
-        """
-        from imagestore.archive import exporting
-
-        chosen, default = options or exporting.ExportOptions(), self.config.default_handler
-        records = exporting.find_records(self.metadata, names, chosen, default_handler=default)
-        wanted, platform = None, self._explicit(chosen.platform or None)
-        if platform is not None:
-            wanted = platform, self.config.handler_platform(default, host=self.host, explicit=platform).matcher
-        parts = (self.content, self.metadata, observer, cancel or CancelToken())
-        return exporting.ExportWork(records, str(archive), chosen, wanted, *parts).run()
-
     def collect_garbage(self, *, dry_run: bool = False) -> GarbageReport:
         """Free content that no record and no lease needs; safe beside pulls in any process.
 
@@ -404,7 +342,7 @@ class ImageStore(Upkeep):
 
         # Everything that can be refused without asking anybody is refused here.
         handler = self.config.handler(runtime_handler).name
-        wanted = self.config.handler_platform(handler, host=self.host, explicit=self._explicit(platform))
+        wanted = self.config.handler_platform(handler, host=self.host, explicit=self.explicit_platform(platform))
         return PullWork(
             reference=reference,
             handler=handler,
@@ -415,7 +353,7 @@ class ImageStore(Upkeep):
             observer=observer,
             cancel=cancel or CancelToken(),
             parallel=self._parallel,
-            verifier=self._verifier,
+            verifier=self.verifier,
         )
 
     @functools.cached_property
@@ -429,14 +367,20 @@ class ImageStore(Upkeep):
         return min(configured, MOST_PARALLEL_BLOBS) if configured > 0 else MOST_PARALLEL_BLOBS
 
     @functools.cached_property
-    def _verifier(self) -> ImageVerifier:
+    def verifier(self) -> ImageVerifier:
+        """Asked before an image is fetched or imported: the given one, or the programs the configuration names."""
         from imagestore.pull.verify import NO_VERIFIER, ProgramVerifiers
 
         settings = self.config.settings.image_verifier
         given = self._given_verifier
         return given or (ProgramVerifiers(settings, dict(os.environ)) if settings is not None else NO_VERIFIER)
 
-    def _explicit(self, platform: str | Platform | None) -> Platform | None:
+    def explicit_platform(self, platform: str | Platform | None) -> Platform | None:
+        """The platform that a call names.
+
+        Raises:
+            InvalidPlatformError: it can't be read.
+        """
         return platforms.parse(platform, host=self.host) if isinstance(platform, str) else platform
 
     def _known(self, handler: str | None) -> str | None:

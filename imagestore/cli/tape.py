@@ -218,7 +218,14 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
     from imagestore.testing.recording.places import port_map
     from imagestore.testing.tapes.player import replay
 
+    if authority is not None and not (tls or proxy):
+        raise click.UsageError("--authority: only --tls and --proxy have an authority")
     playing = replay(path)
+    wanted = port_map(ports)
+    unknown = sorted(set(wanted) - set(playing.tape.logical_hosts))
+    if unknown:
+        known = ", ".join(playing.tape.logical_hosts)
+        raise click.UsageError(f"--port {unknown[0]}: the tape has no such host; it has {known}")
     issuer = Authority() if tls or proxy else None
     if authority is not None and issuer is not None:
         with open(authority, "wb") as file:
@@ -226,9 +233,9 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
     hosts = playing.tape.logical_hosts
     server: LoopbackServer
     if proxy and issuer is not None:
-        server = ProxyServer(playing.engine, hosts, authority=issuer, ports=port_map(ports))
+        server = ProxyServer(playing.engine, hosts, authority=issuer, ports=wanted)
     else:
-        server = LoopbackServer(playing.engine, hosts, authority=issuer, ports=port_map(ports))
+        server = LoopbackServer(playing.engine, hosts, authority=issuer, ports=wanted)
     with server, contextlib.suppress(KeyboardInterrupt):
         _announce(server, hosts, output)
         threading.Event().wait()

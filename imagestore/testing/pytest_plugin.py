@@ -13,6 +13,7 @@ this module loads nothing of the kit; a suite that uses none of it pays for one 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import os
 import re
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _MODES: Final = ("none", "once", "new_episodes", "rewrite")
 _SESSION: Final = pytest.StashKey["TapeSession"]()
+_WRITTEN: Final = pytest.StashKey["dict[str, tuple[str, str]]"]()
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 
 
@@ -79,16 +81,22 @@ def record_mode(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def tape_dir(request: pytest.FixtureRequest) -> str:
-    """Folder of the tapes: ``tapes`` beside the test file. Bodies are in ``blobs`` inside it, or beside it."""
+    """Folder of the tapes: ``tapes`` beside the test file. Bodies are in ``blobs`` beside it."""
     return os.path.join(os.path.dirname(str(request.node.path)), "tapes")
 
 
 @pytest.fixture
 def default_tape_name(request: pytest.FixtureRequest) -> str:
-    """Name of a test's tape when the marker gives none: ``<module>/<class.test[parameters]>``."""
-    module = request.node.path.stem
-    owner = f"{request.node.cls.__name__}." if request.node.cls is not None else ""
-    return f"{module}/{_UNSAFE.sub('-', owner + request.node.name)}"
+    """Name of a test's tape when the marker gives none: ``<module>/<class.test[parameters]>``.
+
+    Where characters had to be replaced, a short hash keeps names apart that would else be the same.
+    """
+    owners = [node.name for node in request.node.listchain() if isinstance(node, pytest.Class)]
+    full = ".".join([*owners, request.node.name])
+    safe = _UNSAFE.sub("-", full)
+    if safe != full:
+        safe += "-" + hashlib.sha256(full.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{request.node.path.stem}/{safe}"
 
 
 @pytest.fixture
@@ -133,6 +141,20 @@ def tape(
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Block the network where asked, for fixtures too."""
+    with _network_of(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Block the network where asked, for fixtures too."""
+    with _network_of(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Block the network where asked; after a test that passed, judge its tape (or write it)."""
     with _network_of(item):
@@ -140,7 +162,19 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     session = item.stash.get(_SESSION, None)
     if session is not None:
         session.finish()
+        if session.is_recording and session.mode == "rewrite":
+            _note_written(item, session.path)
     return result
+
+
+def _note_written(item: pytest.Item, path: str) -> None:
+    """Two tests may share a tape, but not record different ones under one name."""
+    written = item.config.stash.setdefault(_WRITTEN, {})
+    with open(path, "rb") as file:
+        text = hashlib.sha256(file.read()).hexdigest()
+    earlier_test, earlier = written.setdefault(os.path.abspath(path), (item.nodeid, text))
+    if earlier != text:
+        pytest.fail(f"tape {path}: {earlier_test} recorded it too, and differently; name another tape", pytrace=False)
 
 
 def _network_of(item: pytest.Item) -> contextlib.AbstractContextManager[None]:

@@ -59,6 +59,8 @@ def blocked_network(allowed: Sequence[str] = ()) -> Iterator[None]:
         NetworkBlockedError: from inside, when code connects to or looks up another host.
     """
     policy = _Policy(allowed)
+    send, message = socket.socket.sendto, socket.socket.sendmsg
+    by_name, by_name_list = socket.gethostbyname, socket.gethostbyname_ex
     connect, connect_ex, lookup = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
 
     def guarded_connect(self: socket.socket, address: Any) -> None:
@@ -78,10 +80,38 @@ def blocked_network(allowed: Sequence[str] = ()) -> Iterator[None]:
         policy.remember(answers)
         return answers
 
-    # The three doors through which Python code leaves the machine; put back in any case.
+    def guarded_send(self: socket.socket, data: Any, *arguments: Any) -> int:
+        if arguments and isinstance(arguments[-1], tuple):
+            policy.check(str(arguments[-1][0]))
+        return send(self, data, *arguments)
+
+    def guarded_message(
+        self: socket.socket, buffers: Any, ancillary: Any = (), flags: int = 0, address: Any = None
+    ) -> int:
+        if isinstance(address, tuple):
+            policy.check(str(address[0]))
+        return message(self, buffers, ancillary, flags, address)
+
+    def guarded_name(name: str) -> str:
+        policy.check(name)
+        found = by_name(name)
+        policy.remember([(0, 0, 0, "", (found, 0))])
+        return found
+
+    def guarded_name_list(name: str) -> tuple[str, list[str], list[str]]:
+        policy.check(name)
+        found = by_name_list(name)
+        policy.remember([(0, 0, 0, "", (address, 0)) for address in found[2]])
+        return found
+
+    # The doors through which Python code leaves the machine; put back in any case.
     with (
         mock.patch.object(socket.socket, "connect", guarded_connect),
         mock.patch.object(socket.socket, "connect_ex", guarded_connect_ex),
+        mock.patch.object(socket.socket, "sendto", guarded_send),
+        mock.patch.object(socket.socket, "sendmsg", guarded_message),
         mock.patch.object(socket, "getaddrinfo", guarded_lookup),
+        mock.patch.object(socket, "gethostbyname", guarded_name),
+        mock.patch.object(socket, "gethostbyname_ex", guarded_name_list),
     ):
         yield

@@ -1,4 +1,4 @@
-"""The folder of bodies that tapes share: ``blobs/<algorithm>/<encoded>``, beside the tapes or one folder up.
+"""The folder of bodies that tapes share: ``blobs/<algorithm>/<encoded>`` beside the folder ``tapes``.
 
 A body is written once under its digest, atomically, and is never changed afterwards; two recorders may write at once.
 """
@@ -6,6 +6,7 @@ A body is written once under its digest, atomically, and is never changed afterw
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import tempfile
 from dataclasses import dataclass
@@ -19,24 +20,47 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NAME: Final = "blobs"
+_TAPES: Final = "tapes"
+_PARTIAL: Final = ".partial-"
 
 
 @dataclass(frozen=True, slots=True)
 class BlobFolder:
-    """Bodies by digest in one folder."""
+    """Bodies by digest in one folder.
+
+    Attributes:
+        root: where bodies are written.
+        also: folders in which they are looked for besides.
+    """
 
     root: str
+    also: tuple[str, ...] = ()
 
     @classmethod
     def beside(cls, tape_path: str) -> BlobFolder:
-        """The folder that belongs to a tape file: ``blobs`` next to it, or else next to its folder."""
+        """The folder that belongs to a tape file; which one depends on the path alone, not on what exists.
+
+        Bodies are written to ``blobs`` beside the innermost folder ``tapes`` above the file, or beside the file's own
+        folder when none is called so. They are read from ``blobs`` next to the file, and in and beside its folder, too.
+        """
         here = os.path.dirname(os.path.abspath(tape_path))
-        near = os.path.join(here, _NAME)
-        return cls(near if os.path.isdir(near) else os.path.join(os.path.dirname(here), _NAME))
+        top = here
+        while os.path.basename(top) != _TAPES and os.path.dirname(top) != top:
+            top = os.path.dirname(top)
+        top = top if os.path.basename(top) == _TAPES else here
+        places = [os.path.dirname(top), here, os.path.dirname(here), top]
+        root, *also = dict.fromkeys(os.path.join(place, _NAME) for place in places)
+        return cls(root, tuple(also))
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """Every folder of these that exists."""
+        return tuple(root for root in (self.root, *self.also) if os.path.isdir(root))
 
     def path(self, digest: Digest) -> str:
         """Where a body is, or would be."""
-        return os.path.join(self.root, digest.algorithm, digest.encoded)
+        places = [os.path.join(root, digest.algorithm, digest.encoded) for root in (self.root, *self.also)]
+        return next((place for place in places if os.path.isfile(place)), places[0])
 
     def has(self, digest: Digest) -> bool:
         """Whether a body is here."""
@@ -84,9 +108,10 @@ class BlobFolder:
             return digest
         folder = os.path.dirname(self.path(digest))
         os.makedirs(folder, exist_ok=True)
-        handle, partial = tempfile.mkstemp(prefix=".partial-", dir=folder)
+        handle, partial = tempfile.mkstemp(prefix=_PARTIAL, dir=folder)
         try:
             with os.fdopen(handle, "wb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # tells remove_partial() that somebody writes
                 verifier = Verifier(digest, body.size)
                 for piece in body.chunks():
                     verifier.update(piece)
@@ -102,14 +127,40 @@ class BlobFolder:
 
     def digests(self) -> Iterator[Digest]:
         """Everything here, sorted; files with other names are passed over."""
-        for algorithm in sorted(VERIFIABLE):
-            folder = os.path.join(self.root, algorithm)
-            for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-                with contextlib.suppress(InvalidDigestError):
-                    yield Digest.parse(f"{algorithm}:{name}")
+        for digest in sorted({digest for root in self.roots for digest in _digests_in(root)}):
+            yield digest
+
+    def remove_partial(self) -> int:
+        """Delete what broken-off recordings left half written; gives the bytes freed. Running ones are left alone."""
+        freed = 0
+        for root in self.roots:
+            for folder, _, names in os.walk(root):
+                for name in names:
+                    if name.startswith(_PARTIAL):
+                        freed += _remove_idle(os.path.join(folder, name))
+        return freed
 
     def remove(self, digest: Digest) -> int:
         """Delete a body; gives its size in bytes."""
         size = self.open(digest).size
         os.unlink(self.path(digest))
         return size
+
+
+def _digests_in(root: str) -> Iterator[Digest]:
+    for algorithm in VERIFIABLE:
+        folder = os.path.join(root, algorithm)
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            with contextlib.suppress(InvalidDigestError):
+                yield Digest.parse(f"{algorithm}:{name}")
+
+
+def _remove_idle(path: str) -> int:
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return 0
+        size = os.fstat(file.fileno()).st_size
+        os.unlink(path)
+    return size

@@ -30,12 +30,22 @@ def find_tapes(place: str) -> list[str]:
     """
     if not os.path.isdir(place):
         return [tape_path(place)]
-    found = sorted(
-        os.path.join(folder, name) for folder, _, names in os.walk(place) for name in names if name.endswith(SUFFIX)
-    )
+    found = sorted(_walk(place))
     if not found:
         raise ConfigError(f"folder {place}: no file ends with {SUFFIX}")
     return found
+
+
+def _walk(place: str) -> Iterator[str]:
+    """Tapes below a folder, also behind links; a link that leads back is followed once."""
+    seen: set[str] = set()
+    for folder, inner, names in os.walk(place, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:
+            inner.clear()
+            continue
+        seen.add(real)
+        yield from (os.path.join(folder, name) for name in names if name.endswith(SUFFIX))
 
 
 def verify_tape(path: str) -> list[str]:
@@ -112,13 +122,14 @@ def collect_bodies(folder: str, *, is_dry_run: bool = False) -> Cleared:
         DocumentError: a tape can't be read; nothing is deleted then.
     """
     blobs = BlobFolder.beside(os.path.join(folder, "any"))
-    if not os.path.isdir(blobs.root):
+    if not blobs.roots:
         raise ConfigError(f"folder {folder}: no folder 'blobs' in it or beside it")
     needed: set[Digest] = set()
-    for path in find_tapes(os.path.dirname(blobs.root)):
-        needed |= set(load_tape(path).contents())
+    for place in dict.fromkeys((folder, *(os.path.dirname(root) for root in blobs.roots))):
+        for path in find_tapes(place):
+            needed |= set(load_tape(path).contents())
     surplus = [digest for digest in blobs.digests() if digest not in needed]
-    freed = 0
+    freed = 0 if is_dry_run else blobs.remove_partial()
     for digest in surplus:
         freed += blobs.open(digest).size if is_dry_run else blobs.remove(digest)
     return Cleared(tuple(surplus), freed, sum(1 for _ in blobs.digests()) - (len(surplus) if is_dry_run else 0))

@@ -276,6 +276,8 @@ def effects_of(kind: type[Effect]) -> st.SearchStrategy[Effect]:
         for one in dataclasses.fields(kind)
         if one.name != "status"
     }
+    members |= {name: st.integers(least, min(most, 9000)) for name, (least, most) in kind.ranges.items()}
+    members |= {name: st.sampled_from(allowed) for name, allowed in kind.choices.items()}
     return st.builds(kind, **members)
 
 

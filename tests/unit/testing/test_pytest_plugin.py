@@ -175,3 +175,67 @@ def test_importing_the_kit_is_lazy_and_its_names_are_complete() -> None:
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         == "True False\n"
     )
+
+
+def test_tests_with_similar_names_have_tapes_of_their_own(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import pytest
+
+        class TestOuter:
+            class TestInner:
+                def test_one(self, default_tape_name):
+                    assert default_tape_name == "test_it/TestOuter.TestInner.test_one"
+
+        NAMES = set()
+
+        @pytest.mark.parametrize("value", ["a:1", "a@1", "a 1", "a-1"])
+        def test_two(value, default_tape_name):
+            NAMES.add(default_tape_name)
+
+        def test_three():
+            assert len(NAMES) == 4
+        """
+    )
+    run(pytester).assert_outcomes(passed=6)
+
+
+def test_two_tests_may_not_record_one_tape_differently(pytester: pytest.Pytester, upstream: str) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import httpx
+        import pytest
+
+        @pytest.mark.tape("shared")
+        @pytest.mark.parametrize("path", ["/v2/", "/v2/app/tags/list"])
+        def test_it(tape, path):
+            httpx.Client(transport=tape.transport).get(f"https://registry.example{path}")
+        """
+    )
+    result = run(pytester, "--record-mode=rewrite", upstream)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines("*test_it.py::test_it*/v2/* recorded it too, and differently*")
+
+
+def test_the_network_is_blocked_for_fixtures_and_for_every_way_out(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import socket
+        import pytest
+        from imagestore.testing.front_ends.network_block import NetworkBlockedError
+
+        @pytest.fixture
+        def early():
+            with pytest.raises(NetworkBlockedError):
+                socket.gethostbyname("registry.example")
+
+        def test_it(early):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+                with pytest.raises(NetworkBlockedError):
+                    udp.sendto(b"x", ("192.0.2.1", 53))
+                with pytest.raises(NetworkBlockedError):
+                    udp.sendmsg([b"x"], [], 0, ("192.0.2.1", 53))
+                udp.sendto(b"x", ("127.0.0.1", 9))
+        """
+    )
+    run(pytester, "--block-network").assert_outcomes(passed=1)

@@ -1,0 +1,105 @@
+"""The part of ImageStore that exports to archives and imports from them."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING
+
+from imagestore.cancel import CancelToken
+from imagestore.observe import ignore
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+    from imagestore.archive.exporting import ExportOptions, ExportReport
+    from imagestore.archive.importing import ImportOptions, ImportReport
+    from imagestore.config import Config
+    from imagestore.content.local import LocalContentStore
+    from imagestore.metadata.sqlite import SqliteMetadataStore
+    from imagestore.observe import Observer
+    from imagestore.platforms import Platform
+    from imagestore.pull.verify import ImageVerifier
+
+
+class Archives(abc.ABC):
+    """Export and import; the store's other halves say where and for whom."""
+
+    content: LocalContentStore
+    metadata: SqliteMetadataStore
+    config: Config
+    host: Platform
+
+    @property
+    @abc.abstractmethod
+    def verifier(self) -> ImageVerifier:
+        """Asked before an image is fetched or imported."""
+
+    @abc.abstractmethod
+    def explicit_platform(self, platform: str | Platform | None) -> Platform | None:
+        """The platform that a call names.
+
+        Raises:
+            InvalidPlatformError: it can't be read.
+        """
+
+    def import_images(
+        self,
+        archive: str | os.PathLike[str],
+        *,
+        options: ImportOptions | None = None,
+        observer: Observer = ignore,
+        cancel: CancelToken | None = None,
+    ) -> ImportReport:
+        """Bring images in from an OCI layout (folder or tar, gzip or not) or a docker-archive, verified as a pull is.
+
+        Args:
+            archive: its path; ``-`` is standard input.
+            options: which images, for whom, under which names; by default all, for the default handler, under theirs.
+            observer: hears of progress, from several threads.
+            cancel: ends the import.
+
+        Raises:
+            ImageStoreError: as :meth:`imagestore.archive.importing.ImportWork.run`; the store stays as it was.
+        """
+        from imagestore.archive import importing, source
+
+        chosen, token = options or importing.ImportOptions(), cancel or CancelToken()
+        platform = self.explicit_platform(chosen.platform or None)
+        handlers = importing.handlers_for(self.config, chosen, host=self.host, platform=platform)
+        # What can't be read at any place is copied twice: there must be room for both.
+        room = self.content.free_bytes() // 2
+        with source.opened(archive, scratch=self.content.root, limit_bytes=room, cancel=token) as files:
+            parts = (self.content, self.metadata, observer, token, self.verifier)
+            return importing.ImportWork(files, handlers, chosen, *parts).run()
+
+    def export_images(
+        self,
+        names: Iterable[str],
+        archive: str | os.PathLike[str],
+        *,
+        options: ExportOptions | None = None,
+        observer: Observer = ignore,
+        cancel: CancelToken | None = None,
+    ) -> ExportReport:
+        """Write images (by reference or id) into an archive; the same images give the same bytes.
+
+        Args:
+            names: of the images.
+            archive: path of the file (replaced when complete) or new folder; ``-`` is standard output.
+            options: whose images, which platforms, which format; by default the default handler's, as OCI archive.
+            observer: hears of progress.
+            cancel: ends the export.
+
+        Raises:
+            ImageStoreError: as :meth:`imagestore.archive.exporting.ExportWork.run` and find_records().
+        """
+        from imagestore.archive import exporting
+
+        chosen, default = options or exporting.ExportOptions(), self.config.default_handler
+        records = exporting.find_records(self.metadata, names, chosen, default_handler=default)
+        wanted, platform = None, self.explicit_platform(chosen.platform or None)
+        if platform is not None:
+            wanted = platform, self.config.handler_platform(default, host=self.host, explicit=platform).matcher
+        parts = (self.content, self.metadata, observer, cancel or CancelToken())
+        return exporting.ExportWork(records, str(archive), chosen, wanted, *parts).run()
