@@ -70,15 +70,20 @@ class LocalContentStore:
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob."""
-        path = self.path(digest)
-        status = os.stat(path)
+        # One look: between two, a collection in another process may take the file.
+        try:
+            status = os.stat(self._blob(digest))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self._missing(digest) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise self._missing(digest)
         return ContentInfo(digest, status.st_size, status.st_mtime)
 
     def path(self, digest: Digest) -> Path:
         """Where the blob's file is."""
         path = self._blob(digest)
         if not path.is_file():
-            raise ContentNotFoundError(f"content {digest} is not in the store at {self.root}")
+            raise self._missing(digest)
         return path
 
     def open(self, digest: Digest) -> BinaryIO:
@@ -86,7 +91,7 @@ class LocalContentStore:
         try:
             return open(self._blob(digest), "rb")
         except FileNotFoundError as error:
-            raise ContentNotFoundError(f"content {digest} is not in the store at {self.root}") from error
+            raise self._missing(digest) from error
 
     def read(self, digest: Digest, *, limit_bytes: int) -> bytes:
         """A small blob whole, hashed again on the way."""
@@ -234,6 +239,9 @@ class LocalContentStore:
 
     def _lock(self, name: str) -> FileLock:
         return FileLock(self._locks / f"ingest-{name}")
+
+    def _missing(self, digest: Digest) -> ContentNotFoundError:
+        return ContentNotFoundError(f"content {digest} is not in the store at {self.root}")
 
     def _blob(self, digest: Digest) -> Path:
         if not digest.is_verifiable:
