@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import stat
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -163,8 +164,9 @@ class LocalIngestWriter:
             folder = self._blobs / expected.algorithm
             make_directory(folder)
             target = folder / expected.encoded
-            if os.path.lexists(target):
-                if not target.is_file():
+            found = _kind(target)
+            if found is not None:
+                if not stat.S_ISREG(found):
                     raise StoreCorruptError(f"{target}: something that is no file stands in a blob's place")
                 self.abort()
                 raise AlreadyExistsError(f"content {expected} is in the store already")
@@ -230,6 +232,14 @@ class LocalIngestWriter:
         while chunk := os.read(self._descriptor, _READ_BYTES):
             self._hash.update(chunk)
             self._offset += len(chunk)
+
+
+def _kind(path: Path) -> int | None:
+    """The mode of whatever has this name, in one look, since a collection may take it between two; None: nothing."""
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return None
 
 
 def _now() -> str:

@@ -75,6 +75,7 @@ class LocalContentStore:
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob."""
         path = self._blob(digest)
+        # One look: between two, a collection in another process may take the file.
         with translated("look at", path):
             try:
                 status = os.stat(path)
@@ -254,6 +255,9 @@ class LocalContentStore:
 
     def _lock(self, name: str) -> FileLock:
         return FileLock(self._locks / f"ingest-{name}")
+
+    def _missing(self, digest: Digest) -> ContentNotFoundError:
+        return ContentNotFoundError(f"content {digest} is not in the store at {self.root}")
 
     def _blob(self, digest: Digest) -> Path:
         if not digest.is_verifiable:

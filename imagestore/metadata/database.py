@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -182,7 +183,8 @@ class Database:
     def _prepare(self, *, is_rebuilding: bool) -> None:
         db = self._connection
         self._refuse_foreign()
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        _use_log(db)
+        for pragma in ("synchronous = FULL", "foreign_keys = ON"):
             db.execute(f"PRAGMA {pragma}")
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version == schema.CURRENT:
@@ -289,3 +291,20 @@ class Database:
             raise StoreCorruptError(
                 f"{self._path}: an image record can't be read: {error}", hint=CORRUPT_HINT
             ) from error
+
+
+def _use_log(db: sqlite3.Connection) -> None:
+    """Turn the write-ahead log on.
+
+    While several processes make or recover the database at once, SQLite answers "locked" here without waiting, since
+    waiting could never end if each held what the other wants. So each lets go and tries again.
+    """
+    give_up_at = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                raise
+            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - jitter, not a secret

@@ -189,7 +189,7 @@ def _record_faults(metadata: MetadataStore, content: ContentStore, record: Image
     for digest, child in children.items():
         try:
             size = content.info(digest).size
-        except (ContentNotFoundError, FileNotFoundError):
+        except ContentNotFoundError:
             yield Fault(FaultKind.BLOB_MISSING, str(digest), f"needed by {subject}", digest)
             continue
         if size != child.size:

@@ -192,6 +192,8 @@ def main() -> int:
     print(f"seed {arguments.seed}", flush=True)
     outcome = crash(arguments.kills, seed=arguments.seed, say=True)
     print(", ".join(f"{place} {count}" for place, count in sorted(outcome.places.items())))
+    for violation in outcome.violations:
+        print(f"VIOLATION {violation}")
     print(outcome)
     return 1 if outcome.violations else 0
 

@@ -127,8 +127,7 @@ class BlobFolder:
 
     def digests(self) -> Iterator[Digest]:
         """Everything here, sorted; files with other names are passed over."""
-        for digest in sorted({digest for root in self.roots for digest in _digests_in(root)}):
-            yield digest
+        yield from sorted({digest for root in self.roots for digest in _digests_in(root)})
 
     def remove_partial(self) -> int:
         """Delete what broken-off recordings left half written; gives the bytes freed. Running ones are left alone."""

@@ -70,8 +70,12 @@ def save_tape(path: str | os.PathLike[str], tape: Tape) -> str:
     Raises:
         DocumentError: the tape holds something that could not be read again; nothing was written.
     """
+    return save_text(path, format_tape(tape))
+
+
+def save_text(path: str | os.PathLike[str], text: bytes) -> str:
+    """Write a tape's bytes as they are; see save_tape."""
     name = tape_path(path)
-    text = format_tape(tape)
     parse_tape(text, what=f"tape {os.path.basename(name)}")
     os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
     partial = f"{name}.partial-{os.getpid()}"

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
 from imagestore.digest import Digest, verify
-from imagestore.errors import DocumentError, ImageStoreError, InvalidDigestError, InvalidReferenceError
+from imagestore.errors import (
+    ContentNotFoundError,
+    DocumentError,
+    ImageStoreError,
+    InvalidDigestError,
+    InvalidReferenceError,
+)
 from imagestore.reference import Reference
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import Body, FileBody, SyntheticBody
@@ -54,7 +60,7 @@ def tape_to_layout(tape: Tape, blobs: BlobFolder, folder: str) -> int:
     for repository in (*tape.repositories, *recorded_repositories(tape)):
         for content in (*repository.manifests, *repository.blobs):
             out.put(computed.get(content.digest) or blobs.open(content.digest), content.digest)
-        entries += _entries(repository)
+        entries += _entries(repository, blobs)
     with open(os.path.join(folder, "index.json"), "w", encoding="utf-8") as file:
         index = {"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, "manifests": entries}
         json.dump(index, file, indent=2)
@@ -85,16 +91,32 @@ def recorded_repositories(tape: Tape) -> list[TapeRepository]:
     return [replace(one, blobs=tuple(bodies.values())) for one in found.values()]
 
 
-def _entries(repository: TapeRepository) -> list[dict[str, object]]:
+def _entries(repository: TapeRepository, blobs: BlobFolder) -> list[dict[str, object]]:
     by_digest = {one.digest: one for one in repository.manifests}
     out: list[dict[str, object]] = []
     for tag, digest in sorted(repository.tags.items()):
         content = by_digest[digest]
         name = f"{repository.host}/{repository.path}:{tag}"
         out.append(_entry(content) | {"annotations": {_TAG_KEY: tag, _NAME_KEY: name}})
-    if not repository.tags:
-        out += [_entry(content) for content in sorted(repository.manifests)]
+    # What has no tag and is in no index (a referrer, say) would not be found again.
+    named = set(repository.tags.values()) | _members(repository, blobs)
+    for content in sorted(repository.manifests):
+        if content.digest not in named:
+            name = f"{repository.host}/{repository.path}@{content.digest}"
+            out.append(_entry(content) | {"annotations": {_NAME_KEY: name}})
     return out
+
+
+def _members(repository: TapeRepository, blobs: BlobFolder) -> set[Digest]:
+    """Manifests that an index of the repository lists."""
+    found: set[Digest] = set()
+    for content in repository.manifests:
+        if media_types.kind(content.media_type) is media_types.Kind.INDEX and content.size <= _MAX_DOCUMENT:
+            document = _decode(b"".join(blobs.open(content.digest).chunks()), str(content.digest))
+            listed = document.get("manifests")
+            members = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+            found |= {_pointer(one, str(content.digest))[0] for one in members}
+    return found
 
 
 def _entry(content: TapeContent) -> dict[str, object]:
@@ -115,7 +137,20 @@ def layout_to_tape(folder: str, blobs: BlobFolder, *, name: str, about: str = ""
         IntegrityError: a blob is not what its name says.
         InvalidReferenceError: the name is no reference.
     """
-    default = Reference.parse(name)
+    return Tape(about=about, repositories=tuple(_read_layout(folder, blobs, Reference.parse(name)).values()))
+
+
+def check_layout(folder: str) -> None:
+    """Check that a layout has what its documents need; nothing is copied.
+
+    Raises:
+        ContentNotFoundError: a blob is missing.
+        DocumentError: no layout, or a document in it that can't be read.
+    """
+    _read_layout(folder, None, Reference.parse("layout.invalid/any"))
+
+
+def _read_layout(folder: str, blobs: BlobFolder | None, default: Reference) -> dict[tuple[str, str], TapeRepository]:
     source = BlobFolder(os.path.join(folder, "blobs"))
     what = f"layout {folder}"
     _plain(os.path.join(folder, "oci-layout"), what)
@@ -129,10 +164,12 @@ def layout_to_tape(folder: str, blobs: BlobFolder, *, name: str, about: str = ""
         digest, _ = _pointer(entry, what)
         manifests = {one.digest: one for one in known.manifests}
         parts = {one.digest: one for one in known.blobs}
+        if not source.has(digest):
+            raise ContentNotFoundError(f"{what}: index.json names {digest}, which is not in its blobs")
         _walk(entry, source, blobs, manifests, parts)
         tags = dict(known.tags) | ({reference.tag: digest} if reference.tag else {})
         found[place] = replace(known, tags=tags, manifests=tuple(manifests.values()), blobs=tuple(parts.values()))
-    return Tape(about=about, repositories=tuple(found.values()))
+    return found
 
 
 def _reference_of(entry: dict[str, object], default: Reference) -> Reference:
@@ -152,27 +189,34 @@ def _reference_of(entry: dict[str, object], default: Reference) -> Reference:
 def _walk(
     entry: dict[str, object],
     source: BlobFolder,
-    blobs: BlobFolder,
+    blobs: BlobFolder | None,
     manifests: dict[Digest, TapeContent],
     parts: dict[Digest, TapeContent],
 ) -> None:
-    """Take over what an entry reaches; what the layout doesn't have is left out (a sparse layout is legal)."""
+    """Take over what an entry reaches; manifests that the layout doesn't have are left out (it may be sparse)."""
     open_entries = [entry]
     while open_entries:
         one = open_entries.pop()
         digest, media_type = _pointer(one, "layout")
-        if digest in manifests or digest in parts or not source.has(digest):
+        if digest in manifests or digest in parts:
             continue
+        is_document = media_types.kind(media_type) in (media_types.Kind.INDEX, media_types.Kind.MANIFEST)
+        if not source.has(digest):
+            if is_document or one.get("urls"):
+                continue
+            raise ContentNotFoundError(f"layout: {digest} is not in its blobs, but a manifest in it needs it")
         path = _plain(source.path(digest), "layout")
-        if media_types.kind(media_type) not in (media_types.Kind.INDEX, media_types.Kind.MANIFEST):
+        if not is_document:
             body = FileBody(path, os.stat(path).st_size)
-            blobs.put(body, digest)
+            if blobs is not None:
+                blobs.put(body, digest)
             parts[digest] = TapeContent(digest, body.size)
             continue
         with open(path, "rb") as file:
             data = file.read(_MAX_DOCUMENT + 1)
         verify(data, digest)
-        blobs.put(data, digest)
+        if blobs is not None:
+            blobs.put(data, digest)
         manifests[digest] = TapeContent(digest, len(data), media_type)
         open_entries += _children(_decode(data, str(digest)))
 

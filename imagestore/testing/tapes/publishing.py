@@ -8,20 +8,24 @@ nothing that it pulls, so everything is verified here before it is kept.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import (
     ConfigError,
+    ContentNotFoundError,
     DocumentError,
+    ImageStoreError,
     InvalidDigestError,
     ProtocolError,
     RegistryUnavailableError,
 )
 from imagestore.testing.images.bodies import FileBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
-from imagestore.testing.tapes.compose import save_tape
+from imagestore.testing.tapes.compose import save_text
+from imagestore.testing.tapes.layout import check_layout
 from imagestore.testing.tapes.player import load_tape, tape_path
 from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
 
@@ -34,6 +38,9 @@ TAPE_TYPE: Final = "application/vnd.imagestore.tape.v1+toml"
 LAYOUT_TYPE: Final = "application/vnd.imagestore.layout.v1+json"
 BODY_TYPE: Final = "application/octet-stream"
 _CONFIG_TYPE: Final = "application/vnd.imagestore.fixture.config.v1+json"
+_KNOCK_SECONDS: Final = 10.0
+# oras puts the answer into the text of a ValueError.
+_NOT_FOUND: Final = re.compile(r"(?i)\b404\b|not found|name_unknown|manifest_unknown")
 _TAPE_NAME: Final = "tape.toml"
 _LAYOUT_NAMES: Final = ("oci-layout", "index.json")
 
@@ -79,16 +86,18 @@ def fetch_tape(target: str, path: str, *, is_plain_http: bool = False) -> str:
         if not os.path.isfile(text_path):
             raise DocumentError(f"artifact {target}", [f"it has no {_TAPE_NAME}"])
         with open(text_path, "rb") as file:
-            tape = parse_tape(file.read(MAX_TAPE_BYTES + 1), what=f"artifact {target}")
+            text = file.read(MAX_TAPE_BYTES + 1)
+        tape = parse_tape(text, what=f"artifact {target}")
         blobs = BlobFolder.beside(tape_path(path))
         _take_bodies(folder, blobs)
         for digest, content in tape.contents().items():
             blobs.verify(digest, content.size)
-        return save_tape(path, tape)
+        return save_text(path, text)
 
 
 def push_layout(folder: str, target: str, *, is_plain_http: bool = False) -> None:
     """Push an OCI image layout as one artifact; see push_tape."""
+    check_layout(folder)
     blobs = BlobFolder(os.path.join(folder, "blobs"))
     files = {name: (os.path.join(folder, name), LAYOUT_TYPE) for name in _LAYOUT_NAMES}
     for digest in blobs.digests():
@@ -144,6 +153,7 @@ def _push(target: str, files: Mapping[str, tuple[str, str]], *, is_plain_http: b
     client = _client(is_plain_http=is_plain_http)
     import requests
 
+    _knock(target, is_plain_http=is_plain_http)
     with tempfile.TemporaryDirectory(prefix="imagestore-push-") as folder:
         config = os.path.join(folder, "config.json")
         with open(config, "wb") as file:
@@ -170,6 +180,7 @@ def _pull(target: str, folder: str, *, is_plain_http: bool) -> None:
     client = _client(is_plain_http=is_plain_http)
     import requests
 
+    _knock(target, is_plain_http=is_plain_http)
     try:
         client.pull(target, outdir=folder)
     except (requests.RequestException, ValueError) as problem:
@@ -180,5 +191,19 @@ def _pull(target: str, folder: str, *, is_plain_http: bool) -> None:
         raise
 
 
-def _refused(target: str, action: str, problem: Exception) -> RegistryUnavailableError:
+def _knock(target: str, *, is_plain_http: bool) -> None:
+    """Fail at once when nobody is there; oras would try for minutes."""
+    import requests
+
+    host = target.partition("/")[0]
+    try:
+        requests.get(f"{'http' if is_plain_http else 'https'}://{host}/v2/", timeout=_KNOCK_SECONDS)
+    except requests.RequestException as problem:
+        raise _refused(target, "connection", problem) from problem
+
+
+def _refused(target: str, action: str, problem: Exception) -> ImageStoreError:
+    response = getattr(problem, "response", None)
+    if getattr(response, "status_code", 0) == 404 or _NOT_FOUND.search(str(problem)):
+        return ContentNotFoundError(f"artifact {target}: {action} failed: the registry has no such artifact")
     return RegistryUnavailableError(f"artifact {target}: {action} failed: {problem}", host=target.partition("/")[0])

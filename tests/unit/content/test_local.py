@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -295,3 +296,25 @@ def test_a_lock_file_left_by_the_dead_is_cleared_but_a_held_one_stays(store: Loc
     with store.writer("r", expected=digest, total=1, cancel=NEVER):
         store.clear_locks()
         assert [path.name for path in locks.iterdir()] == [f"ingest-{ingest_name('r')}"]
+
+
+def test_content_that_goes_between_two_looks_is_missing_and_no_system_error(store: LocalContentStore) -> None:
+    digest = put(store, b"x")
+    stop = threading.Event()
+
+    def come_and_go() -> None:
+        while not stop.is_set():
+            store.delete(digest)
+            put(store, b"x")
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        for _ in range(2000):
+            with contextlib.suppress(ContentNotFoundError):
+                assert store.info(digest).size == 1
+            with contextlib.suppress(ContentNotFoundError):
+                assert store.read(digest, limit_bytes=1) == b"x"
+    finally:
+        stop.set()
+        other.join()

@@ -6,6 +6,7 @@ import multiprocessing
 import sqlite3
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from imagestore.errors import (
     AlreadyExistsError,
     LeaseNotFoundError,
     StoreCorruptError,
+    StoreError,
     StoreFullError,
     StoreReadOnlyError,
 )
@@ -280,3 +282,25 @@ def test_a_little_space_is_kept_back_and_given_up_when_the_disk_is_full(
     assert not ballast.exists()
     SqliteMetadataStore(tmp_path / "metadata.db").close()
     assert ballast.exists()
+
+
+def test_all_who_make_the_database_at_once_get_it(tmp_path: Path) -> None:
+    """SQLite answers "locked" without waiting when two turn the log on at once."""
+    failures: list[Exception] = []
+    for attempt in range(20):
+        path = tmp_path / f"{attempt}.db"
+        barrier = threading.Barrier(6)
+
+        def make(path: Path = path, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            try:
+                SqliteMetadataStore(path).close()
+            except StoreError as error:
+                failures.append(error)
+
+        workers = [threading.Thread(target=make) for _ in range(6)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    assert failures == []

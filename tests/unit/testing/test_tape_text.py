@@ -204,7 +204,16 @@ def test_the_folder_of_bodies_keeps_only_what_is_true(tmp_path: Path) -> None:
         blobs.verify(ONE, 2)
 
 
-def test_bodies_are_beside_the_tape_or_beside_its_folder(tmp_path: Path) -> None:
-    assert BlobFolder.beside(str(tmp_path / "tapes" / "x")).root == str(tmp_path / "blobs")
-    (tmp_path / "tapes" / "blobs").mkdir(parents=True)
-    assert BlobFolder.beside(str(tmp_path / "tapes" / "x")).root == str(tmp_path / "tapes" / "blobs")
+@pytest.mark.parametrize("existing", ["", "blobs", "tapes/blobs", "tapes/deep/blobs"])
+def test_where_bodies_are_written_does_not_depend_on_what_exists(tmp_path: Path, existing: str) -> None:
+    (tmp_path / existing).mkdir(parents=True, exist_ok=True)
+    for name in ("tapes/x", "tapes/deep/x"):
+        assert BlobFolder.beside(str(tmp_path / name)).root == str(tmp_path / "blobs")
+
+
+@pytest.mark.parametrize("place", ["blobs", "tapes/blobs", "tapes/deep/blobs"])
+def test_bodies_are_read_from_every_place_they_were_ever_written_to(tmp_path: Path, place: str) -> None:
+    digest = BlobFolder(str(tmp_path / place)).put(b"body")
+    folder = BlobFolder.beside(str(tmp_path / "tapes" / "deep" / "x"))
+    assert folder.has(digest)
+    assert list(folder.digests()) == [digest]
