@@ -256,9 +256,6 @@ class LocalContentStore:
     def _lock(self, name: str) -> FileLock:
         return FileLock(self._locks / f"ingest-{name}")
 
-    def _missing(self, digest: Digest) -> ContentNotFoundError:
-        return ContentNotFoundError(f"content {digest} is not in the store at {self.root}")
-
     def _blob(self, digest: Digest) -> Path:
         if not digest.is_verifiable:
             raise ContentNotFoundError(f"content {digest}: algorithm {digest.algorithm} can't be verified or stored")

@@ -131,9 +131,10 @@ class Database:
     def _refuse_foreign(self) -> None:
         """Another program's database is neither migrated nor guessed at."""
         db = self._connection
-        (mark,) = db.execute("PRAGMA application_id").fetchone()
-        (version,) = db.execute("PRAGMA user_version").fetchone()
+        # The mark last: another process may be making the database, tables and mark in one transaction.
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (mark,) = db.execute("PRAGMA application_id").fetchone()
         if mark != schema.APPLICATION_ID and (mark or version or tables):
             raise StoreCorruptError(f"{self._path}: is another program's database", hint="choose another --root")
 

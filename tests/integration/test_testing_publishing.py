@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore.errors import DocumentError, IntegrityError, RegistryUnavailableError
+from imagestore.errors import DocumentError, IntegrityError
 from imagestore.testing import RegistryServer, build_artifact, load_tape
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.layout import tape_to_layout
@@ -74,6 +74,6 @@ def test_an_artifact_that_is_no_tape_is_refused(tmp_path: Path) -> None:
             fetch_layout(f"{server.address}/notes:1", str(tmp_path), is_plain_http=True)
 
 
-def test_what_is_not_there_is_a_registry_error(registry: DockerRegistry, tmp_path: Path) -> None:
-    with pytest.raises(RegistryUnavailableError, match="pull failed"):
+def test_what_is_not_there_is_not_found(registry: DockerRegistry, tmp_path: Path) -> None:
+    with pytest.raises(ContentNotFoundError, match="no such artifact"):
         fetch_tape(f"{registry.address}/fixtures/none:1", str(tmp_path / "t"), is_plain_http=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
+import time
 import urllib.parse
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ import httpx
 import pytest
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing import BasicAuth, Registry, TokenAuth, build_index, replay, save_tape
+from imagestore.testing import BasicAuth, Registry, TokenAuth, build_index, load_tape, replay, save_tape
 from imagestore.testing.engine.exchange import Ending
 from imagestore.testing.faults import FaultRule, Refuse, Reset, Truncate, Unframed, Where
 from imagestore.testing.front_ends.transport import ReplayTransport
@@ -433,3 +435,53 @@ def test_an_upstream_needs_host_and_address(text: str) -> None:
 def test_a_port_is_a_number(text: str) -> None:
     with pytest.raises(InvalidInputError, match="port"):
         port_map([text])
+
+
+def test_an_answer_that_nobody_reads_is_recorded_at_once(blobs: BlobFolder) -> None:
+    layer = IMAGE.layers[0]
+    with recording(blobs) as (recorder, client):
+        with client.stream("GET", f"{BASE}/v2/app/blobs/{layer.digest}"):
+            pass
+        started = time.monotonic()
+        assert [one.path for one in recorder.tape().exchanges] == [f"/v2/app/blobs/{layer.digest}"]
+    assert time.monotonic() - started < 5
+    blobs.verify(layer.digest, layer.size)
+
+
+@pytest.mark.parametrize(("body", "coding"), [(b"caf\xe9", ""), (gzip.compress(b'{"tags": ["1"]}', mtime=0), "gzip")])
+def test_bytes_that_are_no_text_replay_exactly(blobs: BlobFolder, body: bytes, coding: str) -> None:
+    headers = {"Content-Encoding": coding} if coding else {"Content-Type": "text/plain"}
+    with recording(blobs, handler=answering(body, headers=headers)) as (recorder, client):
+        client.get(f"{BASE}/v2/app/tags/list")
+        tape = recorder.tape()
+    with replay(tape, blobs=blobs.root) as playing, httpx.Client(transport=playing.transport) as client:
+        with client.stream("GET", f"{BASE}/v2/app/tags/list") as found:
+            assert b"".join(found.iter_raw()) == body
+
+
+def test_a_chunked_answer_that_broke_off_is_passed_on_broken(blobs: BlobFolder) -> None:
+    faults = [FaultRule(Truncate(10, "chunked"), Where(kind="blob"))]
+    with recording(blobs, faults=faults) as (_, client), pytest.raises(httpx.RemoteProtocolError):
+        client.get(f"{BASE}/v2/app/blobs/{IMAGE.layers[0].digest}")
+
+
+def test_parallel_clients_leave_the_same_tape(blobs: BlobFolder) -> None:
+    texts = set()
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        with recording(blobs, auth=TokenAuth()) as (recorder, client):
+            tokens = {}
+            for number in order:
+                tokens[number] = client.get(f"{BASE}/token", params={"scope": "repository:app:pull"}).json()["token"]
+            for number in order:
+                digest = sorted(IMAGE.blobs)[number % len(IMAGE.blobs)]
+                client.get(f"{BASE}/v2/app/blobs/{digest}", headers={"Authorization": f"Bearer {tokens[number]}"})
+            texts.add(format_tape(recorder.tape()))
+    assert len(texts) == 1
+
+
+def test_hosts_with_underscores_and_other_letters_are_recorded(tmp_path: Path, blobs: BlobFolder) -> None:
+    with recording(blobs, handler=answering()) as (recorder, client):
+        for host in ("my_registry", "b\u00fccher.example"):
+            client.get(f"https://{host}/v2/")
+        path = save_tape(tmp_path / "one", recorder.tape())
+    assert [one.host for one in load_tape(path).exchanges] == ["my_registry", "xn--bcher-kva.example"]

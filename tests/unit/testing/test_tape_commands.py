@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from imagestore.cli.record import record
 from imagestore.cli.tape import tape
+from imagestore.errors import ContentNotFoundError
 from imagestore.testing import Registry, build_index, load_tape, make_tape, save_tape
 from imagestore.testing.faults import FaultRule, Reset
 from imagestore.testing.tapes.blob_folder import BlobFolder
@@ -104,3 +105,52 @@ def test_record_of_a_failing_command_writes_nothing_and_passes_the_status_on(tmp
     assert (result.exit_code, list(tmp_path.iterdir())) == (3, [])
     missing = CliRunner().invoke(record, ["--tape", name, "--", "/nonexistent/program"])
     assert missing.exit_code == 1
+
+
+def test_record_wants_the_variable_it_is_told_to_hide(tmp_path: Path) -> None:
+    arguments = ["--tape", str(tmp_path / "one"), "--secret", "NO_SUCH_VARIABLE_HERE", "--", "true"]
+    result = CliRunner().invoke(record, arguments)
+    assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
+    assert "--secret NO_SUCH_VARIABLE_HERE: the variable is not set" in result.output
+
+
+@pytest.mark.parametrize("mode", ["once", "rewrite", "new_episodes"])
+def test_record_of_a_command_that_asks_nothing_leaves_the_tape_alone(path: str, mode: str) -> None:
+    with open(path, "rb") as file:
+        before = file.read()
+    arguments = ["--tape", path, "--mode", mode, "--", sys.executable, "-c", "print('{not.a.host}')"]
+    result = CliRunner().invoke(record, arguments)
+    with open(path, "rb") as file:
+        assert file.read() == before
+    assert result.exit_code == (0 if mode == "once" else 1)
+
+
+@pytest.mark.parametrize("arguments", [["--port", "other.example=5000"], ["--authority", "ca.pem"]])
+def test_serve_refuses_what_it_would_ignore(path: str, arguments: list[str]) -> None:
+    assert run("serve", path, *arguments).exit_code == 2
+
+
+def test_verify_goes_on_after_a_tape_that_cannot_be_read(path: str, tmp_path: Path) -> None:
+    (tmp_path / "tapes" / "bad.tape.toml").write_text("no tape")
+    result = run("verify", str(tmp_path / "tapes"))
+    assert result.exit_code == 7
+    assert f"{path}: good" in result.output
+
+
+def test_gc_clears_what_was_left_half_written_and_follows_links(path: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "tapes" / "one.tape.toml").rename(tmp_path / "elsewhere" / "one.tape.toml")
+    (tmp_path / "tapes" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "blobs" / "sha256" / ".partial-x").write_bytes(b"half")
+    assert "0 bodies" in run("gc", str(tmp_path / "tapes")).output
+    assert not (tmp_path / "blobs" / "sha256" / ".partial-x").exists()
+    assert run("verify", str(tmp_path / "tapes" / "link" / "one")).exit_code == 0
+
+
+def test_a_layout_without_a_blob_that_it_needs_is_refused(path: str, tmp_path: Path) -> None:
+    layout = tmp_path / "layout"
+    run("to-layout", path, str(layout))
+    layer = IMAGE.layers[0].digest
+    (layout / "blobs" / "sha256" / layer.encoded).unlink()
+    with pytest.raises(ContentNotFoundError, match=layer.encoded):
+        run("from-layout", str(layout), str(tmp_path / "tapes" / "back"), "--name", "x.example/y")
