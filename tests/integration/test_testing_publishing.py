@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore.errors import DocumentError, IntegrityError
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError
 from imagestore.testing import RegistryServer, build_artifact, load_tape
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.layout import tape_to_layout

@@ -454,9 +454,12 @@ def test_bytes_that_are_no_text_replay_exactly(blobs: BlobFolder, body: bytes, c
     with recording(blobs, handler=answering(body, headers=headers)) as (recorder, client):
         client.get(f"{BASE}/v2/app/tags/list")
         tape = recorder.tape()
-    with replay(tape, blobs=blobs.root) as playing, httpx.Client(transport=playing.transport) as client:
-        with client.stream("GET", f"{BASE}/v2/app/tags/list") as found:
-            assert b"".join(found.iter_raw()) == body
+    with (
+        replay(tape, blobs=blobs.root) as playing,
+        httpx.Client(transport=playing.transport) as client,
+        client.stream("GET", f"{BASE}/v2/app/tags/list") as found,
+    ):
+        assert b"".join(found.iter_raw()) == body
 
 
 def test_a_chunked_answer_that_broke_off_is_passed_on_broken(blobs: BlobFolder) -> None:
