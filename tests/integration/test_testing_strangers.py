@@ -108,7 +108,6 @@ def containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ("storage-redirect", "registry.example/app/small:1"),
         ("shapes", "registry.example/twins/docker:1"),
         ("recorded-docker-registry", "registry.example/app/small:1"),
-        ("fault-503-once", "registry.example/app/small:1"),
     ],
 )
 def test_ctr_fetches_and_pulls(containerd: str, tape: str, reference: str) -> None:
