@@ -110,7 +110,7 @@ class TestSlowNames:
                 sender.send(Request("GET", "http://registry.example/"), cancel=cancel)
             finally:
                 elapsed = time.monotonic() - started
-                assert elapsed < 1.5
+                assert elapsed < 10
         return elapsed
 
     def test_cancelling_leaves_it(self, stuck: Any) -> None:

@@ -395,7 +395,7 @@ def test_an_endless_body_ends_at_the_deadline(tmp_path: Path, what: Stall | Drip
         started = time.monotonic()
         with pytest.raises(errors.DeadlineExceededError):
             b"".join(client.blob(reference, image.layers[0], cancel=CancelToken(0.3)))
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 10
 
 
 def test_pages_that_lead_to_themselves_come_to_an_end(tmp_path: Path) -> None:

@@ -444,7 +444,7 @@ def test_an_answer_that_nobody_reads_is_recorded_at_once(blobs: BlobFolder) -> N
             pass
         started = time.monotonic()
         assert [one.path for one in recorder.tape().exchanges] == [f"/v2/app/blobs/{layer.digest}"]
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 10
     blobs.verify(layer.digest, layer.size)
 
 
