@@ -23,11 +23,6 @@ class PieceReader:
         self._pieces = pieces
         self._left = memoryview(b"")
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether every byte of the pieces taken so far was handed out."""
-        return not self._left
-
     def readinto(self, buffer: memoryview) -> int:
         """Put the next bytes into a buffer, as many as are at hand and fit; 0 at the end."""
         while not self._left:

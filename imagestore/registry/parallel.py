@@ -108,13 +108,14 @@ class ParallelStream:
             if self._first.end != self._proven and not self._is_closed:
                 # Its host changed its mind (or another host took over), and the stream goes on to the blob's end.
                 self._dismiss()
+                self._window.clear()
             if count:
                 return count
             self._is_first_over = True
             if self._position < self._size:
                 # Its connection is free now.
                 self._employ()
-        return self._from_window(buffer) if self._position < self._size else 0
+        return self._from_window(buffer)
 
     def close(self) -> None:
         """See BlobReader."""
@@ -192,25 +193,28 @@ class ParallelStream:
             return self._window[0]
 
     def _from_window(self, buffer: memoryview) -> int:
-        """The next bytes of the part whose turn it is; a part that was read leaves the window."""
-        part = self._head()
-        done = self._position - part.stretch.start
-        with self._changed:
-            while part.received == done and not part.is_over:
-                self._changed.wait()
-        count = min(part.received - done, len(buffer))
-        if not count:
+        """The next bytes of the parts in order; 0 when they were the last."""
+        while self._position < self._size or self._window:
+            part = self._head()
+            done = self._position - part.stretch.start
+            with self._changed:
+                while part.received == done and not part.is_over:
+                    self._changed.wait()
+                count = min(part.received - done, len(buffer))
+                if not count and part.failure is None:
+                    # Only now is it known to have ended well.
+                    self._window.popleft()
+                    self._changed.notify_all()
+                    continue
+            if count:
+                buffer[:count] = part.buffer[done : done + count]
+                self._position += count
+                return count
             if isinstance(part.failure, RangeIgnoredError):
                 return self._one_stream(buffer)
-            assert part.failure is not None, "a part without a failure is whole"
+            assert part.failure is not None
             raise part.failure
-        buffer[:count] = part.buffer[done : done + count]
-        self._position += count
-        if self._position == part.stretch.end:
-            with self._changed:
-                self._window.popleft()
-                self._changed.notify_all()
-        return count
+        return 0
 
     def _one_stream(self, buffer: memoryview) -> int:
         """Go on without ranges; what came ahead of its turn is lost."""

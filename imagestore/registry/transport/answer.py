@@ -94,9 +94,8 @@ class Answer:
         with self._guard():
             if self._make_direct is not None:
                 self._begin_direct(self._make_direct)
-            if self._direct is not None and self._reader.is_empty:
-                return self._direct.readinto(buffer)
-            return self._reader.readinto(buffer)
+            count = self._reader.readinto(buffer)
+            return count if count or self._direct is None else self._direct.readinto(buffer)
 
     def _begin_direct(self, make: Callable[[int], DirectBody | None]) -> None:
         piece = next(self._pieces, b"")
