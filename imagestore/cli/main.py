@@ -167,7 +167,7 @@ def _prepare_streams() -> None:
 def _leave_out_httpx_commands() -> None:
     """httpx loads a command line of its own, with rich and pygments, wherever click is installed: 40 ms for nothing."""
     unused = types.ModuleType("httpx._main")
-    unused.main = None  # type: ignore[attr-defined]
+    unused.main = lambda: None  # type: ignore[attr-defined]
     sys.modules.setdefault(unused.__name__, unused)
 
 
