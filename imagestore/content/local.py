@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content import adopt
 from imagestore.content.adopt import Adoption
 from imagestore.content.api import ContentInfo, IngestStatus
+from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
@@ -29,7 +30,6 @@ from imagestore.errors import (
     InvalidInputError,
     SizeMismatchError,
 )
-from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -130,17 +130,28 @@ class LocalContentStore:
                     if stat.S_ISREG(status.st_mode):
                         yield ContentInfo(Digest(algorithm, name), status.st_size, status.st_mtime)
 
+    def names(self) -> Iterator[str]:
+        """Every blob's digest in text form, in no particular order; no file is looked at."""
+        for algorithm, length in sorted(VERIFIABLE.items()):
+            folder = self._blobs / algorithm
+            with (
+                translated("list", folder),
+                contextlib.suppress(FileNotFoundError),
+                os.scandir(folder) as entries,
+            ):
+                for entry in entries:
+                    name = entry.name
+                    if len(name) == length and _HEX.fullmatch(name) and entry.is_file(follow_symlinks=False):
+                        yield f"{algorithm}:{name}"
+
+    def deleting(self) -> Deleting:
+        """For deleting many blobs under a lock, as a context manager entered before that lock is taken."""
+        return Deleting(self._blobs)
+
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""
-        path = self._blob(digest)
-        with translated("delete", path):
-            try:
-                freed = os.stat(path).st_size
-                reach("delete-unlink")
-                os.unlink(path)
-            except FileNotFoundError:
-                return 0
-        return freed
+        with self.deleting() as files:
+            return files.delete(digest) or 0
 
     def writer(self, ref: str, *, expected: Digest, total: int, cancel: CancelToken) -> LocalIngestWriter:
         """Open an ingest, waiting while another writer (thread or process) holds it."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import sqlite3
+import os
 from typing import TYPE_CHECKING, Final
 
 from imagestore.gc_labels import EXPIRE, LeaseTerms
@@ -11,7 +12,8 @@ from imagestore.metadata import rows
 from imagestore.metadata.database import Database
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    import sqlite3
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord
@@ -70,7 +72,11 @@ class ImageTables(Database):
             # "g" is above every hex digit, so this is the range of texts with that beginning, found by the index.
             conditions.append("image_id >= ? AND image_id < ?")
             values += [image_id_prefix, image_id_prefix + "g"]
-        return self._select(" AND ".join(conditions) or "TRUE", values)
+        if reference is None and image_id_prefix is None:
+            with self._reading_apart() as db, self._damage_named():
+                query = _query(" AND ".join(conditions) or "TRUE")
+                return [rows.to_record(row) for row in db.execute(query, values)]
+        return self._select(" AND ".join(conditions), values)
 
     def find_by_root(self, digest: Digest) -> list[ImageRecord]:
         """Records that hold this index or manifest."""
@@ -127,30 +133,58 @@ class ImageTables(Database):
         (number,) = self._connection.execute(query).fetchone()
         return int(number)
 
-    def _expired_images(self) -> list[tuple[str, str]]:
-        now = self._clock()
-        labelled = self._select("labels LIKE ?", [f'%"{EXPIRE}"%'])
-        return [
-            (record.reference, record.handler) for record in labelled if LeaseTerms.of(record.labels).expires_at <= now
-        ]
+    def _expire_images(self) -> int:
+        with self._reading_apart() as db, self._damage_named():
+            found = db.execute(_query("labels LIKE ?"), [f'%"{EXPIRE}"%'])
+            expired = [record for record in map(rows.to_record, found) if self._has_expired(record)]
+        with self._writing():
+            # What was put anew meanwhile is looked at again.
+            keys = [(each.reference, each.handler) for each in expired]
+            current = [record for key in keys if (record := self.get_image(*key)) is not None]
+            gone = [(each.reference, each.handler) for each in current if self._has_expired(each)]
+            return len(self.remove_images(gone))
+
+    def _has_expired(self, record: ImageRecord) -> bool:
+        return EXPIRE in record.labels and LeaseTerms.of(record.labels).expires_at <= self._clock()
 
     def _shorten_journal(self) -> None:
-        with self._reading() as db:
+        """Write the journal anew where it is missing or much too long; nobody waits for the writing."""
+        if not self._journal.is_long():
+            return
+        with self._reading_apart() as db:
             (count,) = db.execute("SELECT COUNT(*) FROM image").fetchone()
-        if self._journal.is_due(count):
+        if not self._journal.is_due(count):
+            return
+        with contextlib.ExitStack() as stack:
             with self._writing():
-                self._journal.rewrite(self._number_change(), self.find_images())
+                # Nobody is between an entry and its commit now: what the journal says up to here, the snapshot has.
+                number, length = self._number_change(), self._journal.size()
+                db = stack.enter_context(self._snapshot_apart())
+            prepared = self._journal.prepare(number, self._records(db))
+        try:
+            with self._writing():
+                self._journal.exchange(prepared, length)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(prepared)
 
-    def _select(self, condition: str, values: list[str]) -> list[ImageRecord]:
+    def _records(self, db: sqlite3.Connection) -> Iterator[ImageRecord]:
+        with self._damage_named():
+            yield from map(rows.to_record, db.execute(_query("TRUE")))
+
+    def _select(self, condition: str, values: Sequence[str]) -> list[ImageRecord]:
         with self._reading() as db:
-            found = db.execute(
-                f"SELECT {rows.COLUMNS}, (SELECT json_group_array(digest) FROM (SELECT digest FROM image_root r"  # noqa: S608
-                " WHERE r.reference = image.reference AND r.handler = image.handler ORDER BY position))"
-                f" FROM image WHERE {condition} ORDER BY reference, handler",
-                values,
-            ).fetchall()
-            with self._damage_named():
-                return [rows.to_record(row) for row in found]
+            found = db.execute(_query(condition), values).fetchall()
+        with self._damage_named():
+            return [rows.to_record(row) for row in found]
+
+
+def _query(condition: str) -> str:
+    return (
+        f"SELECT {rows.COLUMNS}, (SELECT json_group_array(digest) FROM (SELECT digest FROM image_root r"  # noqa: S608
+        " WHERE r.reference = image.reference AND r.handler = image.handler ORDER BY position))"
+        f" FROM image WHERE {condition} ORDER BY reference, handler"
+    )
 
 
 def insert_edges(db: sqlite3.Connection, edges: Mapping[Digest, Iterable[Digest]]) -> None:
