@@ -2,10 +2,9 @@
 
 Mark once, in a snapshot that nobody waits for. Then sweep in batches of some milliseconds: each holds the database's
 write lock, asks for each candidate whether anything keeps it *now* (upwards along edges, see ``metadata.graph``), and
-deletes it
-if nothing does. Whoever wants a blob leases it before looking for it (see ``lease``), so either the batch sees the
-lease, or the other process finds the blob gone and fetches it. Between two batches those go first who wait to write, so no
-writer waits for more than one batch.
+deletes it if nothing does. Whoever wants a blob leases it before looking for it (see ``lease``), so either the batch
+sees the lease, or the other process finds the blob gone and fetches it. Between two batches those go first who wait
+to write, so no writer waits for more than one batch.
 
 After a removal only what the removed records reached can have become garbage; ``collect_from`` asks about that alone.
 """

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 _EDGES: Final = "SELECT parent, child FROM edge UNION ALL SELECT parent, child FROM label_edge"
 _LEASED: Final = "SELECT digest FROM lease_content JOIN lease ON lease = id WHERE expires_at > :now AND"
-_DEEP_ROOTS: Final = (
-    f"SELECT digest FROM image_root UNION ALL SELECT digest FROM content_root UNION ALL {_LEASED} NOT flat"
-)
+_ROOTED: Final = "SELECT digest FROM image_root UNION ALL SELECT digest FROM content_root"
+_DEEP_ROOTS: Final = f"{_ROOTED} UNION ALL {_LEASED} NOT flat"
 _FLAT: Final = f"{_LEASED} flat"
 _CHILDREN: Final = (
     "SELECT child FROM edge WHERE parent = :parent UNION SELECT child FROM label_edge WHERE parent = :parent"
