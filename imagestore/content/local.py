@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content import adopt
 from imagestore.content.adopt import Adoption
 from imagestore.content.api import ContentInfo, IngestStatus
+from imagestore.content.batch import BlobBatches, batches
 from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
@@ -33,6 +34,7 @@ from imagestore.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
     from typing import BinaryIO
 
     from imagestore.cancel import CancelToken
@@ -169,6 +171,17 @@ class LocalContentStore:
         except BaseException:
             lock.release()
             raise
+
+    def batches(self, cancel: CancelToken) -> AbstractContextManager[BlobBatches]:
+        """For storing many small blobs; a lease must hold each of them already.
+
+        Args:
+            cancel: ends the work.
+        """
+        for algorithm in VERIFIABLE:
+            with translated("make the content folders", self._blobs):
+                make_directory(self._blobs / algorithm)
+        return batches(self._ingests, self._blobs, self._locks, cancel)
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
         """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise meanwhile).

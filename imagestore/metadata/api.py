@@ -115,6 +115,11 @@ class MetadataStore(Protocol):
             The record as stored.
         """
 
+    def put_images(
+        self, records: Iterable[tuple[ImageRecord, Mapping[Digest, Iterable[Digest]]]]
+    ) -> tuple[ImageRecord, ...]:
+        """As put_image() for several records with their edges, all of them or none."""
+
     def get_image(self, reference: str, handler: str) -> ImageRecord | None:
         """One record, or None."""
 

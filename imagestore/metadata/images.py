@@ -7,6 +7,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Final
 
+from imagestore.descriptor import Descriptor
 from imagestore.gc_labels import EXPIRE, LeaseTerms
 from imagestore.metadata import rows
 from imagestore.metadata.database import Database
@@ -27,30 +28,42 @@ class ImageTables(Database):
 
     def put_image(self, record: ImageRecord, edges: Mapping[Digest, Iterable[Digest]]) -> ImageRecord:
         """Insert or replace a record together with its edges, durably; keeps creation time, pin and time of use."""
+        (stored,) = self.put_images([(record, edges)])
+        return stored
+
+    def put_images(
+        self, records: Iterable[tuple[ImageRecord, Mapping[Digest, Iterable[Digest]]]]
+    ) -> tuple[ImageRecord, ...]:
+        """Insert or replace records together with their edges, all or none."""
+        stored: list[ImageRecord] = []
         with self._writing() as db:
-            now = self._clock()
-            key = (record.reference, record.handler)
-            before = self.get_image(*key)
-            stored = dataclasses.replace(
-                record,
-                created_at=before.created_at if before else record.created_at or now,
-                updated_at=now,
-                is_pinned=record.is_pinned or (before is not None and before.is_pinned),
-                used_at=max(record.used_at, before.used_at if before else 0.0),
-            )
-            db.execute("DELETE FROM image WHERE reference = ? AND handler = ?", key)
-            values = rows.from_record(stored, created_at=stored.created_at, updated_at=now)
-            db.execute(f"INSERT INTO image ({rows.COLUMNS}) VALUES ({rows.MARKS})", values)  # noqa: S608 - constants
-            db.executemany(
-                "INSERT INTO image_root VALUES (?, ?, ?, ?)",
-                [(*key, position, str(digest)) for position, digest in enumerate(record.roots)],
-            )
-            insert_edges(db, edges)
-            self._journal.put(self._number_change(), [stored])
-            # As it reads back: descriptors in records have no platform and no annotations.
-            found = self.get_image(*key)
-            assert found is not None
-            return found
+            for record, edges in records:
+                stored.append(self._put(db, record))
+                insert_edges(db, edges)
+            if stored:
+                self._journal.put(self._number_change(), stored)
+        return tuple(stored)
+
+    def _put(self, db: sqlite3.Connection, record: ImageRecord) -> ImageRecord:
+        now, key = self._clock(), (record.reference, record.handler)
+        query = "SELECT created_at, pinned, used_at FROM image WHERE reference = ? AND handler = ?"
+        created_at, pinned, used_at = db.execute(query, key).fetchone() or (record.created_at or now, 0, 0.0)
+        # As it reads back: descriptors in records have no platform and no annotations.
+        stored = dataclasses.replace(
+            record,
+            target=_bare(record.target),
+            manifest=_bare(record.manifest),
+            created_at=created_at,
+            updated_at=now,
+            is_pinned=record.is_pinned or bool(pinned),
+            used_at=max(record.used_at, used_at),
+        )
+        db.execute("DELETE FROM image WHERE reference = ? AND handler = ?", key)
+        values = rows.from_record(stored, created_at=created_at, updated_at=now)
+        db.execute(f"INSERT INTO image ({rows.COLUMNS}) VALUES ({rows.MARKS})", values)  # noqa: S608 - constants
+        roots = [(*key, position, str(digest)) for position, digest in enumerate(record.roots)]
+        db.executemany("INSERT INTO image_root VALUES (?, ?, ?, ?)", roots)
+        return stored
 
     def get_image(self, reference: str, handler: str) -> ImageRecord | None:
         """One record, or None."""
@@ -185,6 +198,10 @@ def _query(condition: str) -> str:
         " WHERE r.reference = image.reference AND r.handler = image.handler ORDER BY position))"
         f" FROM image WHERE {condition} ORDER BY reference, handler"
     )
+
+
+def _bare(descriptor: Descriptor) -> Descriptor:
+    return Descriptor(descriptor.media_type, descriptor.digest, descriptor.size)
 
 
 def insert_edges(db: sqlite3.Connection, edges: Mapping[Digest, Iterable[Digest]]) -> None:
