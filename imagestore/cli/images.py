@@ -14,6 +14,8 @@ from imagestore.cli.names import familiar
 from imagestore.platforms import format_all
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from imagestore.metadata.summaries import ImageSummary
 
 # Longer values of an image config are cut in the table; JSON has them whole.
@@ -112,17 +114,20 @@ def rmi(
     """
     if runtime_handler is not None and all_handlers:
         raise click.UsageError("--runtime-handler and --all-handlers exclude each other")
-    removed: list[tuple[str, str]] = []
     freed: int | None = None
-    for name in names:
-        if collect:
-            removal = app.store.delete(name, runtime_handler=runtime_handler, all_handlers=all_handlers)
-            gone, freed = removal.removed, (freed or 0) + removal.bytes_freed
-        else:
-            gone = app.store.remove(name, runtime_handler=runtime_handler, all_handlers=all_handlers)
+    by_name: Mapping[str, tuple[tuple[str, str], ...]]
+    if collect:
+        removals = app.store.delete_each(names, runtime_handler=runtime_handler, all_handlers=all_handlers)
+        by_name, freed = removals.removed, removals.bytes_freed
+    else:
+        by_name = {
+            name: app.store.remove(name, runtime_handler=runtime_handler, all_handlers=all_handlers)
+            for name in dict.fromkeys(names)
+        }
+    for name, gone in by_name.items():
         if not gone:
             print(f"imagestore: {render.printable(name)}: not in the store, nothing removed", file=sys.stderr)
-        removed += gone
+    removed = [key for gone in by_name.values() for key in gone]
     if output == "json":
         pairs = [{"reference": reference, "runtimeHandler": handler} for reference, handler in removed]
         render.dump_json({"removed": pairs, "bytesFreed": freed})
