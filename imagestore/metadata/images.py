@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from typing import TYPE_CHECKING, Final
 
 from imagestore.descriptor import Descriptor
@@ -133,12 +132,9 @@ class ImageTables(Database):
             # A clock set back must not stop the times for ever.
             if found is None or db.in_transaction or abs(now - found[0]) < _USE_SECONDS:
                 return
-            # Losing this with the power is no harm; waiting for the disk at each use would be.
-            db.execute("PRAGMA synchronous = NORMAL")
-            try:
-                db.execute("UPDATE image SET used_at = ? WHERE reference = ? AND handler = ?", (now, *key))
-            finally:
-                db.execute("PRAGMA synchronous = FULL")
+        # Losing this with the power is no harm; waiting for the disk at each use would be.
+        with self._relaxed() as db:
+            db.execute("UPDATE image SET used_at = ? WHERE reference = ? AND handler = ?", (now, *key))
 
     def _number_change(self) -> int:
         """The next number of a change of records; inside a write transaction."""
@@ -150,6 +146,8 @@ class ImageTables(Database):
         with self._reading_apart() as db, self._damage_named():
             found = db.execute(_query("labels LIKE ?"), [f'%"{EXPIRE}"%'])
             expired = [record for record in map(rows.to_record, found) if self._has_expired(record)]
+        if not expired:
+            return 0
         with self._writing():
             # What was put anew meanwhile is looked at again.
             keys = [(each.reference, each.handler) for each in expired]
@@ -173,13 +171,10 @@ class ImageTables(Database):
                 # Nobody is between an entry and its commit now: what the journal says up to here, the snapshot has.
                 number, length = self._number_change(), self._journal.size()
                 db = stack.enter_context(self._snapshot_apart())
-            prepared = self._journal.prepare(number, self._records(db))
-        try:
-            with self._writing():
-                self._journal.exchange(prepared, length)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(prepared)
+            prepared = stack.enter_context(self._journal.prepared(number, self._records(db)))
+            if prepared is not None:
+                with self._writing():
+                    self._journal.exchange(prepared, length)
 
     def _records(self, db: sqlite3.Connection) -> Iterator[ImageRecord]:
         with self._damage_named():
