@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _DESCRIPTOR_MEMBERS: Final = frozenset(
     {"mediaType", "digest", "size", "urls", "annotations", "data", "artifactType", "platform"}
 )
+# Nearly every descriptor has no others, and one look tells.
+_PLAIN_MEMBERS: Final = frozenset({"mediaType", "digest", "size", "platform"})
 # Inline data is a convenience for tiny contents; the whole document is bounded anyway.
 _MAX_INLINE: Final = 1024 * 1024
 
@@ -31,7 +33,9 @@ def parse_descriptor(value: Mapping[str, Any], path: str, what: str) -> Descript
     Raises:
         DocumentError: digest, inline data or member names break a rule the schema can't express.
     """
-    refuse_case_variants(value, _DESCRIPTOR_MEMBERS, what, path=path)
+    is_plain = value.keys() <= _PLAIN_MEMBERS
+    if not is_plain:
+        refuse_case_variants(value, _DESCRIPTOR_MEMBERS, what, path=path)
     try:
         digest = Digest.parse(value["digest"])
     except InvalidDigestError as error:
@@ -39,12 +43,15 @@ def parse_descriptor(value: Mapping[str, Any], path: str, what: str) -> Descript
     size = value["size"]
     if not isinstance(size, int) or isinstance(size, bool):
         raise DocumentError(what, [f"{path}.size: expected an integer, found {size!r}"])
-    platform = value.get("platform")
+    stated = value.get("platform")
+    platform = None if stated is None else parse_platform(stated)
+    if is_plain:
+        return Descriptor(value["mediaType"], digest, size, platform)
     return Descriptor(
         media_type=value["mediaType"],
         digest=digest,
         size=size,
-        platform=None if platform is None else parse_platform(platform),
+        platform=platform,
         annotations=MappingProxyType(dict(value.get("annotations") or {})),
         urls=tuple(value.get("urls") or ()),
         data=_inline(value.get("data"), digest, size, path, what),
@@ -54,12 +61,13 @@ def parse_descriptor(value: Mapping[str, Any], path: str, what: str) -> Descript
 
 def parse_platform(value: Mapping[str, Any]) -> Platform:
     """The platform members of an index entry or an image config; null counts as absent."""
+    features = value.get("os.features")
     return Platform(
-        os=value["os"],
-        architecture=value["architecture"],
-        variant=value.get("variant") or "",
-        os_version=value.get("os.version") or "",
-        os_features=tuple(value.get("os.features") or ()),
+        value["os"],
+        value["architecture"],
+        value.get("variant") or "",
+        value.get("os.version") or "",
+        tuple(features) if features else (),
     )
 
 
