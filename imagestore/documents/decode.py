@@ -76,18 +76,19 @@ def decode(raw: bytes, what: str, *, limit_bytes: int = MAX_DOCUMENT_BYTES) -> d
     return value
 
 
-def validate(document: Mapping[str, Any], schema: str, what: str) -> None:
+def validate(document: Mapping[str, Any], schema: str, what: str, *, left: Mapping[str, Any] | None = None) -> None:
     """Check a decoded document against one of our schemas.
 
     Args:
         document: what decode() returned.
         schema: ``index``, ``manifest`` or ``image-config``.
         what: names the document in errors.
+        left: the document without what surely keeps the schema already; by default, all of it is judged.
 
     Raises:
         DocumentError: lists the faults found (at most MAX_FAULTS), each with its JSON path.
     """
-    if _accepts(schema)(document):
+    if _accepts(schema)(document if left is None else left):
         return
     faults = sorted(_validator(schema).iter_errors(document), key=lambda error: error.json_path)
     if faults:

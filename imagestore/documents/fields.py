@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 _DESCRIPTOR_MEMBERS: Final = frozenset(
     {"mediaType", "digest", "size", "urls", "annotations", "data", "artifactType", "platform"}
 )
-# Nearly every descriptor has no others, and one look tells.
 _PLAIN_MEMBERS: Final = frozenset({"mediaType", "digest", "size", "platform"})
+_PLATFORM_MEMBERS: Final = frozenset({"os", "architecture", "variant", "os.version", "os.features"})
+# The schema allows at least these lengths.
+_MAX_PLAIN_TEXT: Final = 256
+_MAX_PLAIN_FEATURES: Final = 64
 # Inline data is a convenience for tiny contents; the whole document is bounded anyway.
 _MAX_INLINE: Final = 1024 * 1024
 
@@ -33,9 +36,7 @@ def parse_descriptor(value: Mapping[str, Any], path: str, what: str) -> Descript
     Raises:
         DocumentError: digest, inline data or member names break a rule the schema can't express.
     """
-    is_plain = value.keys() <= _PLAIN_MEMBERS
-    if not is_plain:
-        refuse_case_variants(value, _DESCRIPTOR_MEMBERS, what, path=path)
+    refuse_case_variants(value, _DESCRIPTOR_MEMBERS, what, path=path)
     try:
         digest = Digest.parse(value["digest"])
     except InvalidDigestError as error:
@@ -43,15 +44,12 @@ def parse_descriptor(value: Mapping[str, Any], path: str, what: str) -> Descript
     size = value["size"]
     if not isinstance(size, int) or isinstance(size, bool):
         raise DocumentError(what, [f"{path}.size: expected an integer, found {size!r}"])
-    stated = value.get("platform")
-    platform = None if stated is None else parse_platform(stated)
-    if is_plain:
-        return Descriptor(value["mediaType"], digest, size, platform)
+    platform = value.get("platform")
     return Descriptor(
         media_type=value["mediaType"],
         digest=digest,
         size=size,
-        platform=platform,
+        platform=None if platform is None else parse_platform(platform),
         annotations=MappingProxyType(dict(value.get("annotations") or {})),
         urls=tuple(value.get("urls") or ()),
         data=_inline(value.get("data"), digest, size, path, what),
@@ -61,14 +59,56 @@ def parse_descriptor(value: Mapping[str, Any], path: str, what: str) -> Descript
 
 def parse_platform(value: Mapping[str, Any]) -> Platform:
     """The platform members of an index entry or an image config; null counts as absent."""
-    features = value.get("os.features")
     return Platform(
-        value["os"],
-        value["architecture"],
-        value.get("variant") or "",
-        value.get("os.version") or "",
-        tuple(features) if features else (),
+        os=value["os"],
+        architecture=value["architecture"],
+        variant=value.get("variant") or "",
+        os_version=value.get("os.version") or "",
+        os_features=tuple(value.get("os.features") or ()),
     )
+
+
+def plain_entry(value: Any) -> Descriptor | None:
+    """An index entry as nearly all are, in which nothing is left for the schema to judge; None for any other value.
+
+    It has a usual media type, a good digest and a size, perhaps a platform in short texts, and no other members.
+    """
+    if type(value) is not dict or not value.keys() <= _PLAIN_MEMBERS:
+        return None
+    media_type, text, size = value.get("mediaType"), value.get("digest"), value.get("size")
+    if type(media_type) is not str or type(text) is not str or type(size) is not int:
+        return None
+    # decode() refuses what 64 bits don't hold.
+    if media_type not in media_types.MANIFEST_ACCEPT or size < 0:
+        return None
+    platform = value.get("platform")
+    if platform is not None:
+        platform = _plain_platform(platform)
+        if platform is None:
+            return None
+    try:
+        return Descriptor(media_type, Digest.parse(text), size, platform)
+    except InvalidDigestError:
+        return None
+
+
+def _plain_platform(value: Any) -> Platform | None:
+    if type(value) is not dict or not value.keys() <= _PLATFORM_MEMBERS:
+        return None
+    os, architecture = value.get("os"), value.get("architecture")
+    variant, os_version = value.get("variant", ""), value.get("os.version", "")
+    for text in (os, architecture, variant, os_version):
+        if type(text) is not str or len(text) > _MAX_PLAIN_TEXT:
+            return None
+    features = value.get("os.features")
+    if features is None:
+        return Platform(os, architecture, variant, os_version)
+    if type(features) is not list or len(features) > _MAX_PLAIN_FEATURES:
+        return None
+    for text in features:
+        if type(text) is not str or len(text) > _MAX_PLAIN_TEXT:
+            return None
+    return Platform(os, architecture, variant, os_version, tuple(features))
 
 
 def check_media_type(
