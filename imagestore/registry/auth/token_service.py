@@ -18,7 +18,7 @@ import enum
 import json
 import re
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlencode, urljoin
+from urllib.parse import urlencode
 
 from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedError, RegistryUnavailableError
 from imagestore.registry.auth.realm import Realm
@@ -170,7 +170,7 @@ class TokenService:
                     return parse_reply(response.read(MAX_REPLY_BYTES), where)
                 if response.status not in allowed:
                     raise _RefusedError(response.status, _error_code(response), _retry_after(response))
-                target = urljoin(request.url, response.headers.get("Location"))
+                target = urls.join(request.url, response.headers.get("Location"))
             if urls.origin_of(target) != self._realm.origin:
                 raise AuthenticationError(
                     f"{where}: redirects to {urls.origin_of(target)}; expected an answer from its own origin",

@@ -434,6 +434,13 @@ def test_redirects_elsewhere_are_refused(location: str) -> None:
     assert len(server.asked) == 1
 
 
+@pytest.mark.parametrize("location", ["", "http://[", "//[::1", "ftp://auth.registry.example/", "https://a b/"])
+def test_a_redirect_that_leads_nowhere_is_a_typed_error(location: str) -> None:
+    server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", location),))))
+    with pytest.raises((AuthenticationError, ProtocolError)):
+        answer(RegistryAuthenticator(server, given(ALICE)))
+
+
 def test_redirects_in_a_circle_end() -> None:
     server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", "/token"),))))
     with pytest.raises(AuthenticationError, match="at most 3 redirects"):
