@@ -57,8 +57,10 @@ class CancelToken:
         return self._reason is not None
 
     def remaining_seconds(self) -> float | None:
-        """Time left before the deadline; None without one."""
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        """Time left before the deadline, at most what a lock can wait for; None without one."""
+        if self._deadline is None:
+            return None
+        return min(max(0.0, self._deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
     def cancel(self, reason: str = "the operation was cancelled") -> None:
         """End the operation: later checks raise, waits end, registered callbacks run once."""

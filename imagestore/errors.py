@@ -264,7 +264,17 @@ class RegistryError(ImageStoreError):
 
 
 class RegistryUnavailableError(RegistryError):
-    """No connection, no answer, or an answer that says to try later."""
+    """No connection, no answer, or an answer that says to try later.
+
+    Attributes:
+        retry_after: seconds the registry asks to wait, or None.
+    """
+
+    def __init__(
+        self, message: str, *, host: str = "", status: int = 0, hint: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, host=host, status=status, hint=hint)
+        self.retry_after = retry_after
 
 
 class ReferenceNotFoundError(RegistryError, NotFoundError):

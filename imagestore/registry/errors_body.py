@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
-    ImageStoreError,
     ProtocolError,
     RateLimitedError,
     ReferenceNotFoundError,
@@ -54,7 +53,7 @@ def failure(response: Response, *, what: str, retry_after: float | None = None) 
         return RateLimitedError(message, host=host, status=status, hint=hint, retry_after=retry_after)
     if status == 408 or status >= 500:
         hint = f"the registry asks to wait {retry_after:.0f} s" if retry_after is not None else ""
-        return RegistryUnavailableError(message, host=host, status=status, hint=hint)
+        return RegistryUnavailableError(message, host=host, status=status, hint=hint, retry_after=retry_after)
     hint = ""
     if status == 400 and response.url.startswith("http:") and "https" in said.lower():
         hint = f'if {host} speaks https, say so with server = "https://{host}" in its hosts.toml'
@@ -69,7 +68,8 @@ def _diagnosis(response: Response) -> str:
                 body += piece
                 if len(body) >= _MAX_READ_BYTES:
                     break
-        except (RegistryError, ImageStoreError):
+        except RegistryError:
+            # What came before it broke is shown.
             pass
     return escape(_complaints(bytes(body[:_MAX_READ_BYTES]), response.headers.get("Content-Type")))
 

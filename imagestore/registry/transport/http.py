@@ -290,9 +290,10 @@ def _close_quietly(response: httpx.Response) -> None:
 
 
 def _refuse_private_literal(origin: Origin) -> None:
-    literal = addresses.parse(origin.host)
-    is_private = addresses.is_loopback_name(origin.host) or (literal is not None and not addresses.is_public(literal))
-    if is_private:
+    host, literal = origin.host, addresses.parse(origin.host)
+    is_private = literal is not None and not addresses.is_public(literal)
+    is_local = addresses.is_loopback_name(host) or host.endswith(".localhost")
+    if is_private or is_local or addresses.is_address_in_disguise(host):
         host = urls.host_port(origin)
         raise ProtocolError(
             f"{host}: expected a public address, since a server named this host, found a private one",
