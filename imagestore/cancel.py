@@ -95,7 +95,8 @@ class CancelToken:
     @contextlib.contextmanager
     def child(self) -> Iterator[CancelToken]:
         """A token that ends with this one but can be cancelled alone, to stop one part of the work."""
-        token = CancelToken(self.remaining_seconds())
+        token = CancelToken()
+        token._deadline, token._deadline_seconds = self._deadline, self._deadline_seconds
         token._root = self.operation
         with self.on_cancel(lambda: token.cancel(self._reason or "the operation was cancelled")):
             yield token

@@ -8,7 +8,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore.cli import describe
 from imagestore.cli.render import printable, size
+from imagestore.descriptor import Descriptor
 from imagestore.media_types import Kind
 from imagestore.observe import (
     BlobAdvanced,
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
-    from imagestore.descriptor import Descriptor
     from imagestore.observe import Event, Observer
 
 
@@ -68,8 +69,10 @@ def _print_json(event: Event) -> None:
     members: dict[str, Any] = {"event": type(event).__name__}
     for name in event.__dataclass_fields__:
         value = getattr(event, name)
-        plain = value if isinstance(value, str | int | float) else str(getattr(value, "digest", value))
-        members[name] = plain
+        if isinstance(value, Descriptor):
+            members[name] = describe.descriptor(value)
+        else:
+            members[name] = value if isinstance(value, str | int | float) else str(value)
     _write(json.dumps(members))
 
 

@@ -101,11 +101,10 @@ def _show_plan(app: App, plans: list[PullPlan], output: str) -> None:
 
     used = sum(info.size for info in app.store.content.walk())
     missing = sum(each.missing_bytes for each in plans)
+    after = used + sum(each.added_bytes for each in plans)
     if output == "json":
         pulls = [_plan_json(app, each) for each in plans]
-        render.dump_json(
-            {"pulls": pulls, "bytesToFetch": missing, "contentBytes": used, "contentBytesAfter": used + missing}
-        )
+        render.dump_json({"pulls": pulls, "bytesToFetch": missing, "contentBytes": used, "contentBytesAfter": after})
         return
     rows = [
         (
@@ -113,17 +112,14 @@ def _show_plan(app: App, plans: list[PullPlan], output: str) -> None:
             each.handler,
             describe.platform(each.choice.platform)["text"],
             "up to date" if each.is_current else render.size(each.missing_bytes),
-            render.size(each.bytes_of(Presence.HERE)),
+            render.size(each.bytes_of(Presence.HERE) + each.bytes_of(Presence.SOURCE)),
             render.size(each.bytes_of(Presence.PLANNED)),
             ", ".join(_sources(app, each.reference)),
         )
         for each in plans
     ]
     render.table(("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "TO FETCH", "HERE", "SHARED", "FROM"), rows)
-    print(
-        f"{render.size(missing)} to fetch; the store has {render.size(used)},"
-        f" and would have {render.size(used + missing)}"
-    )
+    print(f"{render.size(missing)} to fetch; the store has {render.size(used)}, and would have {render.size(after)}")
 
 
 def _plan_json(app: App, plan: PullPlan) -> dict[str, Any]:
@@ -138,6 +134,7 @@ def _plan_json(app: App, plan: PullPlan) -> dict[str, Any]:
         "upToDate": plan.is_current,
         "bytesToFetch": plan.missing_bytes,
         "bytesHere": plan.bytes_of(Presence.HERE),
+        "bytesAtSource": plan.bytes_of(Presence.SOURCE),
         "bytesShared": plan.bytes_of(Presence.PLANNED),
         "hosts": _sources(app, plan.reference),
         "blobs": [

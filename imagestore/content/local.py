@@ -181,6 +181,14 @@ class LocalContentStore:
                     return None
         return None
 
+    def is_at_source(self, digest: Digest, size: int) -> bool:
+        """Whether a source has a file of this name and size; adopt() hashes it before it counts."""
+        for source in self._sources if digest.is_verifiable else ():
+            with adopt.opened(source, digest, size) as descriptor:
+                if descriptor is not None:
+                    return True
+        return False
+
     def _adopt(self, descriptor: int, source: Path, digest: Digest, size: int, cancel: CancelToken) -> Adoption:
         with self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel) as writer:
             writer.truncate()

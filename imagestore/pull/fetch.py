@@ -144,7 +144,9 @@ class Fetcher:
                 writer.write(raw)
                 writer.commit(descriptor.digest, len(raw))
         except AlreadyExistsError:
+            self.observer(BlobDone(descriptor, 0))
             return
+        self.observer(BlobDone(descriptor, len(raw)))
 
     def _fill(self, writer: IngestWriter, descriptor: Descriptor, cancel: CancelToken) -> int:
         received = 0

@@ -96,7 +96,8 @@ class PullWork:
                 known = documents.remembered(descriptor)
                 if known is not None:
                     fetcher.keep(descriptor, known, cancel=self.cancel)
-            fetcher.fetch(choice.manifest.config, cancel=self.cancel)
+                else:
+                    fetcher.fetch(descriptor, cancel=self.cancel)
             choice = self._decider.complete(choice, documents)
             fetcher.fetch_all(choice.manifest.layers, cancel=self.cancel)
             return self.metadata.put_image(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: How long a dead mirror is left out, in seconds: short enough to notice its return, long enough for a pull.
 REST_SECONDS: Final = 60.0
+#: Below a store's root: the folder where its processes share what they know about mirrors.
+STATE_FOLDER: Final = "hosts"
 _MOMENT: Final = re.compile(r"[0-9]{1,12}\.[0-9]{3}")
 
 

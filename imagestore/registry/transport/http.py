@@ -22,7 +22,7 @@ import httpx
 
 from imagestore._version import __version__
 from imagestore.config.connection import ConnectionSettings
-from imagestore.errors import ProtocolError, RegistryUnavailableError
+from imagestore.errors import ImageStoreError, ProtocolError, RegistryUnavailableError
 from imagestore.registry.exchange import Origin, Request, Response, Sender
 from imagestore.registry.transport import addresses, tls, urls
 from imagestore.registry.transport.answer import Answer, check_head
@@ -146,7 +146,12 @@ class HttpxSender:
         public_only = home is not None and origin != home and not self._peers.is_private(home)
         pool = self._pool(origin, towards, public_only=public_only)
         started = time.monotonic()
-        answer = _send(pool, self._library_request(request, towards), cancel, self._timeouts.pace)
+        try:
+            answer = _send(pool, self._library_request(request, towards), cancel, self._timeouts.pace)
+        except ImageStoreError as error:
+            seconds = time.monotonic() - started
+            _log.debug("%s %s -> %s after %.3f s", request.method, urls.shown(request.url), error, seconds)
+            raise
         if answer.peer is not None and not is_named_by_server and not self._proxies.proxy_for(origin):
             self._peers.note(origin, answer.peer)
         _log.debug(

@@ -12,6 +12,7 @@ its reads can be ended from another thread. Here every read and write passes one
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import ssl
 import threading
@@ -25,7 +26,7 @@ from imagestore.errors import ProtocolError
 from imagestore.registry.transport import addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from imagestore.cancel import CancelToken
 
@@ -92,7 +93,7 @@ class Exchange:
         self._stream = stream
         self._cancel.check()
 
-    def wait_for(self, event: threading.Event) -> None:
+    def wait_for(self, event: threading.Event, what: str) -> None:
         """Wait for something that isn't a socket.
 
         Raises:
@@ -103,7 +104,7 @@ class Exchange:
             is_set = event.wait(self.allowed_seconds(None))
         self._cancel.check()
         if not is_set:
-            raise httpcore.ConnectTimeout("name resolution takes too long")
+            raise httpcore.ConnectTimeout(f"{what} takes too long")
 
     def allowed_seconds(self, timeout: float | None) -> float | None:
         """How long the next wait may last."""
@@ -209,7 +210,8 @@ class Network(httpcore.NetworkBackend):
                 rest = deadline - time.monotonic()
                 share = max(0.001, min(rest, max(rest / left, _LEAST_ATTEMPT_SECONDS)))
             try:
-                return _Stream(self._inner.connect_tcp(address, port, share, local_address, options), self)
+                connect = functools.partial(self._inner.connect_tcp, address, port, share, local_address, options)
+                return _Stream(connect() if exchange is None else _Dial(connect).result(exchange), self)
             except (httpcore.ConnectError, httpcore.ConnectTimeout):
                 if left == 1 or (deadline is not None and time.monotonic() >= deadline):
                     raise
@@ -227,6 +229,56 @@ class Network(httpcore.NetworkBackend):
                 hint=addresses.PRIVATE_HINT,
             )
         return public
+
+
+class _Dial:
+    """Making a connection that can be left behind: nothing ends the system's own call but its time limit.
+
+    Args:
+        connect: makes the connection.
+    """
+
+    def __init__(self, connect: Callable[[], httpcore.NetworkStream]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._is_done = threading.Event()
+        self._is_left = False
+        self._stream: httpcore.NetworkStream | None = None
+        self._error: Exception | None = None
+
+    def result(self, exchange: Exchange) -> httpcore.NetworkStream:
+        """The connection.
+
+        Raises:
+            httpcore.ConnectError, httpcore.ConnectTimeout: there is none.
+            OperationCancelledError: cancelled meanwhile, or past the deadline.
+        """
+        threading.Thread(target=self._run, name="connect", daemon=True).start()
+        try:
+            exchange.wait_for(self._is_done, "connecting")
+        except BaseException:
+            with self._lock:
+                self._is_left = True
+            if self._stream is not None:
+                self._stream.close()
+            raise
+        if self._stream is None:
+            assert self._error is not None
+            raise self._error
+        return self._stream
+
+    def _run(self) -> None:
+        stream: httpcore.NetworkStream | None = None
+        try:
+            stream = self._connect()
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits
+            self._error = error
+        with self._lock:
+            if not self._is_left:
+                self._stream, stream = stream, None
+        if stream is not None:
+            stream.close()
+        self._is_done.set()
 
 
 class _Lookup:
@@ -250,7 +302,7 @@ class _Lookup:
             self._run()
         else:
             threading.Thread(target=self._run, name=f"resolve {self._host}", daemon=True).start()
-            exchange.wait_for(self._is_done)
+            exchange.wait_for(self._is_done, "name resolution")
         if self._error is not None:
             raise httpcore.ConnectError(f"name resolution failed: {self._error}") from self._error
         return self._addresses

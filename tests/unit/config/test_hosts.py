@@ -53,6 +53,12 @@ def test_the_first_root_with_any_fitting_folder_wins(tmp_path: Path) -> None:
     assert find_folder("registry.example", roots) == str(tmp_path / "a" / "_default")
 
 
+def test_a_folder_that_cannot_be_looked_into_is_not_taken_for_missing(tmp_path: Path) -> None:
+    (tmp_path / "registry.example").symlink_to("registry.example")
+    with pytest.raises(ConfigError, match=r"registry\.example: can't be read"):
+        read_hosts("registry.example", [str(tmp_path)])
+
+
 def test_no_folder_means_the_registry_itself() -> None:
     assert read_hosts("registry.example", []) == RegistryHosts()
 

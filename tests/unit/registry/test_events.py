@@ -97,6 +97,19 @@ def test_every_event_is_one_json_line_for_programs(tmp_path: Path, monkeypatch: 
     assert {"Resolved", "Selected", "BlobStarted", "BlobAdvanced", "BlobVerifying", "BlobDone"} <= {
         line["event"] for line in lines
     }
+    (part,) = IMAGE.layers
+    started = [line["descriptor"] for line in lines if line["event"] == "BlobStarted"]
+    assert {"mediaType": part.media_type, "digest": str(part.digest), "size": part.size} in started
+
+
+def test_a_document_that_came_with_the_choice_counts_as_fetched(tmp_path: Path) -> None:
+    with Bench(tmp_path, {REFERENCE: build_image("linux/amd64", layers=[LAYER])}) as bench:
+        found = events_of(bench)
+        again = [event for event in events_of(bench) if isinstance(event, BlobDone)]
+    done = [event for event in found if isinstance(event, BlobDone)]
+    assert len({event.descriptor.digest for event in done}) == len(done) == 3
+    assert all(event.fetched_bytes == event.descriptor.size for event in done)
+    assert again == []
 
 
 def test_bars_are_drawn_from_the_same_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,38 @@ def get(sender: HttpxSender, server: Any, cancel: CancelToken | None = None) -> 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
 
 
+def test_cancelling_leaves_a_connection_that_is_not_answered() -> None:
+    made = HttpxSender(proxies=ProxyRules(), timeouts=Timeouts(connect=5.0))
+    cancel = CancelToken()
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        # Fills the queue of connections nobody takes; then the system answers no further one.
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        stack.callback(made.close)
+        timer = threading.Timer(0.05, cancel.cancel, ["stop"])
+        timer.start()
+        began = time.monotonic()
+        with pytest.raises(OperationCancelledError, match="stop"):
+            made.send(Request("GET", f"http://127.0.0.1:{listener.getsockname()[1]}/"), cancel=cancel)
+        assert time.monotonic() - began < 3
+        timer.join()
+
+
+def test_an_exchange_that_fails_is_in_the_log_too(
+    sender: HttpxSender, raw_server: RawServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = raw_server(say(then=reset))
+    with caplog.at_level("DEBUG"), pytest.raises(RegistryUnavailableError):
+        get(sender, server)
+    assert f"GET http://{server.host}/v2/x -> " in caplog.text
+    assert "very-secret" not in caplog.text
+
+
 def test_an_ordinary_answer(sender: HttpxSender, raw_server: RawServers) -> None:
     server = raw_server(say(OK, b"hello"))
     assert get(sender, server) == b"hello"
