@@ -13,6 +13,7 @@ from imagestore.cli.rate import limit_rate_option
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
+    from imagestore.image import Image
     from imagestore.pull.plan import PullPlan
 
 
@@ -79,21 +80,24 @@ def pull(
         raise click.UsageError(f"--creds-stdin is for one registry, but the references name {', '.join(sorted(hosts))}")
     app.credentials = access.lookup(hosts.pop(), creds_stdin=creds_stdin, anonymous=anonymous)
     app.bytes_per_second = limit_rate
-    pulled = []
-    with cancelled_by_signals(deadline_seconds=deadline) as token, shown.observer(progress) as observer:
-        if dry_run:
-            _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
-            return
-        for reference, handler in work:
-            image = app.store.pull(
-                reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
-            )
-            pulled.append(image)
+    pulled: list[Image] = []
+    try:
+        with cancelled_by_signals(deadline_seconds=deadline) as token, shown.observer(progress) as observer:
+            if dry_run:
+                _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
+                return
+            for reference, handler in work:
+                image = app.store.pull(
+                    reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
+                )
+                pulled.append(image)
+    finally:
+        # Also what came before a failure; but not while bars are drawn, which would take the lines for theirs.
+        if output != "json":
+            for image in pulled:
+                print(f"{image.reference} ({image.runtime_handler}): {image.id}")
     if output == "json":
         render.dump_json({"images": [describe.image(image) for image in pulled]})
-        return
-    for image in pulled:
-        print(f"{image.reference} ({image.runtime_handler}): {image.id}")
 
 
 def _show_plan(app: App, plans: list[PullPlan], output: str) -> None:

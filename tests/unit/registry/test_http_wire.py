@@ -393,6 +393,30 @@ class TestTls:
     def test_skip_verify_takes_any_certificate(self, server: Any) -> None:
         assert self.ask(server, ConnectionSettings(skip_verify=True)) == b"hello"
 
+    def test_files_that_are_replaced_count_from_then_on(
+        self, authority: trustme.CA, tmp_path: Path, sender: HttpxSender
+    ) -> None:
+        path = tmp_path / "ca.pem"
+        settings = ConnectionSettings(ca_files=(str(path),))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1", key_type=trustme.KeyType.ECDSA).configure_cert(context)
+
+        def ask() -> bytes:
+            server = _TlsServer(context)
+            request = Request("GET", f"{server.origin}/")
+            bound = sender.bound(server.origin, settings)
+            with server, bound.send(request, cancel=CancelToken(5)) as response:
+                return response.read(100)
+
+        trustme.CA(key_type=trustme.KeyType.ECDSA).cert_pem.write_to_path(str(path))
+        with pytest.raises(RegistryUnavailableError, match="certificate"):
+            ask()
+        authority.cert_pem.write_to_path(str(path))
+        assert [ask(), ask()] == [b"hello", b"hello"]
+        path.unlink()
+        with pytest.raises(ConfigError, match=str(path)):
+            ask()
+
     @pytest.mark.parametrize("is_one_file", [True, False])
     def test_a_client_certificate_is_presented(
         self, server: Any, authority: trustme.CA, tmp_path: Path, is_one_file: bool
