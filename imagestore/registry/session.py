@@ -152,7 +152,7 @@ class Session:
         """Take out what was sent, and put in whose login it was."""
         hush(error, secrets)
         account = self.line.authenticator.provenance(self.endpoint.origin, call.repository)
-        if account and error.status in {401, 403} and error.host == self.endpoint.host:
+        if account and error.status in {401, 403, 404} and error.host == self.endpoint.host:
             error.hint = f"it does not exist, or the credentials from {account} don't allow this"
 
     def _longest_wait(self) -> float:

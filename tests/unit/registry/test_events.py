@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from imagestore.cancel import CancelToken
 from imagestore.cli import progress
 from imagestore.observe import (
     BlobAdvanced,
+    BlobAwaited,
     BlobDone,
     BlobStarted,
     BlobVerifying,
@@ -21,6 +23,7 @@ from imagestore.observe import (
     SourceSwitched,
     Waiting,
 )
+from imagestore.pull.fetch import ingest_ref
 from imagestore.testing import FaultRule, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse
 from tests.unit.registry.pitfall_bench import REFERENCE, Bench
@@ -74,6 +77,30 @@ def test_a_change_of_host_tells_both_and_the_reason(tmp_path: Path) -> None:
         switched = [event for event in events_of(bench) if isinstance(event, SourceSwitched)]
     assert {(event.failed_host, event.next_host) for event in switched} == {("mirror.example", "registry.example")}
     assert all("403" in event.reason for event in switched)
+
+
+def test_waiting_for_another_pull_of_the_same_blob_is_told(tmp_path: Path) -> None:
+    (part,) = IMAGE.layers
+    found: list[Event] = []
+    with Bench(tmp_path, {REFERENCE: IMAGE}) as bench:
+        held = bench.store.content.writer(ingest_ref(part), expected=part.digest, total=part.size, cancel=CancelToken())
+
+        def note(event: Event) -> None:
+            found.append(event)
+            if isinstance(event, BlobAwaited):
+                held.close()
+
+        with held:
+            bench.store.pull(REFERENCE, observer=note, cancel=CancelToken(20))
+    assert [event for event in found if isinstance(event, BlobAwaited)] == [BlobAwaited(part)]
+    assert f"layer {part.digest.short}: waiting for another pull" in progress.sentence(BlobAwaited(part))
+
+
+def test_a_host_is_named_once_in_a_line() -> None:
+    for reason in ("m.example: no connection", "no connection"):
+        lines = [progress.sentence(Waiting("m.example", 1.0, reason))]
+        lines.append(progress.sentence(SourceSwitched("m.example", "o.example", reason)))
+        assert [line.count("m.example") for line in lines] == [1, 1]
 
 
 def test_damage_on_the_way_is_told(tmp_path: Path) -> None:

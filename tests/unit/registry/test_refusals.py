@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from imagestore.errors import AccessDeniedError, AuthenticationError, RegistryError
+from imagestore.errors import AccessDeniedError, AuthenticationError, ReferenceNotFoundError, RegistryError
 from imagestore.observe import Noticed
 from imagestore.reference import Reference
 from imagestore.registry.auth.token_service import basic_header
@@ -72,7 +72,9 @@ def test_ordinary_words_are_shown_as_they_are(make_bench: MakeBench, authenticat
     assert "Basic authentication is off; abc" in str(error)
 
 
-@pytest.mark.parametrize(("status", "kind"), [(401, AuthenticationError), (403, AccessDeniedError)])
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, AuthenticationError), (403, AccessDeniedError), (404, ReferenceNotFoundError)]
+)
 def test_whose_login_was_refused_is_said(
     make_bench: MakeBench, authenticator: Any, status: int, kind: type[RegistryError]
 ) -> None:
