@@ -253,6 +253,7 @@ class RegistryError(ImageStoreError):
     Attributes:
         host: host (and port) of the registry, or an empty text.
         status: HTTP status, or 0 when there was no answer.
+        said: what the answer said, shortened and escaped, as the message repeats it; may be empty.
     """
 
     category = Category.UNAVAILABLE
@@ -261,6 +262,7 @@ class RegistryError(ImageStoreError):
         super().__init__(message, hint=hint)
         self.host = host
         self.status = status
+        self.said = ""
 
 
 class RegistryUnavailableError(RegistryError):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from imagestore.errors import RegistryError
 
-# Shorter texts occur in ordinary words; hiding them would say more than showing them.
-_LEAST_LENGTH: Final = 4
+# Shorter texts occur in ordinary words, where hiding them would give them away.
+_LEAST_LENGTH: Final = 8
 _HIDDEN: Final = "(hidden)"
 
 
@@ -51,9 +51,11 @@ def without(text: str, secrets: Collection[str]) -> str:
 
 
 def hush(error: RegistryError, secrets: Collection[str]) -> None:
-    """Hide secrets in an error's message and hint."""
-    error.args = (without(str(error), secrets), *error.args[1:])
-    error.hint = without(error.hint, secrets)
+    """Hide secrets in what an error repeats of the registry's words; our own words hold none."""
+    if error.said:
+        said = without(error.said, secrets)
+        error.args = (str(error).replace(error.said, said), *error.args[1:])
+        error.said = said
 
 
 def _decoded(argument: str) -> str:

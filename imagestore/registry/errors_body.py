@@ -38,9 +38,15 @@ def failure(response: Response, *, what: str, retry_after: float | None = None) 
         what: the thing that was asked for, in front of the message.
         retry_after: seconds the registry asks to wait, when it does.
     """
+    said = _diagnosis(response)
+    error = _classified(response, what, said, retry_after)
+    error.said = said
+    return error
+
+
+def _classified(response: Response, what: str, said: str, retry_after: float | None) -> RegistryError:
     host = urls.host_port(urls.origin_of(response.url))
     status = response.status
-    said = _diagnosis(response)
     message = f"{what}: {host} answered {status}" + (f": {said}" if said else "")
     if status == 401:
         return AuthenticationError(message, host=host, status=status, hint=_MAY_BE_HIDDEN.format(host=host))
