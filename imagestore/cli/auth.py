@@ -187,7 +187,8 @@ def _check(app: App, registry: str, credential: Credential, cancel: CancelToken)
     policy = replace(auth_policy(app.config.settings.registry), credential_hosts={})
     sender = HttpxSender()
     try:
-        bound = sender.bound(endpoint.origin, endpoint.connection)
+        trusted = policy.token_hosts(endpoint.origin.host)
+        bound = sender.bound(endpoint.origin, endpoint.connection, trusted_hosts=trusted)
         check_login(bound, endpoint, credential, policy=policy, cancel=cancel)
     finally:
         sender.close()

@@ -54,6 +54,10 @@ class AuthPolicy:
     password_form: PasswordForm = PasswordForm.GET_FIRST
     credential_hosts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
+    def token_hosts(self, registry: str) -> frozenset[str]:
+        """Hosts of token services that the operator trusts a registry host to name."""
+        return frozenset(realm for named, realm in self.trusted_realms if named == registry)
+
 
 @dataclass(slots=True)
 class _Attempt:

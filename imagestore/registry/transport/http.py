@@ -121,29 +121,40 @@ class HttpxSender:
 
     def send(self, request: Request, *, cancel: CancelToken) -> Response:
         """See Sender; every host counts as named by the user."""
-        return self.exchange(request, cancel=cancel, home=None, settings=ConnectionSettings())
+        return self.exchange(
+            request, cancel=cancel, home=None, settings=ConnectionSettings(), trusted_hosts=frozenset()
+        )
 
-    def bound(self, home: Origin, settings: ConnectionSettings) -> Sender:
+    def bound(
+        self, home: Origin, settings: ConnectionSettings, *, trusted_hosts: frozenset[str] = frozenset()
+    ) -> Sender:
         """A sender for one registry endpoint.
 
         It uses the endpoint's connection settings, and where it is told to go elsewhere (redirect, token realm) it
-        refuses addresses that a public endpoint has no business to name.
+        refuses addresses that a public endpoint has no business to name, unless the operator trusts the host.
         """
-        return _BoundSender(self, home, settings)
+        return _BoundSender(self, home, settings, trusted_hosts)
 
     def stranger(self) -> Sender:
         """A sender for hosts that only a document names: no settings, public addresses only."""
-        return _BoundSender(self, _NOWHERE, ConnectionSettings())
+        return _BoundSender(self, _NOWHERE, ConnectionSettings(), frozenset())
 
     def exchange(
-        self, request: Request, *, cancel: CancelToken, home: Origin | None, settings: ConnectionSettings
+        self,
+        request: Request,
+        *,
+        cancel: CancelToken,
+        home: Origin | None,
+        settings: ConnectionSettings,
+        trusted_hosts: frozenset[str],
     ) -> Response:
         """Send one request on behalf of an endpoint; see Sender for the errors."""
         cancel.check()
         origin = urls.origin_of(request.url)
         towards = tls.settings_towards(origin, home=home, settings=settings)
         is_named_by_server = home is not None and origin != home
-        public_only = home is not None and origin != home and not self._peers.is_private(home)
+        is_trusted = origin.host in trusted_hosts
+        public_only = home is not None and origin != home and not is_trusted and not self._peers.is_private(home)
         pool = self._pool(origin, towards, public_only=public_only)
         started = time.monotonic()
         try:
@@ -220,9 +231,12 @@ class _BoundSender:
     sender: HttpxSender
     home: Origin
     settings: ConnectionSettings
+    trusted_hosts: frozenset[str]
 
     def send(self, request: Request, *, cancel: CancelToken) -> Response:
-        return self.sender.exchange(request, cancel=cancel, home=self.home, settings=self.settings)
+        return self.sender.exchange(
+            request, cancel=cancel, home=self.home, settings=self.settings, trusted_hosts=self.trusted_hosts
+        )
 
 
 class _PoolTransport(httpx.BaseTransport):

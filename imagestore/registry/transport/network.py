@@ -24,9 +24,10 @@ import httpcore
 
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import addresses
+from imagestore.registry.transport.dial import Dial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from imagestore.cancel import CancelToken
 
@@ -105,6 +106,10 @@ class Exchange:
         self._cancel.check()
         if not is_set:
             raise httpcore.ConnectTimeout(f"{what} takes too long")
+
+    def wait_for_connection(self, event: threading.Event) -> None:
+        """See wait_for()."""
+        self.wait_for(event, "connecting")
 
     def allowed_seconds(self, timeout: float | None) -> float | None:
         """How long the next wait may last."""
@@ -211,7 +216,9 @@ class Network(httpcore.NetworkBackend):
                 share = max(0.001, min(rest, max(rest / left, _LEAST_ATTEMPT_SECONDS)))
             try:
                 connect = functools.partial(self._inner.connect_tcp, address, port, share, local_address, options)
-                return _Stream(connect() if exchange is None else _Dial(connect).result(exchange), self)
+                if exchange is None:
+                    return _Stream(connect(), self)
+                return _Stream(Dial(connect).result(exchange.wait_for_connection), self)
             except (httpcore.ConnectError, httpcore.ConnectTimeout):
                 if left == 1 or (deadline is not None and time.monotonic() >= deadline):
                     raise
@@ -229,56 +236,6 @@ class Network(httpcore.NetworkBackend):
                 hint=addresses.PRIVATE_HINT,
             )
         return public
-
-
-class _Dial:
-    """Making a connection that can be left behind: nothing ends the system's own call but its time limit.
-
-    Args:
-        connect: makes the connection.
-    """
-
-    def __init__(self, connect: Callable[[], httpcore.NetworkStream]) -> None:
-        self._connect = connect
-        self._lock = threading.Lock()
-        self._is_done = threading.Event()
-        self._is_left = False
-        self._stream: httpcore.NetworkStream | None = None
-        self._error: Exception | None = None
-
-    def result(self, exchange: Exchange) -> httpcore.NetworkStream:
-        """The connection.
-
-        Raises:
-            httpcore.ConnectError, httpcore.ConnectTimeout: there is none.
-            OperationCancelledError: cancelled meanwhile, or past the deadline.
-        """
-        threading.Thread(target=self._run, name="connect", daemon=True).start()
-        try:
-            exchange.wait_for(self._is_done, "connecting")
-        except BaseException:
-            with self._lock:
-                self._is_left = True
-            if self._stream is not None:
-                self._stream.close()
-            raise
-        if self._stream is None:
-            assert self._error is not None
-            raise self._error
-        return self._stream
-
-    def _run(self) -> None:
-        stream: httpcore.NetworkStream | None = None
-        try:
-            stream = self._connect()
-        except Exception as error:  # noqa: BLE001 - raised in the thread that waits
-            self._error = error
-        with self._lock:
-            if not self._is_left:
-                self._stream, stream = stream, None
-        if stream is not None:
-            stream.close()
-        self._is_done.set()
 
 
 class _Lookup:

@@ -22,6 +22,10 @@ from imagestore.errors import (
     ProtocolError,
     RegistryUnavailableError,
 )
+from imagestore.registry.auth.authenticate import AuthPolicy
+from imagestore.registry.connect import EndpointLines
+from imagestore.registry.credentials.model import Anonymous
+from imagestore.registry.endpoints import default_endpoint
 from imagestore.registry.exchange import Origin, Request
 from imagestore.registry.transport.http import HttpxSender, Timeouts
 from imagestore.registry.transport.network import Pace
@@ -339,6 +343,18 @@ class TestPrivateAddresses:
         bound = sender.bound(Origin("http", "10.0.0.9", 80), ConnectionSettings())
         with bound.send(Request("GET", f"http://{server.host}/"), cancel=CancelToken()) as response:
             assert response.read(10) == b"hello"
+
+    @pytest.mark.parametrize("registry", ["registry.example", "other.example"])
+    def test_a_host_the_operator_trusts_may_have_a_private_address(
+        self, sender: HttpxSender, raw_server: RawServers, registry: str
+    ) -> None:
+        server = raw_server(say(OK, b"hello"))
+        policy = AuthPolicy(trusted_realms=frozenset({("registry.example", "127.0.0.1")}))
+        line = EndpointLines(sender, Anonymous(), policy)(default_endpoint(registry))
+        allowed = registry == "registry.example"
+        with contextlib.nullcontext() if allowed else pytest.raises(ProtocolError, match="expected a public address"):
+            line.sender.send(Request("GET", f"http://{server.host}/"), cancel=CancelToken()).close()
+        assert len(server.requests) == allowed
 
     def test_a_registry_found_at_a_private_address_may_name_its_neighbours(
         self, sender: HttpxSender, raw_server: RawServers, monkeypatch: pytest.MonkeyPatch
