@@ -173,6 +173,8 @@ def test_unknown_members_are_reported_with_their_line(tmp_path: Path) -> None:
         ('[host."https://m.example"]\nheader = "x"', 2, "expected a table"),
         ('[host."https://m.example".header]\n"a b" = "x"', 2, "header field name"),
         ('[host."https://m.example".header]\nA = "secret\\r\\nB: c"', 2, "can't hold"),
+        ('[host."https://m.example".header]\nContent-length = "3"', 2, "belongs to each request"),
+        ('[header]\nRange = "bytes=0-1"', 2, "belongs to each request"),
         ('dial_timeout = "fast"', 1, "duration"),
         ('dial_timeout = "-3s"', 1, "above zero"),
         ('dial_timeout = "1.2.3s"', 1, "duration"),
