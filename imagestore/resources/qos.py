@@ -37,17 +37,14 @@ GUARANTEED_OOM_SCORE: Final = -997
 BEST_EFFORT_OOM_SCORE: Final = 1000
 
 
-def qos_class(pod: Pod, *, has_pod_level_resources: bool = True) -> QosClass:
+def qos_class(pod: Pod) -> QosClass:
     """A pod's class. Missing requests don't take the limits here: the API server has done that (``with_defaults``).
 
     Args:
-        pod: with its containers.
-        has_pod_level_resources: the kubelet's gate PodLevelResources, on since 1.34.
+        pod: with its containers; its own resources, where not None, decide alone.
     """
-    if has_pod_level_resources and pod.resources is not None:
-        parts = [pod.resources]
-    else:
-        parts = [container.resources for container in pod.all_containers]
+    own = pod.resources
+    parts = [container.resources for container in pod.all_containers] if own is None else [own]
     requests: dict[str, Quantity] = {}
     limits: dict[str, Quantity] = {}
     is_guaranteed = True
@@ -59,9 +56,7 @@ def qos_class(pod: Pod, *, has_pod_level_resources: bool = True) -> QosClass:
     return QosClass.GUARANTEED if is_guaranteed and requests == limits else QosClass.BURSTABLE
 
 
-def oom_score_adjust(
-    pod: Pod, container: Container, *, node_memory_bytes: int, has_pod_level_resources: bool = True
-) -> int:
+def oom_score_adjust(pod: Pod, container: Container, *, node_memory_bytes: int) -> int:
     """``oom_score_adj`` of a container: -1000 is never killed, 1000 first.
 
     A Burstable container that asks for a tenth of the node's memory gets 900; a sidecar never more than the container
@@ -71,14 +66,13 @@ def oom_score_adjust(
         pod: whose it is.
         container: one of the pod's.
         node_memory_bytes: capacity of the node, not what is allocatable.
-        has_pod_level_resources: the kubelet's gate PodLevelResources.
 
     Raises:
         InvalidResourcesError: the pod is Burstable and the node's memory is not above 0.
     """
     if pod.is_node_critical:
         return GUARANTEED_OOM_SCORE
-    qos = qos_class(pod, has_pod_level_resources=has_pod_level_resources)
+    qos = qos_class(pod)
     if qos is QosClass.GUARANTEED:
         return GUARANTEED_OOM_SCORE
     if qos is QosClass.BEST_EFFORT:
@@ -87,10 +81,10 @@ def oom_score_adjust(
         raise InvalidResourcesError(
             f"node memory {node_memory_bytes}: expected more than 0 bytes", hint="say how much memory the node has"
         )
-    return _burstable_score(burstable_request(pod, container, has_pod_level_resources=has_pod_level_resources), node_memory_bytes)
+    return _burstable_score(burstable_request(pod, container), node_memory_bytes)
 
 
-def burstable_request(pod: Pod, container: Container, *, has_pod_level_resources: bool = True) -> int:
+def burstable_request(pod: Pod, container: Container) -> int:
     """The bytes that the score of a container in a Burstable pod is computed from.
 
     Its own memory request, or for a sidecar the smallest of the regular containers' if that is larger (a larger
@@ -99,7 +93,7 @@ def burstable_request(pod: Pod, container: Container, *, has_pod_level_resources
     request = byte_count(container.resources.request(MEMORY), "memory request")
     if container.is_sidecar and pod.containers:
         request = max(request, min(byte_count(each.resources.request(MEMORY), "memory") for each in pod.containers))
-    return request + (_remainder(pod) if has_pod_level_resources else 0)
+    return request + _remainder(pod)
 
 
 def _burstable_score(request: int, node_memory_bytes: int) -> int:
