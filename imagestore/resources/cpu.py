@@ -1,4 +1,4 @@
-"""Thousandths of a CPU to the numbers of Linux' CPU controller and back, as the kubelet converts them (its ``cm`` helpers).
+"""Thousandths of a CPU to the numbers of Linux' CPU controller and back, as the kubelet converts them.
 
 All values are integers, times are microseconds, division is cut towards zero.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from imagestore.resources.quantity import Quantity
 
+_FOLDER: Final = re.compile(r"hugepages-([0-9]{1,18})kB")
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
@@ -97,10 +99,11 @@ def sizes_of_node(folder_names: Iterable[str]) -> tuple[str, ...]:
     """
     found = []
     for name in folder_names:
-        digits = name.removeprefix("hugepages-").removesuffix("kB")
-        if name == f"hugepages-{digits}kB" and digits.isascii() and digits.isdigit() and len(digits) < 19:
-            size = int(digits)
-            found.append(f"{size >> 20}GB" if size >= 1 << 20 else f"{size >> 10}MB" if size >= 1 << 10 else f"{digits}KB")
+        match = _FOLDER.fullmatch(name)
+        if match is not None:
+            kilobytes = int(match[1])
+            power = 2 if kilobytes >= 1 << 20 else 1 if kilobytes >= 1 << 10 else 0
+            found.append(f"{kilobytes >> 10 * power}{('KB', 'MB', 'GB')[power]}")
     return tuple(found)
 
 

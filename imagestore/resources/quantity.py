@@ -11,8 +11,8 @@ A bare ``E`` is the suffix 10^18, ``E`` before digits an exponent. What is finer
 as zero where Kubernetes' quick path takes it, so ``+``, ``.``, ``m`` and ``Ti`` are 0 while ``Pi`` is refused.
 
 The canonical text has an integer with the largest suffix that loses nothing: ``1.5`` is ``1500m``, ``1.5Gi`` is
-``1536Mi``. Two deliberate differences: our text is always canonical, where Kubernetes repeats some spellings (``1.441``)
-until the first arithmetic; and exponents outside 32 bits are refused, where it lets them wrap.
+``1536Mi``. Two deliberate differences: our text is always canonical, where Kubernetes repeats some spellings until the
+first arithmetic (``1.441``); and exponents outside 32 bits are refused, where it lets them wrap.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ class Quantity:
             return self.sign if magnitude > 0 else -self.sign
         # The same order of magnitude, so the exponents differ by no more than the digits do.
         low = min(self.exponent, other.exponent)
-        left = self.mantissa * 10 ** (self.exponent - low)
-        right = other.mantissa * 10 ** (other.exponent - low)
+        left = self.mantissa * _ten_to(self.exponent - low)
+        right = other.mantissa * _ten_to(other.exponent - low)
         return (left > right) - (left < right)
 
     def __str__(self) -> str:
@@ -207,7 +207,7 @@ class Quantity:
 
     def _decimal_text(self) -> str:
         exponent = self.exponent - self.exponent % 3
-        mantissa = self.mantissa * 10 ** (self.exponent - exponent)
+        mantissa = self.mantissa * _ten_to(self.exponent - exponent)
         suffix = None if self.format is Format.DECIMAL_EXPONENT else _DECIMAL_SUFFIX.get(exponent)
         if suffix is None:
             # Beyond E no suffix is left, whatever the format.
@@ -220,7 +220,7 @@ class Quantity:
     def _power(self, exponent: int) -> int:
         if exponent > MAXIMUM_DIGITS:
             raise InvalidQuantityError(str(self), f"needs more than {MAXIMUM_DIGITS} digits")
-        return int(10**exponent)
+        return _ten_to(exponent)
 
 
 ZERO: Final = Quantity(0)
@@ -230,7 +230,12 @@ def _ceiling(mantissa: int, down: int) -> int:
     """A natural number divided by ``10**down``, rounded up."""
     if down > MAXIMUM_DIGITS:
         return 1 if mantissa else 0
-    return -(-mantissa // 10**down)
+    return -(-mantissa // _ten_to(down))
+
+
+def _ten_to(exponent: int) -> int:
+    power: int = 10**exponent
+    return power
 
 
 def parse(text: str) -> Quantity:

@@ -27,7 +27,9 @@ SYSTEM_CRITICAL_PRIORITY: Final = 2 * 10**9
 _SOURCE_ANNOTATION: Final = "kubernetes.io/config.source"
 _MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 
-_NOTHING: Final[Mapping[str, Quantity]] = MappingProxyType({})
+
+def _nothing() -> Mapping[str, Quantity]:
+    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class Requirements:
         limits: what must not be exceeded.
     """
 
-    requests: Mapping[str, Quantity] = _NOTHING
-    limits: Mapping[str, Quantity] = _NOTHING
+    requests: Mapping[str, Quantity] = field(default_factory=_nothing)
+    limits: Mapping[str, Quantity] = field(default_factory=_nothing)
 
     def request(self, name: str) -> Quantity:
         """A request; 0 when absent."""
@@ -63,7 +65,7 @@ class Container:
     """
 
     name: str = ""
-    resources: Requirements = Requirements()
+    resources: Requirements = field(default_factory=Requirements)
     is_init: bool = False
     is_restartable: bool = False
 
@@ -91,7 +93,7 @@ class Pod:
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     resources: Requirements | None = None
-    overhead: Mapping[str, Quantity] = _NOTHING
+    overhead: Mapping[str, Quantity] = field(default_factory=_nothing)
     priority: int | None = None
     priority_class: str = ""
     annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -44,8 +44,8 @@ def cpu_quota_per_second(quota: int, period: int) -> int:
         quota: microseconds; 0 or less for none.
         period: microseconds; 0 for the default.
 
-    >>> cpu_quota_per_second(25000, 100000), cpu_quota_per_second(33333, 100000), cpu_quota_per_second(-1, 100000) == INFINITY
-    (250000, 340000, True)
+    >>> [cpu_quota_per_second(quota, 100000) for quota in (25000, 33333)], cpu_quota_per_second(-1, 0) == INFINITY
+    ([250000, 340000], True)
     """
     if quota <= 0:
         return INFINITY

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import InvalidResourcesError
 from imagestore.resources.cpu import MILLI_PER_CPU, Mapping
 from imagestore.resources.integers import INT64, byte_count, clamp, fitting, milli_cpu, quotient
-from imagestore.resources.linux import effective_limit
 from imagestore.resources.messages import WindowsContainerResources, WindowsCpuGroupAffinity
 from imagestore.resources.spec import CPU, MEMORY
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from imagestore.resources.node import KubeletSettings, Node
-    from imagestore.resources.spec import Container, Pod
+    from imagestore.resources.spec import Container
 
 
 class Isolation(enum.Enum):
@@ -109,7 +108,6 @@ def proposed_cpu_maximum(milli: int, processors: int) -> int:
 
 
 def container_resources(
-    pod: Pod,
     container: Container,
     *,
     node: Node,
@@ -117,11 +115,10 @@ def container_resources(
     isolation: Isolation = Isolation.PROCESS,
     affinity: Iterable[int] = (),
 ) -> WindowsContainerResources:
-    """The message for a container; ``settings.mapping`` says by whose rules.
+    """The message for a container; ``settings.mapping`` says by whose rules. Windows has no pod-level resources.
 
     Args:
-        pod: whose it is, with the API server's defaults.
-        container: one of the pod's.
+        container: with the API server's defaults.
         node: its processors count.
         settings: of the kubelet.
         isolation: matters to the proposal only.
@@ -130,10 +127,9 @@ def container_resources(
     Raises:
         InvalidResourcesError: a number doesn't fit its field.
     """
-    pod = settings.seen(pod)
-    milli = milli_cpu(effective_limit(pod, container, CPU), "cpu limit")
+    milli = milli_cpu(container.resources.limit(CPU), "cpu limit")
     resources = WindowsContainerResources(
-        memory_limit_in_bytes=byte_count(effective_limit(pod, container, MEMORY), "memory limit"),
+        memory_limit_in_bytes=byte_count(container.resources.limit(MEMORY), "memory limit"),
         affinity_cpus=group_affinity(affinity),
     )
     if settings.mapping is Mapping.KUBELET:
