@@ -148,9 +148,7 @@ def _oom_score(pod: Pod, container: Container, resources: LinuxContainerResource
     return Line("oom_score_adj", value, formula, f"QoS class Burstable; {own}; node memory {node.memory_bytes}")
 
 
-def _unified(
-    key: str, value: str, pod: Pod, container: Container, *, node: Node, settings: KubeletSettings
-) -> Line:
+def _unified(key: str, value: str, pod: Pod, container: Container, *, node: Node, settings: KubeletSettings) -> Line:
     asked = container.resources.request(MEMORY)
     field, source, formula = f"unified[{key}]", _given("requests.memory", asked), ""
     if key == memory.MEMORY_OOM_GROUP:
