@@ -174,9 +174,9 @@ def _linux(pod: Pod, container: Container, *, node: Node, settings: KubeletSetti
     lines = list(explain.linux(pod, container, message, node=node, settings=settings))
     if node.cgroup is CgroupVersion.V2:
         files = cgroup.v2_files(message, choices.weight)
-        lines.append(explain.weight(message.cpu_shares, files["cpu.weight"], choices.weight))
     else:
         files = cgroup.v1_files(message)
+    lines.extend(explain.files(files, message, choices.weight))
     return ContainerPlan(
         name=container.name,
         cri=message,

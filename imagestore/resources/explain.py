@@ -8,11 +8,11 @@ the rule.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.resources import cpu, memory
 from imagestore.resources.cgroup import MAXIMUM_WEIGHT, WeightFormula
-from imagestore.resources.cpu import Mapping
+from imagestore.resources.cpu import Mapping as Rules
 from imagestore.resources.integers import byte_count, milli_cpu
 from imagestore.resources.linux import effective_limit, shares_source
 from imagestore.resources.node import SwapBehavior
@@ -21,12 +21,24 @@ from imagestore.resources.spec import CPU, MEMORY
 from imagestore.resources.windows import MAXIMUM, MINIMUM_SHARES, Isolation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
     from imagestore.resources.node import KubeletSettings, Node
     from imagestore.resources.quantity import Quantity
     from imagestore.resources.spec import Container, Pod
+
+_ORIGINS: Final = {
+    "cpu.shares": "cpu_shares",
+    "cpu.cfs_quota_us": "cpu_quota",
+    "cpu.cfs_period_us": "cpu_period",
+    "cpu.max": "cpu_quota, cpu_period",
+    "cpuset.cpus": "cpuset_cpus",
+    "cpuset.mems": "cpuset_mems",
+    "memory.limit_in_bytes": "memory_limit_in_bytes",
+    "memory.max": "memory_limit_in_bytes",
+    "memory.memsw.limit_in_bytes": "memory_swap_limit_in_bytes",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +74,7 @@ def linux(
     name, quantity = shares_source(pod, container, settings.mapping)
     milli = milli_cpu(quantity, "cpu request")
     shares = f"max({milli} * 1024 // 1000, {cpu.MINIMUM_SHARES})"
-    if settings.mapping is Mapping.KUBELET:
+    if settings.mapping is Rules.KUBELET:
         shares = f"min({shares}, {cpu.MAXIMUM_SHARES})"
     yield Line("cpu_shares", str(resources.cpu_shares), shares, _given(name, quantity))
     yield from _quota(pod, container, resources)
@@ -94,7 +106,7 @@ def windows(
     limit = container.resources.limit(CPU)
     milli, processors = milli_cpu(limit, "cpu limit"), node.processors
     source = _given("limits.cpu", limit)
-    if settings.mapping is Mapping.KUBELET:
+    if settings.mapping is Rules.KUBELET:
         maximum = f"min(max(10 * {milli} // {processors}, 1), {MAXIMUM})" if milli else ""
         yield Line("cpu_count", "0", "", "never set by the kubelet")
         yield Line("cpu_shares", "0", "", "never set by the kubelet")
@@ -105,22 +117,33 @@ def windows(
     yield Line("memory_limit_in_bytes", str(resources.memory_limit_in_bytes), "", memory_limit)
 
 
-def weight(shares: int, value: str, formula: WeightFormula) -> Line:
-    """The line for ``cpu.weight``.
+def files(contents: Mapping[str, str], resources: LinuxContainerResources, formula: WeightFormula) -> Iterator[Line]:
+    """The lines for what a runtime writes into the control group of a container.
 
     Args:
-        shares: it comes from.
-        value: that was computed.
-        formula: it was computed with.
+        contents: by file, as :mod:`imagestore.resources.cgroup` computed them.
+        resources: the message they were computed from.
+        formula: for ``cpu.weight``.
     """
+    for name, value in contents.items():
+        if name in resources.unified:
+            continue  # told with the message
+        if name == "cpu.weight":
+            yield Line(name, value, _weight(resources.cpu_shares, formula), f"cpu_shares, formula {formula.value}")
+        elif name == "memory.swap.max":
+            difference = f"{resources.memory_swap_limit_in_bytes} - {resources.memory_limit_in_bytes}"
+            yield Line(name, value, difference, "memory_swap_limit_in_bytes, memory_limit_in_bytes")
+        else:
+            yield Line(name, value, "", _ORIGINS.get(name, "hugepage_limits"))
+
+
+def _weight(shares: int, formula: WeightFormula) -> str:
     if formula is WeightFormula.LINEAR:
-        text = f"1 + ({shares} - 2) * 9999 // 262142"
-    elif cpu.MINIMUM_SHARES < shares < cpu.MAXIMUM_SHARES:
+        return f"1 + ({shares} - 2) * 9999 // 262142"
+    if cpu.MINIMUM_SHARES < shares < cpu.MAXIMUM_SHARES:
         logarithm = f"log2({shares})"
-        text = f"ceil(10 ** (({logarithm} * {logarithm} + 125 * {logarithm}) / 612 - 7 / 34))"
-    else:
-        text = "1" if shares <= cpu.MINIMUM_SHARES else str(MAXIMUM_WEIGHT)
-    return Line("cpu.weight", value, text, f"cpu_shares {shares}, formula {formula.value}")
+        return f"ceil(10 ** (({logarithm} * {logarithm} + 125 * {logarithm}) / 612 - 7 / 34))"
+    return "1" if shares <= cpu.MINIMUM_SHARES else str(MAXIMUM_WEIGHT)
 
 
 def _quota(pod: Pod, container: Container, resources: LinuxContainerResources) -> Iterator[Line]:
