@@ -68,7 +68,10 @@ def bundle(tmp_path: Path) -> Path:
     """A bundle whose root holds one static program, and the configuration that runc itself proposes."""
     folder = tmp_path / "bundle"
     (folder / "rootfs").mkdir(parents=True)
-    shutil.copy(need("busybox"), folder / "rootfs" / "sleep")
+    program = Path(need("busybox"))
+    is_static = b"/ld-linux" not in program.read_bytes()
+    assert is_static, f"{program} needs a loader that the container lacks; install busybox-static"
+    shutil.copy(program, folder / "rootfs" / "sleep")
     subprocess.run([need("runc"), "spec"], cwd=folder, check=True)
     return folder
 
