@@ -58,6 +58,16 @@ def test_a_proxys_refusal_is_unavailable_and_shows_no_login(raw_server: RawServe
     assert proxy.requests[0].startswith("CONNECT registry.example:443 HTTP/1.1\r\n")
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_cannot_be_reached_is_named_without_its_login(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    proxy = f"http://user:hunter2@127.0.0.1:{port}"
+    with pytest.raises(RegistryUnavailableError, match="no connection") as raised:
+        fetch(ProxyRules(http=proxy, https=proxy), f"{scheme}://registry.example/v2/")
+    assert raised.value.hint == f"it is asked through proxy http://127.0.0.1:{port}"
+
+
 def test_https_is_tunnelled_and_checked_against_the_registrys_name(raw_server: RawServers, tmp_path: Any) -> None:
     authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
