@@ -145,11 +145,9 @@ class ParallelStream:
         self._token.cancel("the transfer was closed")
         while self._threads:
             self._threads.pop().join()
-        lost = sum(
-            part.stretch.start + part.received - max(part.stretch.start, self._position) for part in self._window
-        )
+        received = sum(part.received for part in self._window)
         self._window.clear()
-        return lost
+        return received
 
     def _work(self) -> None:
         while (part := self._take()) is not None:
