@@ -37,12 +37,13 @@ _STRING_END: Final = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL)
 type_names: Final = {dict: "object", list: "array", str: "string", int: "integer", bool: "boolean", type(None): "null"}
 
 
-def decode(raw: bytes, what: str) -> dict[str, Any]:
+def decode(raw: bytes, what: str, *, limit_bytes: int = MAX_DOCUMENT_BYTES) -> dict[str, Any]:
     """Decode a document's bytes into a plain object.
 
     Args:
         raw: the bytes as received; their digest must have been verified already.
         what: names the document in errors.
+        limit_bytes: the longest that is read.
 
     Raises:
         DocumentError: says which rule is broken.
@@ -50,8 +51,8 @@ def decode(raw: bytes, what: str) -> dict[str, Any]:
     >>> decode(b'{"a": [1]}', "test")
     {'a': [1]}
     """
-    if len(raw) > MAX_DOCUMENT_BYTES:
-        _refuse(what, f"is {len(raw)} bytes long, more than the {MAX_DOCUMENT_BYTES} allowed")
+    if len(raw) > limit_bytes:
+        _refuse(what, f"is {len(raw)} bytes long, more than the {limit_bytes} allowed")
     if raw.startswith(b"\xef\xbb\xbf"):
         _refuse(what, "starts with a byte-order mark, which JSON forbids")
     try:
