@@ -41,7 +41,9 @@ def compiled(schema: Mapping[str, Any]) -> Accepts:
     return _compiled(schema, schema.get("$defs", {}))
 
 
-def _compiled(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Accepts:
+def _compiled(schema: Mapping[str, Any] | bool, definitions: Mapping[str, Any]) -> Accepts:
+    if isinstance(schema, bool):
+        return lambda _: schema
     checks: list[Accepts] = []
     for keyword, rule in schema.items():
         if keyword == "$ref":
@@ -75,9 +77,10 @@ def _members(keyword: str, rule: Any, schema: Mapping[str, Any], definitions: Ma
         return lambda value: not isinstance(value, list) or all(map(accepts, value))
     if keyword == "propertyNames":
         return lambda value: not isinstance(value, dict) or all(map(accepts, value))
-    if "properties" in schema or "patternProperties" in schema:
-        raise ValueError("additionalProperties beside properties is not known here")
-    return lambda value: not isinstance(value, dict) or all(map(accepts, value.values()))
+    apart = schema.get("properties", {}).keys()
+    if not apart:
+        return lambda value: not isinstance(value, dict) or all(map(accepts, value.values()))
+    return lambda value: not isinstance(value, dict) or all(accepts(value[name]) for name in value if name not in apart)
 
 
 def _plain(keyword: str, rule: Any) -> Accepts:
@@ -92,6 +95,10 @@ def _plain(keyword: str, rule: Any) -> Accepts:
             return lambda _: False
         case "maxItems":
             return lambda value: not isinstance(value, list) or len(value) <= rule
+        case "minProperties":
+            return lambda value: not isinstance(value, dict) or len(value) >= rule
+        case "maxProperties":
+            return lambda value: not isinstance(value, dict) or len(value) <= rule
         case "minLength":
             return lambda value: not isinstance(value, str) or len(value) >= rule
         case "maxLength":

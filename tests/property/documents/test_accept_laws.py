@@ -45,6 +45,11 @@ RIGHT: dict[str, dict[str, Any]] = {
         "config": {"User": "0", "Env": ["A=b"], "Labels": {"a": "b"}, "ArgsEscaped": True},
         "history": [{"empty_layer": False}],
     },
+    "oci-resources": {
+        "linux": {
+            "resources": {"cpu": {"shares": 2, "quota": -1}, "hugepageLimits": [{"pageSize": "2MB", "limit": 0}]}
+        },
+    },
 }
 
 
