@@ -17,6 +17,8 @@
     │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
     ├─ StoreError
     │  ├─ StoreBusyError   StoreFullError   StoreReadOnlyError   StoreCorruptError
+    ├─ ImageServiceError
+    │  ├─ ServiceUnavailableError
     └─ OperationCancelledError
        └─ DeadlineExceededError
 
@@ -335,6 +337,24 @@ class StoreCorruptError(StoreError):
     """The store's own files are damaged, or were made by a newer version."""
 
     category = Category.DATA_LOSS
+
+
+class ImageServiceError(ImageStoreError):
+    """An image service (CRI endpoint, Docker Engine) refuses or fails; the message is what it said.
+
+    Attributes:
+        status: its status code, for example of HTTP, or 0.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class ServiceUnavailableError(ImageServiceError):
+    """An image service can't be reached, or ended in the middle of an answer."""
+
+    category = Category.UNAVAILABLE
 
 
 class OperationCancelledError(ImageStoreError):
