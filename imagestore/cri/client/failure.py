@@ -79,9 +79,10 @@ def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
     kind = _BY_CODE.get(code)
     if kind is not None:
         return kind(details or f"{endpoint}: {method}: {code.value[1]}")
-    # Like the kubelet: behind UNKNOWN the server's own words are all there is to say.
-    prefix = "" if code is grpc.StatusCode.UNKNOWN else f"{code.value[1]}: "
-    return ImageServiceError(f"{endpoint}: {method}: {prefix}{details}", status=code.value[0])
+    if code is grpc.StatusCode.UNKNOWN:
+        # As the kubelet does: these are the server's own words, and whoever compares their beginnings finds it here.
+        return ImageServiceError(details or f"{endpoint}: {method}: unknown error", status=code.value[0])
+    return ImageServiceError(f"{endpoint}: {method}: {code.value[1]}: {details}", status=code.value[0])
 
 
 def is_unimplemented(status: object) -> bool:
