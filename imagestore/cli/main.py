@@ -51,6 +51,9 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
 }
 
+#: The commands that --endpoint is for.
+REMOTE_COMMANDS: Final = frozenset({"images", "pull", "inspecti", "rmi", "fsinfo", "info", "version"})
+
 _STATUS_TEXT: Final = "\n".join(
     ["\b", "Exit statuses:", *(f"  {status.value:>3}  {meaning}" for status, meaning in MEANINGS.items())]
 )
@@ -134,6 +137,8 @@ def _remote(
             if value is not None:
                 raise click.UsageError(f"{name} needs --endpoint")
         return None
+    if ctx.invoked_subcommand not in REMOTE_COMMANDS:
+        raise click.UsageError(f"'{ctx.invoked_subcommand}' works on a local store, not with --endpoint")
     for parameter in ("root", "config_path", "sources"):
         if ctx.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE:
             option = {"config_path": "--config", "sources": "--source"}.get(parameter, "--root")
