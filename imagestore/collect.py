@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: How long a batch holds other writers, but for its commit.
 _BATCH_SECONDS: Final = 0.004
-# Few enough to end a batch in time where deleting is slow, enough that asking for them costs one query.
+#: As many are asked about with one query.
 _STEP: Final = 16
 #: An ingest that nobody touched for so long is thrown away; containerd's default for unleased ingests.
 STALE_INGEST_SECONDS: Final = 24 * 3600.0
@@ -126,19 +126,26 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Seque
         Bytes freed by digest, of what was there.
     """
     deleted: dict[Digest, int] = {}
-    steps = iter([candidates[start : start + _STEP] for start in range(0, len(candidates), _STEP)])
-    step = next(steps, None)
-    while step is not None:
+    position = 0
+    while position < len(candidates):
         with content.deleting() as files, metadata.batch():
             end = time.monotonic() + _BATCH_SECONDS
-            while step is not None and time.monotonic() < end:
-                doomed = metadata.unheld(step)
-                for digest in doomed:
-                    size = files.delete(digest)
-                    if size is not None:
-                        deleted[digest] = size
+            is_due = False
+            while position < len(candidates) and not is_due:
+                step = candidates[position : position + _STEP]
+                unheld, doomed = frozenset(metadata.unheld(step)), []
+                for digest in step:
+                    position += 1
+                    if digest in unheld:
+                        doomed.append(digest)
+                        size = files.delete(digest)
+                        if size is not None:
+                            deleted[digest] = size
+                    # Looked at after each file: a busy disk may take its time for every one.
+                    is_due = time.monotonic() >= end
+                    if is_due:
+                        break
                 metadata.forget_content(doomed)
-                step = next(steps, None)
     return deleted
 
 

@@ -14,7 +14,7 @@ import random
 import sqlite3
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
@@ -27,6 +27,9 @@ from imagestore.metadata.turns import BUSY_SECONDS, Turns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+# SQLite's own default.
+_LOG_PAGES: Final = 1000
 
 
 class SchemaTooNewError(StoreCorruptError):
@@ -127,8 +130,11 @@ class Database:
         What a power cut may undo must be harmless to undo. Later commits sync this one too.
         """
         self.give_way()
-        with self._relaxed():
+        is_part = self._is_writing()
+        with self._relaxed(log_pages=0):
             yield
+        if not is_part:
+            self._shorten_log()
 
     def give_way(self) -> None:
         """Let those go first who wait to write; between two steps of a long work."""
@@ -231,17 +237,22 @@ class Database:
     @contextlib.contextmanager
     def _snapshot_apart(self) -> Iterator[sqlite3.Connection]:
         """What is committed now, through a connection of its own."""
-        with translated(self._path):
-            db = sqlite3.connect(
-                self._address(), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
-            )
-            try:
-                db.execute("BEGIN")
-                # A snapshot is taken by the first read, not by BEGIN.
-                db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
-                yield db
-            finally:
-                db.close()
+        with translated(self._path), self._connected() as db:
+            db.execute("BEGIN")
+            # A snapshot is taken by the first read, not by BEGIN.
+            db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+            yield db
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """A second connection."""
+        db = sqlite3.connect(
+            self._address(), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
+        )
+        try:
+            yield db
+        finally:
+            db.close()
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -289,19 +300,30 @@ class Database:
         return self._writer == threading.get_ident()
 
     @contextlib.contextmanager
-    def _relaxed(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction that isn't synced by itself; inside another one simply a part of it."""
+    def _relaxed(self, *, log_pages: int = _LOG_PAGES) -> Iterator[sqlite3.Connection]:
+        """A write transaction that isn't synced by itself; inside another one simply a part of it.
+
+        Args:
+            log_pages: how long the log must be for its commit to bring it home; 0: never.
+        """
         self._check_process()
         with self._locked():
             if self._depth:
                 yield self._connection
                 return
             self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.execute(f"PRAGMA wal_autocheckpoint = {log_pages}")
             try:
                 with self._writing() as db:
                     yield db
             finally:
                 self._connection.execute("PRAGMA synchronous = FULL")
+                self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+
+    def _shorten_log(self) -> None:
+        """Bring the log's pages into the database while nobody waits; else the next writer's commit would have to."""
+        with translated(self._path), self._connected() as db:
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _check_process(self) -> None:
         """SQLite's locks belong to the process that opened the file; used in a forked child they protect nothing."""

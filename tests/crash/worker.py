@@ -9,20 +9,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-_MIXED = [
-    *["pull"] * 6,
-    "remove",
-    "delete",
-    "delete",
-    "collect",
-    "collect",
-    "pin",
-    "touch",
-    "evict",
-    "lease",
-    "import",
-    "import",
-]
+_MIXED = [*["pull"] * 6, *["import", "delete", "collect"] * 2, "remove", "pin", "touch", "evict", "lease"]
 #: What a process is out for; those that only pull and those that only clear away meet most often.
 _ROLES = [_MIXED, _MIXED, ["pull"], ["collect"], ["delete", "collect"], ["import", "delete"]]
 
