@@ -19,7 +19,7 @@ from imagestore.errors import ContentNotFoundError
 from imagestore.gc import mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from imagestore.content.local import LocalContentStore
     from imagestore.digest import Digest
@@ -72,8 +72,8 @@ def collect(
     """
     if not dry_run:
         metadata.expire()
-    names = list(content.names())
-    candidates = metadata.garbage(names)
+    present = _Counted(content.names())
+    candidates = metadata.garbage(present)
     if dry_run:
         sizes = ((digest, _size(content, digest)) for digest in candidates)
         garbage = {digest: size for digest, size in sizes if size is not None}
@@ -86,7 +86,7 @@ def collect(
         digests=tuple(sorted(garbage, key=str)),
         bytes_freed=sum(garbage.values()) + stale_bytes,
         ingests=tuple(stale),
-        kept_blobs=len(names) - len(garbage),
+        kept_blobs=present.count - len(garbage),
     )
 
 
@@ -147,6 +147,19 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Seque
                         break
                 metadata.forget_content(doomed)
     return deleted
+
+
+class _Counted:
+    """Counts what it passes on. A list of half a million names would stop all threads while it goes away."""
+
+    def __init__(self, items: Iterator[str]) -> None:
+        self.count = 0
+        self._items = items
+
+    def __iter__(self) -> Iterator[str]:
+        for item in self._items:
+            self.count += 1
+            yield item
 
 
 def _size(content: LocalContentStore, digest: Digest) -> int | None:
