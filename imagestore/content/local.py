@@ -9,16 +9,19 @@ The folder itself is the truth about what content exists; nothing else has to ag
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content import adopt
 from imagestore.content.adopt import Adoption
 from imagestore.content.api import ContentInfo, IngestStatus
-from imagestore.content.disk import make_directory, translated
+from imagestore.content.disk import make_directory, sync_directory, translated
 from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.digest import VERIFIABLE, Digest, verify
@@ -28,11 +31,12 @@ from imagestore.errors import (
     IntegrityError,
     InvalidInputError,
     SizeMismatchError,
+    StoreBusyError,
 )
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import BinaryIO
 
     from imagestore.cancel import CancelToken
@@ -68,9 +72,11 @@ class LocalContentStore:
         """Whether the blob is here."""
         if not digest.is_verifiable:
             return False
-        path = self._blob(digest)
-        with translated("look for", path):
-            return path.is_file()
+        try:
+            self.info(digest)
+        except ContentNotFoundError:
+            return False
+        return True
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob."""
@@ -78,7 +84,7 @@ class LocalContentStore:
         # One look: between two, a collection in another process may take the file.
         with translated("look at", path):
             try:
-                status = os.stat(path)
+                status = os.lstat(path)  # a link is nobody's verified bytes
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise self._missing(digest) from error
         if not stat.S_ISREG(status.st_mode):
@@ -97,14 +103,23 @@ class LocalContentStore:
         path = self._blob(digest)
         with translated("open", path):
             try:
-                return open(path, "rb")
+                return open(path, "rb", opener=_without_links)
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise self._missing(digest) from error
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise self._missing(digest) from error
+                raise
 
     def read(self, digest: Digest, *, limit_bytes: int) -> bytes:
         """A small blob whole, hashed again on the way."""
         with self.open(digest) as blob, translated("read", self._blob(digest)):
-            data = blob.read(limit_bytes + 1)
+            try:
+                data = blob.read(limit_bytes + 1)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                raise IntegrityError(f"content {digest}: the disk can't read it") from error
         if len(data) > limit_bytes:
             raise SizeMismatchError(f"content {digest}", expected=limit_bytes, actual=len(data))
         verify(data, digest, what=f"content {digest} at rest")
@@ -130,27 +145,40 @@ class LocalContentStore:
                     if stat.S_ISREG(status.st_mode):
                         yield ContentInfo(Digest(algorithm, name), status.st_size, status.st_mtime)
 
+    def make_durable(self, algorithms: Iterable[str]) -> None:
+        """See that every name below blobs/ outlasts a loss of power, also those that others gave a moment ago."""
+        for algorithm in sorted(algorithms):
+            folder = self._blobs / algorithm
+            with translated("make durable", folder), contextlib.suppress(FileNotFoundError):
+                reach("names-sync")
+                sync_directory(folder)
+
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""
         path = self._blob(digest)
         with translated("delete", path):
             try:
-                freed = os.stat(path).st_size
+                freed = os.lstat(path).st_size
                 reach("delete-unlink")
                 os.unlink(path)
             except FileNotFoundError:
                 return 0
         return freed
 
-    def writer(self, ref: str, *, expected: Digest, total: int, cancel: CancelToken) -> LocalIngestWriter:
+    def writer(
+        self, ref: str, *, expected: Digest | None, total: int, cancel: CancelToken, waits: bool = True
+    ) -> LocalIngestWriter:
         """Open an ingest, waiting while another writer (thread or process) holds it."""
         if not ref:
             raise InvalidInputError("an ingest needs a name")
         name = ingest_name(ref)
         lock = self._lock(name)
-        lock.acquire(cancel)
+        if waits:
+            lock.acquire(cancel)
+        elif not lock.try_acquire():
+            raise self._busy(ref)
         try:
-            if self.exists(expected):
+            if expected is not None and self.exists(expected):
                 raise AlreadyExistsError(f"content {expected} is in the store already")
             return LocalIngestWriter(
                 self._ingests / name, self._blobs, ref=ref, expected=expected, total=total, lock=lock
@@ -158,6 +186,22 @@ class LocalContentStore:
         except BaseException:
             lock.release()
             raise
+
+    def status(self, ref: str) -> IngestStatus:
+        """One unfinished ingest."""
+        status = read_status(self._ingests / ingest_name(ref))
+        if status is None or status.ref != ref:
+            raise ContentNotFoundError(f"ingest {ref!r} is not in the store at {self.root}")
+        return status
+
+    def _busy(self, ref: str) -> StoreBusyError:
+        """As containerd says it: which, since when, and for how long."""
+        message = f"ingest {ref!r} is held by another writer"
+        with contextlib.suppress(ContentNotFoundError):
+            started = self.status(ref).started_at
+            since = datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds")
+            message = f"{message}; begun {max(0.0, time.time() - started):.1f} s ago, at {since}"
+        return StoreBusyError(message, hint="try again, or wait for the writer")
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
         """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise meanwhile).
@@ -172,27 +216,31 @@ class LocalContentStore:
             OperationCancelledError: cancelled.
         """
         for source in self._sources if digest.is_verifiable else ():
-            with translated("adopt from", source), adopt.opened(source, digest, size) as descriptor:
+            with adopt.opened(source, digest, size) as descriptor:
                 if descriptor is None or not adopt.is_right(descriptor, digest, size, cancel):
                     continue
                 try:
                     return self._adopt(descriptor, source, digest, size, cancel)
                 except AlreadyExistsError:
                     return None
+                except IntegrityError:  # changed, or became unreadable, since it was hashed
+                    continue
         return None
 
     def _adopt(self, descriptor: int, source: Path, digest: Digest, size: int, cancel: CancelToken) -> Adoption:
         with self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel) as writer:
             writer.truncate()
             how = Adoption.REFLINK
-            if not writer.clone(lambda data: adopt.reflink(data, descriptor)):
-                named, waiting = adopt.name_in(source, digest), writer.directory / "linked"
-                if adopt.hard_link(descriptor, named, self._blob(digest), waiting):
-                    writer.abort()
-                    return Adoption.HARD_LINK
-                how = Adoption.COPY
-                adopt.copy(descriptor, writer, cancel)
             try:
+                if not writer.clone(lambda data: adopt.reflink(data, descriptor)):
+                    named, waiting = adopt.name_in(source, digest), writer.directory / "linked"
+                    with translated("adopt into", self._blob(digest)):
+                        is_linked = adopt.hard_link(descriptor, named, self._blob(digest), waiting)
+                    if is_linked:
+                        writer.abort()
+                        return Adoption.HARD_LINK
+                    how = Adoption.COPY
+                    adopt.copy(descriptor, writer, size, cancel)
                 writer.commit(digest, size)
             except IntegrityError:
                 writer.abort()
@@ -260,3 +308,7 @@ class LocalContentStore:
         if not digest.is_verifiable:
             raise ContentNotFoundError(f"content {digest}: algorithm {digest.algorithm} can't be verified or stored")
         return self._blobs / digest.algorithm / digest.encoded
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -220,7 +220,10 @@ class MetadataStore(Protocol):
         """Every edge: children by parent."""
 
     def children(self, digest: Digest) -> tuple[Digest, ...]:
-        """What one content points at."""
+        """What one content points at, by its own words or by labels on it."""
+
+    def own_children(self, digest: Digest) -> tuple[Digest, ...]:
+        """What one content points at by its own words, labels aside."""
 
     def put_edges(self, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Replace the edges that start at each parent."""

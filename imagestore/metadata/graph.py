@@ -83,6 +83,12 @@ class GraphTables(Database):
             found = db.execute(query, {"parent": str(digest)}).fetchall()
         return tuple(Digest.parse(text) for (text,) in found)
 
+    def own_children(self, digest: Digest) -> tuple[Digest, ...]:
+        """What one content points at by its own words, labels aside."""
+        with self._reading() as db:
+            found = db.execute("SELECT child FROM edge WHERE parent = ?", (str(digest),)).fetchall()
+        return tuple(Digest.parse(text) for (text,) in found)
+
     def parents(self, digest: Digest) -> tuple[Digest, ...]:
         """Which contents point at this one."""
         with self._reading() as db:

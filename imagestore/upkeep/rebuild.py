@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from imagestore.content.disk import sync_directory, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
-from imagestore.documents.manifest import Manifest
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, StoreCorruptError
 from imagestore.failpoint import reach
 from imagestore.metadata.database import SchemaTooNewError
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.upkeep.held import held_documents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +84,7 @@ def _restore(
         reasons: list[str] = []
         for record in newest_first:
             try:
-                edges = {record.manifest.digest: _children(content, record)}
+                edges = _edges(content, record)
             except (ContentNotFoundError, IntegrityError, DocumentError) as error:
                 reasons.append(str(error))
                 continue
@@ -139,13 +139,15 @@ def _remove(path: Path) -> None:
             os.unlink(f"{path}{suffix}")
 
 
-def _children(content: LocalContentStore, record: ImageRecord) -> list[Digest]:
-    """What the record's manifest points at, all of it present."""
-    for digest in record.roots:
-        content.path(digest)
-    raw = content.read(record.manifest.digest, limit_bytes=MAX_DOCUMENT_BYTES)
-    what = f"manifest {record.manifest.digest}"
-    manifest = Manifest.parse(raw, media_type=record.manifest.media_type, what=what)
-    for child in manifest.children:
-        content.path(child.digest)
-    return [child.digest for child in manifest.children]
+def _edges(content: LocalContentStore, record: ImageRecord) -> dict[Digest, list[Digest]]:
+    """What the record's manifests point at, all of it present."""
+    edges: dict[Digest, list[Digest]] = {}
+    read = content.read
+    for held in held_documents(record, lambda each: read(each.digest, limit_bytes=MAX_DOCUMENT_BYTES)):
+        if held.error is not None:
+            raise held.error
+        if held.manifest is not None:
+            edges[held.digest] = [child.digest for child in held.manifest.children]
+            for child in edges[held.digest]:
+                content.path(child)
+    return edges
