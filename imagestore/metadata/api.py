@@ -198,6 +198,13 @@ class MetadataStore(Protocol):
             InvalidInputError: a label is too long.
         """
 
+    def update_content_labels(self, digest: Digest, changes: Mapping[str, str]) -> None:
+        """Set some labels of content and leave the others; an empty value removes one.
+
+        Raises:
+            InvalidInputError: a label is too long.
+        """
+
     def content_labels(self, digest: Digest) -> dict[str, str]:
         """The labels of content."""
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BUSY_SECONDS: Final = 30.0
+#: The counter that marks a backup until it is opened as a store.
+COPIED: Final = "copied"
 _CODES: Final[dict[int, type[StoreError]]] = {
     sqlite3.SQLITE_BUSY: StoreBusyError,
     sqlite3.SQLITE_LOCKED: StoreBusyError,
@@ -85,6 +87,7 @@ class Database:
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._depth = 0
+        self._file: os.stat_result | None = None
         self._after_commit: list[Callable[[], None]] = []
         self._journal = RecordJournal(path.with_name("records.jsonl"))
         location.refuse_network(path, file_system(path.parent))
@@ -111,6 +114,7 @@ class Database:
                     self._refuse_foreign()
                 else:
                     self._prepare(is_rebuilding=is_rebuilding)
+                self._file = os.stat(self._path)
             except BaseException:
                 self._connection.close()
                 raise
@@ -160,12 +164,15 @@ class Database:
                 copy = sqlite3.connect(temporary, isolation_level=None)
                 try:
                     self._connection.backup(copy)
+                    # Whoever opens it as a store finds a journal beside it that knows more than it does.
+                    copy.execute("INSERT INTO counter VALUES (?, 1)", (COPIED,))
                     # One file that can be copied anywhere; opening it as a store turns the log on again.
                     copy.execute("PRAGMA journal_mode = DELETE")
                 finally:
                     copy.close()
                 reach("backup-rename")
                 os.link(temporary, target)
+                _sync_folder(target.parent)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
@@ -240,6 +247,8 @@ class Database:
                 reach("database-begun")
             self._depth += 1
             try:
+                if self._depth == 1:
+                    self._check_file()
                 yield db
                 if self._depth == 1:
                     reach("database-commit")
@@ -262,6 +271,22 @@ class Database:
                 f"{self._path}: this store was opened before the process forked",
                 hint="open the store again in the child process",
             )
+
+    def _check_file(self) -> None:
+        """A rebuild puts another file in the place of ours, which then is the store's memory no longer."""
+        named = os.stat(self._path)
+        if self._file is None:
+            self._file = named
+        elif not os.path.samestat(named, self._file):
+            raise StoreError(
+                f"{self._path}: was replaced while this process had it open", hint="open the store again, or start anew"
+            )
+
+    def _number_change(self) -> int:
+        """The next number of a change in the journal; inside a write transaction."""
+        query = "UPDATE counter SET value = value + 1 WHERE name = 'generation' RETURNING value"
+        (number,) = self._connection.execute(query).fetchone()
+        return int(number)
 
     def _run_after_commit(self) -> None:
         waiting, self._after_commit = self._after_commit, []
@@ -292,6 +317,14 @@ class Database:
             raise StoreCorruptError(
                 f"{self._path}: an image record can't be read: {error}", hint=CORRUPT_HINT
             ) from error
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _use_log(db: sqlite3.Connection) -> None:

@@ -52,12 +52,25 @@ class GraphTables(Database):
                 db.execute("INSERT INTO content_root VALUES (?)", (key,))
             pairs = [(key, str(child)) for child in terms.references]
             db.executemany("INSERT INTO label_edge VALUES (?, ?)", pairs)
+            self._journal.put_labels(self._number_change(), digest, kept)
+
+    def update_content_labels(self, digest: Digest, changes: Mapping[str, str]) -> None:
+        """Set some labels of content and leave the others; an empty value removes one."""
+        with self._writing():
+            self.label_content(digest, {**self.content_labels(digest), **changes})
 
     def content_labels(self, digest: Digest) -> dict[str, str]:
         """The labels of content."""
         with self._reading() as db:
             found = db.execute("SELECT key, value FROM content_label WHERE digest = ? ORDER BY key", (str(digest),))
             return dict(found.fetchall())
+
+    def _all_labels(self) -> dict[Digest, dict[str, str]]:
+        found: dict[Digest, dict[str, str]] = {}
+        with self._reading() as db:
+            for text, key, value in db.execute("SELECT digest, key, value FROM content_label ORDER BY digest, key"):
+                found.setdefault(_as_written(text), {})[key] = value
+        return found
 
     def put_edges(self, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Replace the edges that start at each parent."""

@@ -121,25 +121,12 @@ class ImageTables(Database):
             finally:
                 db.execute("PRAGMA synchronous = FULL")
 
-    def _number_change(self) -> int:
-        """The next number of a change of records; inside a write transaction."""
-        query = "UPDATE counter SET value = value + 1 WHERE name = 'generation' RETURNING value"
-        (number,) = self._connection.execute(query).fetchone()
-        return int(number)
-
     def _expired_images(self) -> list[tuple[str, str]]:
         now = self._clock()
         labelled = self._select("labels LIKE ?", [f'%"{EXPIRE}"%'])
         return [
             (record.reference, record.handler) for record in labelled if LeaseTerms.of(record.labels).expires_at <= now
         ]
-
-    def _shorten_journal(self) -> None:
-        with self._reading() as db:
-            (count,) = db.execute("SELECT COUNT(*) FROM image").fetchone()
-        if self._journal.is_due(count):
-            with self._writing():
-                self._journal.rewrite(self._number_change(), self.find_images())
 
     def _select(self, condition: str, values: list[str]) -> list[ImageRecord]:
         with self._reading() as db:

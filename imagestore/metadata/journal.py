@@ -1,24 +1,29 @@
 """The journal of records: a second memory beside the database, to rebuild the records from when that is damaged.
 
-``records.jsonl`` holds one JSON value a line: a record that was put, or the key of one that was removed, each with the
-number of the change. A record is written before its commit and a removal after it, so that whoever dies between the two
-leaves the journal with a record too many, never with one too few; the numbers put them in order. Nothing is synced: a
-rebuild checks each record against the content anyway.
+``records.jsonl`` holds one JSON value a line, each with the number of its change: a record that was put, or the key of one
+that was removed; the labels of content; a lease that was made to last, or the id of one that was released. What is put is
+written before its commit and what is removed after it, so that whoever dies between the two leaves the journal with an
+entry too many, never with one too few; the numbers put them in order. Nothing is synced: a rebuild checks each record
+against the content anyway.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore import gc_labels
+from imagestore.digest import Digest
 from imagestore.failpoint import reach
 from imagestore.metadata import rows
+from imagestore.metadata.api import Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     from imagestore.metadata.api import ImageRecord
@@ -35,11 +40,15 @@ class Journaled:
 
     Attributes:
         candidates: for each key what its record may be, the newest first.
+        labels: the last known labels by content.
+        leases: the last known form of each lease that was not released, with what it lists.
         unreadable: how many lines can't be read.
         last_number: the highest number of a change.
     """
 
     candidates: list[list[ImageRecord]]
+    labels: dict[Digest, dict[str, str]]
+    leases: list[tuple[Lease, tuple[Digest, ...]]]
     unreadable: int
     last_number: int
 
@@ -69,6 +78,30 @@ class RecordJournal:
         """
         self._append([json.dumps({"number": number, "remove": list(key)}) for key in keys])
 
+    def put_labels(self, number: int, digest: Digest, labels: Mapping[str, str]) -> None:
+        """Note the labels that content has now; inside the transaction.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._append([_labels(number, digest, labels)])
+
+    def put_lease(self, number: int, lease: Lease, content: Collection[Digest]) -> None:
+        """Note a lease and what it lists now; inside the transaction.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._append([_lease(number, lease, content)])
+
+    def release(self, number: int, lease_id: str) -> None:
+        """Note that a lease is gone; after the commit.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._append([json.dumps({"number": number, "release": lease_id})])
+
     def _append(self, entries: Iterable[str]) -> None:
         # A line break first: what a full disk cut off must not spoil the next entry.
         data = "".join(f"\n{entry}" for entry in entries).encode()
@@ -76,7 +109,9 @@ class RecordJournal:
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             reach("journal-append")
-            os.write(descriptor, data)
+            rest = memoryview(data)
+            while rest:  # a disk that fills up takes a part first, and says so only at the next
+                rest = rest[os.write(descriptor, rest) :]
         finally:
             os.close(descriptor)
 
@@ -95,8 +130,14 @@ class RecordJournal:
             return records > 0
         return size > _SMALLEST_BYTES + records * _RECORD_BYTES
 
-    def rewrite(self, number: int, records: Iterable[ImageRecord]) -> None:
-        """Replace the journal by one entry for each record.
+    def rewrite(
+        self,
+        number: int,
+        records: Iterable[ImageRecord],
+        labels: Mapping[Digest, Mapping[str, str]],
+        leases: Iterable[tuple[Lease, Collection[Digest]]],
+    ) -> None:
+        """Replace the journal by one entry for each record, labelled content and lasting lease.
 
         Raises:
             OSError: the file can't be written; the old one stays.
@@ -104,8 +145,13 @@ class RecordJournal:
         temporary = self.path.with_name(self.path.name + ".tmp")
         with open(temporary, "w", encoding="ascii") as file:
             os.fchmod(file.fileno(), 0o600)
-            for record in records:
-                file.write(f"\n{_put(number, record)}")
+            entries = (
+                *(_put(number, record) for record in records),
+                *(_labels(number, digest, each) for digest, each in labels.items()),
+                *(_lease(number, lease, content) for lease, content in leases),
+            )
+            for entry in entries:
+                file.write(f"\n{entry}")
             file.flush()
             reach("journal-sync")
             os.fsync(file.fileno())
@@ -124,7 +170,7 @@ class RecordJournal:
                     found.add(json.loads(line))
                 except (ValueError, TypeError, KeyError, RecursionError):
                     unreadable += 1
-        return Journaled(found.candidates(), unreadable, found.last_number)
+        return Journaled(found.candidates(), found.labels(), found.leases(), unreadable, found.last_number)
 
 
 class _Found:
@@ -133,6 +179,8 @@ class _Found:
     def __init__(self) -> None:
         self._records: dict[tuple[str, str], list[tuple[int, ImageRecord]]] = {}
         self._removed: dict[tuple[str, str], int] = {}
+        self._labels: dict[Digest, tuple[int, dict[str, str]]] = {}
+        self._leases: dict[str, tuple[int, tuple[Lease, tuple[Digest, ...]] | None]] = {}
         self.last_number = 0
 
     def add(self, entry: Any) -> None:
@@ -142,11 +190,37 @@ class _Found:
         if "put" in entry:
             record = rows.to_record(entry["put"])
             self._records.setdefault((record.reference, record.handler), []).append((number, record))
-        else:
+        elif "remove" in entry:
             reference, handler = entry["remove"]
             key = (str(reference), str(handler))
             self._removed[key] = max(number, self._removed.get(key, 0))
+        elif "labels" in entry:
+            text, labels = entry["labels"]
+            self._label(Digest.parse(text), number, gc_labels.checked(dict(labels)))
+        else:
+            self._add_lease(entry, number)
         self.last_number = max(number, self.last_number)
+
+    def _label(self, digest: Digest, number: int, labels: dict[str, str]) -> None:
+        if number >= self._labels.get(digest, (0, {}))[0]:
+            self._labels[digest] = number, labels
+
+    def _add_lease(self, entry: Any, number: int) -> None:
+        if "release" in entry:
+            lease_id, found = str(entry["release"]), None
+        else:
+            lease_id, created_at, expires_at, is_flat, labels, content = entry["lease"]
+            end = math.inf if expires_at is None else float(expires_at)
+            lease = Lease(str(lease_id), float(created_at), end, bool(is_flat), gc_labels.checked(dict(labels)))
+            found = lease, tuple(Digest.parse(text) for text in content)
+        if number >= self._leases.get(lease_id, (0, None))[0]:
+            self._leases[lease_id] = number, found
+
+    def labels(self) -> dict[Digest, dict[str, str]]:
+        return {digest: labels for digest, (_, labels) in sorted(self._labels.items()) if labels}
+
+    def leases(self) -> list[tuple[Lease, tuple[Digest, ...]]]:
+        return [found for _, (_, found) in sorted(self._leases.items()) if found is not None]
 
     def candidates(self) -> list[list[ImageRecord]]:
         found = []
@@ -161,3 +235,14 @@ class _Found:
 def _put(number: int, record: ImageRecord) -> str:
     values = rows.from_record(record, created_at=record.created_at, updated_at=record.updated_at)
     return json.dumps({"number": number, "put": [*values, json.dumps([str(digest) for digest in record.roots])]})
+
+
+def _labels(number: int, digest: Digest, labels: Mapping[str, str]) -> str:
+    return json.dumps({"number": number, "labels": [str(digest), dict(labels)]})
+
+
+def _lease(number: int, lease: Lease, content: Collection[Digest]) -> str:
+    end = None if math.isinf(lease.expires_at) else lease.expires_at
+    listed = [str(digest) for digest in content]
+    values = [lease.id, lease.created_at, end, lease.is_flat, dict(lease.labels), listed]
+    return json.dumps({"number": number, "lease": values})

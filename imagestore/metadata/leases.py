@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore import gc_labels
 from imagestore.digest import Digest
@@ -16,6 +16,10 @@ from imagestore.metadata.images import insert_edges
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterable, Iterator, Mapping
+
+
+#: Running work leases for a day; what lives longer was made to last, and outlives a damaged database.
+LASTING_SECONDS: Final = 24 * 3600.0 + 60.0
 
 
 class LeaseTables(Database):
@@ -36,6 +40,7 @@ class LeaseTables(Database):
                 raise AlreadyExistsError(f"lease {lease_id!r} exists already")
             values = (lease.id, now, expires_at, int(lease.is_flat), json.dumps(kept, sort_keys=True))
             db.execute("INSERT INTO lease (id, created_at, expires_at, flat, labels) VALUES (?, ?, ?, ?, ?)", values)
+            self._note(lease_id)
         return lease
 
     def renew_lease(self, lease_id: str, *, lifetime_seconds: float) -> None:
@@ -44,6 +49,7 @@ class LeaseTables(Database):
             end = self._clock() + lifetime_seconds
             if not db.execute("UPDATE lease SET expires_at = ? WHERE id = ?", (end, lease_id)).rowcount:
                 raise _no_lease(lease_id)
+            self._note(lease_id)
 
     def lease_content(self, lease_id: str, digests: Collection[Digest]) -> None:
         """Put digests under a lease, before their presence is looked at."""
@@ -52,6 +58,7 @@ class LeaseTables(Database):
             db.executemany(
                 "INSERT OR IGNORE INTO lease_content VALUES (?, ?)", [(lease_id, str(digest)) for digest in digests]
             )
+            self._note(lease_id)
 
     def lease_edges(self, lease_id: str, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Remember edges of content that a lease holds."""
@@ -72,20 +79,38 @@ class LeaseTables(Database):
             _check_lease(db, lease_id)
             pairs = [(lease_id, str(digest)) for digest in digests]
             db.executemany("DELETE FROM lease_content WHERE lease = ? AND digest = ?", pairs)
+            self._note(lease_id)
 
     def delete_lease(self, lease_id: str) -> bool:
         """Release a lease; say whether it was there."""
         with self._writing() as db:
-            return db.execute("DELETE FROM lease WHERE id = ?", (lease_id,)).rowcount > 0
+            query = "DELETE FROM lease WHERE id = ? RETURNING expires_at - created_at"
+            found = db.execute(query, (lease_id,)).fetchall()
+            if found and found[0][0] > LASTING_SECONDS:
+                number = self._number_change()
+                self._after_commit.append(lambda: self._journal.release(number, lease_id))
+            return bool(found)
 
     def leases(self) -> Iterator[Lease]:
         """Every lease, expired ones too."""
+        return iter(self._find_leases("TRUE"))
+
+    def _find_leases(self, condition: str, *values: str | float) -> list[Lease]:
+        query = f"SELECT id, created_at, expires_at, flat, labels FROM lease WHERE {condition} ORDER BY id"  # noqa: S608
         with self._reading() as db:
-            found = db.execute("SELECT id, created_at, expires_at, flat, labels FROM lease ORDER BY id").fetchall()
-        return (
-            Lease(lease_id, created_at, expires_at, bool(flat), json.loads(labels))
-            for lease_id, created_at, expires_at, flat, labels in found
-        )
+            return [
+                Lease(lease_id, created_at, expires_at, bool(flat), json.loads(labels))
+                for lease_id, created_at, expires_at, flat, labels in db.execute(query, values).fetchall()
+            ]
+
+    def _lasting_leases(self) -> list[tuple[Lease, tuple[Digest, ...]]]:
+        found = self._find_leases("expires_at - created_at > ?", LASTING_SECONDS)
+        return [(lease, self.leased_content(lease.id)) for lease in found]
+
+    def _note(self, lease_id: str) -> None:
+        """Write a lasting lease into the journal; those of running work die with a damaged database."""
+        for lease in self._find_leases("id = ? AND expires_at - created_at > ?", lease_id, LASTING_SECONDS):
+            self._journal.put_lease(self._number_change(), lease, self.leased_content(lease_id))
 
     def _expire_leases(self) -> int:
         with self._writing() as db:

@@ -36,6 +36,6 @@ def confirm(content: LocalContentStore, descriptors: Collection[Descriptor], *, 
     gone = [descriptor.digest for descriptor in descriptors if not content.exists(descriptor.digest)]
     if gone:
         raise StoreBusyError(
-            f"{what}: {gone[0]} was collected before the record was written, because the lease of this work ended early",
+            f"{what}: {gone[0]} was collected before the record was written: the lease of this work ended early",
             hint="the clock was set forward, or the machine slept for a day; try again",
         )

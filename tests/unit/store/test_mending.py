@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
-import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO, Self
 
 import pytest
 
@@ -18,13 +19,14 @@ from imagestore.archive.importing import ImportOptions
 from imagestore.cancel import CancelToken
 from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError, StoreError
+from imagestore.metadata.journal import RecordJournal
 from imagestore.observe import BlobDone, Event
 from imagestore.store import ImageStore
 from imagestore.testing import build_index
 from imagestore.upkeep.check import FaultKind
 from imagestore.upkeep.policy import Policy
 from imagestore.upkeep.rebuild import rebuild
-from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node, python_image
+from tests.support.node import HYPERV, PYTHON, Node, node, python_image
 from tests.unit.archive import making
 from tests.unit.store.test_upkeep import OTHER, damage_database, present, spoil
 
@@ -100,17 +102,36 @@ def test_labels_on_a_manifest_are_no_wrong_edges_and_no_reason_to_pull_again(her
     assert here.store.pull(PYTHON).record == replace(before, used_at=here.store.get(PYTHON).record.used_at)
 
 
-@pytest.fixture
-def unreadable(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """Makes reading one file fail as a bad sector does; the real thing is in the integration tests."""
-    bad: set[int] = set()
-    real = os.readv if False else os.read
+class BadSector:
+    """A file whose second piece the disk can't read."""
 
-    def make(path: Path) -> None:
-        bad.add(path.stat().st_ino)
+    def __init__(self, blob: BinaryIO) -> None:
+        self._blob = blob
 
-    assert real
-    return make
+    def read(self, count: int = -1) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._blob.close()
+
+
+@pytest.mark.parametrize("which", ["layer", "manifest", "config"])
+def test_what_the_disk_cannot_read_is_damage(here: Node, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    image = here.store.pull(PYTHON)
+    bad = {"layer": image.layers[0].digest, "manifest": image.manifest.digest, "config": image.id}[which]
+    whole = here.store.content.open
+
+    def opened(digest: Digest) -> object:
+        return BadSector(whole(digest)) if digest == bad else whole(digest)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(here.store.content, "open", opened)
+        report = here.store.check()
+    assert [(each.kind, each.digest) for each in report.faults] == [(FaultKind.BLOB_DAMAGED, bad)]
+    assert here.store.repair(report).fetched == (bad,)
 
 
 def test_a_content_file_that_is_a_link_is_not_content(here: Node, tmp_path: Path) -> None:
@@ -144,16 +165,146 @@ def test_work_whose_lease_ended_meanwhile_records_nothing_that_is_gone(here: Nod
     assert all(path.exists() for path in image.layer_paths)
 
 
+def test_an_import_whose_lease_ended_meanwhile_records_nothing_that_is_gone(here: Node, tmp_path: Path) -> None:
+    archive = making.write(tmp_path / "whole.tar", making.layout_files({PYTHON: python_image()}))
+
+    def a_day_passes(event: Event) -> None:
+        if isinstance(event, BlobDone):
+            with ImageStore(here.store.root, clock=lambda: time.time() + 2 * DAY) as other:
+                other.collect_garbage()
+
+    with pytest.raises(StoreError, match="lease"):
+        here.store.import_images(archive, observer=a_day_passes)
+    assert list(here.store.list()) == []
+
+
+def test_a_held_lease_is_renewed_while_its_block_runs(here: Node) -> None:
+    with lease.held(here.store.metadata, purpose="test", renew_seconds=0.01) as held, lease.renewed(held):
+        (before,) = here.store.metadata.leases()
+        give_up_at = time.monotonic() + 10
+        while next(here.store.metadata.leases()).expires_at == before.expires_at:
+            assert time.monotonic() < give_up_at
+            time.sleep(0.005)
+    assert [thread.name for thread in threading.enumerate() if thread.name == "imagestore-renew"] == []
+
+
 def test_garbage_goes_before_images_when_the_disk_is_full(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = here.store.pull(PYTHON)
+    put(here.store, bytes(1_000_000))
+    real = os.statvfs(here.store.root)
+
+    def nearly_full(path: object) -> os.statvfs_result:
+        """A disk of 2 MB with nothing but this store's blobs on it."""
+        used = sum(info.size for info in here.store.content.walk())
+        free = 2_000_000 - used
+        return os.statvfs_result((1, 1, 2_000_000, free, free, *real[5:]))
+
+    monkeypatch.setattr(os, "statvfs", nearly_full)
+    half_full = Policy(high_percent=40, low_percent=20)
+    assert here.store.usage().disk.used_bytes > 1_000_000
+    assert here.store.evict(half_full).evicted == ()
+    assert here.store.evict(half_full, dry_run=True).evicted == ()
+    assert here.store.get(PYTHON).id == image.id
+    tight = Policy(high_percent=0, low_percent=0)
+    assert [each.record.reference for each in here.store.evict(tight).evicted] == [PYTHON]
+
+
+def test_what_killed_processes_left_beside_the_database_goes_when_it_is_old(here: Node) -> None:
+    old, young = here.store.root / "check.json.77.tmp", here.store.root / "check.json.78.tmp"
+    others = [here.store.root / "metadata.db.rebuilt", here.store.root / "records.jsonl.tmp"]
+    own = here.store.root / "notes.tmp"
+    for path in (old, young, own, *others):
+        path.write_text("x")
+        if path is not young:
+            os.utime(path, (1, 1))
+    here.store.collect_garbage(dry_run=True)
+    assert old.exists()
+    here.store.collect_garbage()
+    assert [path.exists() for path in (old, young, own, *others)] == [False, True, True, False, False]
+
+
+def test_a_rebuild_brings_labels_and_lasting_leases_back(here: Node) -> None:
+    image = here.store.pull(PYTHON, runtime_handler=HYPERV)
+    here.store.remove(PYTHON)
+    kept, rooted, gone = (put(here.store, name) for name in (b"leased", b"rooted", b"gone"))
+    metadata = here.store.metadata
+    metadata.create_lease("by-hand", lifetime_seconds=math.inf, labels={"who": "me"})
+    metadata.lease_content("by-hand", [kept, gone, image.manifest.digest])
+    metadata.unlease_content("by-hand", [gone])
+    metadata.create_lease("released", lifetime_seconds=math.inf)
+    metadata.lease_content("released", [gone])
+    metadata.delete_lease("released")
+    metadata.create_lease("over", lifetime_seconds=-1.0)
+    metadata.label_content(rooted, {"containerd.io/gc.root": "by hand", "note": "x"})
+    metadata.label_content(gone, {"containerd.io/gc.root": "for a while"})
+    metadata.label_content(gone, {})
+    before = {kept, rooted, image.manifest.digest, image.id, *(part.digest for part in image.layers)}
+    here.store.close()
+    damage_database(here.store.root)
+    report = rebuild(here.store.root)
+    assert (report.leases, report.labelled, report.unreadable) == (("by-hand",), 1, 0)
+    with ImageStore(here.store.root) as store:
+        store.collect_garbage()
+        assert present(store) == before
+        assert store.metadata.content_labels(rooted) == {"containerd.io/gc.root": "by hand", "note": "x"}
+        (back,) = store.metadata.leases()
+        assert (back.expires_at, back.labels) == (math.inf, {"who": "me"})
+    # What came back is in the journal again.
+    damage_database(here.store.root)
+    assert rebuild(here.store.root).leases == ("by-hand",)
+
+
+def test_a_process_whose_database_was_replaced_writes_no_more(here: Node, tmp_path: Path) -> None:
     here.store.pull(PYTHON)
-    junk = put(here.store, bytes(100_000))
-    usage = here.store.usage()
-    total = usage.disk.total_bytes
+    here.store.backup(tmp_path / "other.db")
+    os.replace(tmp_path / "other.db", here.store.root / "metadata.db")
+    for change in (here.store.remove, here.store.pin, here.store.delete):
+        with pytest.raises(StoreError, match="was replaced while this process had it open"):
+            change(PYTHON)
 
-    def statvfs(_: object) -> os.statvfs_result:
-        used = 1_000_000 + here.store.usage_bytes()
-        return used
 
-    assert statvfs
-    assert total
-    assert junk
+def test_a_restored_backup_has_the_last_word_about_later_changes(here: Node, tmp_path: Path) -> None:
+    """The journal goes on while the backup lies there; a later rebuild must not believe what came in between."""
+    here.store.pull(PYTHON)
+    here.store.backup(tmp_path / "backup.db")
+    for _ in range(3):
+        here.store.remove(PYTHON)
+        here.store.pull(PYTHON)
+    here.store.remove(PYTHON)
+    here.store.close()
+    for path in here.store.root.glob("metadata.db*"):
+        path.unlink()
+    (tmp_path / "backup.db").rename(here.store.root / "metadata.db")
+    with ImageStore(here.store.root) as store:
+        assert [image.reference for image in store.list()] == [PYTHON]
+    with ImageStore(here.store.root) as store:
+        store.pin(PYTHON)
+    damage_database(here.store.root)
+    assert [record.is_pinned for record in rebuild(here.store.root).restored] == [True]
+
+
+def test_a_journal_line_that_came_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, real = RecordJournal(tmp_path / "records.jsonl"), os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data)[:7]))
+    journal.put_labels(1, Digest.of(b"x"), {"key": "value"})
+    monkeypatch.undo()
+    found = journal.read()
+    assert (found.labels, found.unreadable) == ({Digest.of(b"x"): {"key": "value"}}, 0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"number": 1, "labels": ["sha256:x", {}]}',
+        '{"number": 1, "labels": ["sha256:%s", {"": "x"}]}' % ("0" * 64),
+        '{"number": 1, "labels": ["sha256:%s", "x"]}' % ("0" * 64),
+        '{"number": 1, "lease": ["a", 1, 2]}',
+        '{"number": 1, "lease": ["a", 1, "x", false, {}, []]}',
+        '{"number": 1, "lease": ["a", 1, 2, false, {}, ["x"]]}',
+        '{"number": 1, "other": 1}',
+    ],
+)
+def test_hostile_lines_about_labels_and_leases_are_counted_and_passed_over(tmp_path: Path, line: str) -> None:
+    (tmp_path / "records.jsonl").write_text(f"{line}\n")
+    found = RecordJournal(tmp_path / "records.jsonl").read()
+    assert (found.labels, found.leases, found.unreadable) == ({}, [], 1)
