@@ -1,10 +1,10 @@
 """The journal of records: a second memory beside the database, to rebuild the records from when that is damaged.
 
-``records.jsonl`` holds one JSON value a line, each with the number of its change: a record that was put, or the key of one
-that was removed; the labels of content; a lease that was made to last, or the id of one that was released. What is put is
-written before its commit and what is removed after it, so that whoever dies between the two leaves the journal with an
-entry too many, never with one too few; the numbers put them in order. Nothing is synced: a rebuild checks each record
-against the content anyway.
+``records.jsonl`` holds one JSON value a line, each with the number of its change: a record that was put, or the key of
+one that was removed; the labels of content; a lease that was made to last, or the id of one that was released. What is
+put is written before its commit and what is removed after it, so that whoever dies between the two leaves the journal
+with an entry too many, never with one too few; the numbers put them in order. Nothing is synced: a rebuild checks each
+record against the content anyway.
 """
 
 from __future__ import annotations
