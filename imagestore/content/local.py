@@ -203,6 +203,14 @@ class LocalContentStore:
             message = f"{message}; begun {max(0.0, time.time() - started):.1f} s ago, at {since}"
         return StoreBusyError(message, hint="try again, or wait for the writer")
 
+    def is_offered(self, digest: Digest, size: int) -> bool:
+        """Whether a source has a file of that name and size."""
+        for source in self._sources if digest.is_verifiable else ():
+            with adopt.opened(source, digest, size) as descriptor:
+                if descriptor is not None:
+                    return True
+        return False
+
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
         """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise meanwhile).
 

@@ -303,7 +303,11 @@ class Database:
             kind = _CODES.get(code, StoreError)
             if code == sqlite3.SQLITE_IOERR and location.is_full(self._path.parent):
                 kind = StoreFullError  # what a full disk looks like to SQLite's log
-            raise kind(f"{path or self._path}: {error}", hint=_HINTS.get(kind, "")) from error
+            text = str(error)
+            if code == sqlite3.SQLITE_CANTOPEN and (cause := location.cause(path or self._path)) is not None:
+                # SQLite doesn't say why; a dying disk is no question of permission.
+                kind, text = _NUMBERS.get(cause, StoreError), f"{error}: {os.strerror(cause)}"
+            raise kind(f"{path or self._path}: {text}", hint=_HINTS.get(kind, "")) from error
         except OSError as error:
             kind = _NUMBERS.get(error.errno or 0, StoreError)
             text = f"{path or self._path}: {error.strerror or error}"

@@ -46,13 +46,13 @@ class GraphTables(Database):
         terms = ContentTerms.of(kept)
         key = str(digest)
         with self._writing() as db:
+            self._note_labels(digest, self.content_labels(digest), kept)
             _forget_labels(db, [digest])
             db.executemany("INSERT INTO content_label VALUES (?, ?, ?)", [(key, *each) for each in kept.items()])
             if terms.is_root:
                 db.execute("INSERT INTO content_root VALUES (?)", (key,))
             pairs = [(key, str(child)) for child in terms.references]
             db.executemany("INSERT INTO label_edge VALUES (?, ?)", pairs)
-            self._journal.put_labels(self._number_change(), digest, kept)
 
     def update_content_labels(self, digest: Digest, changes: Mapping[str, str]) -> None:
         """Set some labels of content and leave the others; an empty value removes one."""
@@ -64,6 +64,14 @@ class GraphTables(Database):
         with self._reading() as db:
             found = db.execute("SELECT key, value FROM content_label WHERE digest = ? ORDER BY key", (str(digest),))
             return dict(found.fetchall())
+
+    def _note_labels(self, digest: Digest, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """What is added is in the journal before the commit, what is taken away after it."""
+        number = self._number_change()
+        if not after.items() <= before.items():
+            self._journal.put_labels(number, digest, {**before, **after})
+        if not before.items() <= after.items():
+            self._after_commit.append(lambda: self._journal.put_labels(number, digest, after))
 
     def _all_labels(self) -> dict[Digest, dict[str, str]]:
         found: dict[Digest, dict[str, str]] = {}

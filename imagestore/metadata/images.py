@@ -6,6 +6,7 @@ import dataclasses
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
+from imagestore.failpoint import reach
 from imagestore.gc_labels import EXPIRE, LeaseTerms
 from imagestore.metadata import rows
 from imagestore.metadata.database import Database
@@ -117,6 +118,7 @@ class ImageTables(Database):
             # Losing this with the power is no harm; waiting for the disk at each use would be.
             db.execute("PRAGMA synchronous = NORMAL")
             try:
+                reach("touch-update")
                 db.execute("UPDATE image SET used_at = ? WHERE reference = ? AND handler = ?", (now, *key))
             finally:
                 db.execute("PRAGMA synchronous = FULL")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Final
 
@@ -79,7 +80,9 @@ class LeaseTables(Database):
             _check_lease(db, lease_id)
             pairs = [(lease_id, str(digest)) for digest in digests]
             db.executemany("DELETE FROM lease_content WHERE lease = ? AND digest = ?", pairs)
-            self._note(lease_id)
+            for lease in self._lasting(lease_id):
+                number, left = self._number_change(), self.leased_content(lease_id)
+                self._after_commit.append(functools.partial(self._journal.put_lease, number, lease, left))
 
     def delete_lease(self, lease_id: str) -> bool:
         """Release a lease; say whether it was there."""
@@ -107,9 +110,12 @@ class LeaseTables(Database):
         found = self._find_leases("expires_at - created_at > ?", LASTING_SECONDS)
         return [(lease, self.leased_content(lease.id)) for lease in found]
 
+    def _lasting(self, lease_id: str) -> list[Lease]:
+        return self._find_leases("id = ? AND expires_at - created_at > ?", lease_id, LASTING_SECONDS)
+
     def _note(self, lease_id: str) -> None:
         """Write a lasting lease into the journal; those of running work die with a damaged database."""
-        for lease in self._find_leases("id = ? AND expires_at - created_at > ?", lease_id, LASTING_SECONDS):
+        for lease in self._lasting(lease_id):
             self._journal.put_lease(self._number_change(), lease, self.leased_content(lease_id))
 
     def _expire_leases(self) -> int:

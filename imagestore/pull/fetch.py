@@ -252,6 +252,8 @@ class Fetcher:
             descriptor.size - min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
             for descriptor in descriptors
             if not self.content.exists(descriptor.digest)
+            # What may be adopted may take no space; if it does, the disk says so.
+            and not self.content.is_offered(descriptor.digest, descriptor.size)
         )
         free = self.content.free_bytes()
         if needed > free:

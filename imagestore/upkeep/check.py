@@ -18,6 +18,7 @@ from imagestore.digest import Digest, Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError
+from imagestore.failpoint import reach
 from imagestore.upkeep.held import held_documents
 
 if TYPE_CHECKING:
@@ -267,6 +268,7 @@ class _Hashing:
             raise
         if self._options.state is not None:
             with translated("remove", self._options.state), contextlib.suppress(FileNotFoundError):
+                reach("check-state-unlink")
                 os.unlink(self._options.state)
 
     def _one(self, info: ContentInfo) -> None:
