@@ -147,7 +147,7 @@ print(os.listdir(disk / "content" / "ingest"))
     assert result.out.splitlines() == ["reflink True", "True 0o444", "[]"], result
 
 
-def test_a_partial_ingest_that_cannot_be_read_is_begun_again(tmp_path: Path, server: RegistryServer) -> None:
+def test_a_partial_ingest_whose_sectors_are_lost_is_begun_again(tmp_path: Path, server: RegistryServer) -> None:
     data = "$(find $DISK/store/content/ingest -name data -size +1M)"
     first_block = f"$(filefrag -e {data} | sed -nE 's/^ *0: +[0-9]+\\.\\. +[0-9]+: +([0-9]+)\\.\\..*/\\1/p')"
     results = on_disk(
