@@ -79,7 +79,7 @@ def collect(
         gone = sweep(metadata, content, [*sorted(garbage), *dangling])
         garbage = {digest: size for digest, size in garbage.items() if digest in gone}
         metadata.tidy()
-    stale, stale_bytes = _stale_ingests(content, clock() - STALE_INGEST_SECONDS, dry_run=dry_run)
+    stale, stale_bytes = _stale_ingests(content, clock(), dry_run=dry_run)
     freed = sum(garbage.values())
     return GarbageReport(
         dry_run=dry_run,
@@ -130,9 +130,9 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Seque
     return deleted
 
 
-def _stale_ingests(content: LocalContentStore, before: float, *, dry_run: bool) -> tuple[list[str], int]:
+def _stale_ingests(content: LocalContentStore, now: float, *, dry_run: bool) -> tuple[list[str], int]:
     names, size = [], 0
-    for status in content.stale_ingests(before):
+    for status in content.stale_ingests(now - STALE_INGEST_SECONDS, beyond=now + STALE_INGEST_SECONDS):
         if dry_run or content.abort_stale(status):
             names.append(status.ref)
             size += status.offset

@@ -124,7 +124,7 @@ class ContentStore(Protocol):
         """
 
     def open(self, digest: Digest) -> BinaryIO:
-        """The blob, opened for reading.
+        """The blob, opened for reading; reading what the disk can't read raises IntegrityError.
 
         Raises:
             ContentNotFoundError: it isn't here.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import re
 import stat
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content import adopt
 from imagestore.content.adopt import Adoption
 from imagestore.content.api import ContentInfo, IngestStatus
+from imagestore.content.blob_file import open_blob
 from imagestore.content.disk import make_directory, sync_directory, translated
 from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
@@ -103,7 +105,7 @@ class LocalContentStore:
         path = self._blob(digest)
         with translated("open", path):
             try:
-                return open(path, "rb", opener=_without_links)
+                return open_blob(path, digest)
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise self._missing(digest) from error
             except OSError as error:
@@ -114,12 +116,7 @@ class LocalContentStore:
     def read(self, digest: Digest, *, limit_bytes: int) -> bytes:
         """A small blob whole, hashed again on the way."""
         with self.open(digest) as blob, translated("read", self._blob(digest)):
-            try:
-                data = blob.read(limit_bytes + 1)
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                raise IntegrityError(f"content {digest}: the disk can't read it") from error
+            data = blob.read(limit_bytes + 1)
         if len(data) > limit_bytes:
             raise SizeMismatchError(f"content {digest}", expected=limit_bytes, actual=len(data))
         verify(data, digest, what=f"content {digest} at rest")
@@ -267,8 +264,10 @@ class LocalContentStore:
         """Throw an ingest away unless a writer holds it; say whether it is gone."""
         return self._abort_folder(ingest_name(ref))
 
-    def stale_ingests(self, before: float) -> Iterator[IngestStatus]:
-        """Ingests that nobody touched since ``before`` (seconds since 1970).
+    def stale_ingests(self, before: float, *, beyond: float = math.inf) -> Iterator[IngestStatus]:
+        """Ingests that nobody touched since ``before``, or only ``beyond``, by a clock that was set back since.
+
+        Both in seconds since 1970.
 
         What a process left that died while it made or removed an ingest counts too; its name is that of its folder.
         """
@@ -277,7 +276,7 @@ class LocalContentStore:
                 if _INGEST_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                     path = Path(entry.path)
                     status = read_status(path) or read_remains(path)
-                    if status is not None and status.updated_at < before:
+                    if status is not None and not before <= status.updated_at <= beyond:
                         yield status
 
     def abort_stale(self, ingest: IngestStatus) -> bool:
@@ -316,7 +315,3 @@ class LocalContentStore:
         if not digest.is_verifiable:
             raise ContentNotFoundError(f"content {digest}: algorithm {digest.algorithm} can't be verified or stored")
         return self._blobs / digest.algorithm / digest.encoded
-
-
-def _without_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -155,7 +155,7 @@ class MetadataStore(Protocol):
         """
 
     def renew_lease(self, lease_id: str, *, lifetime_seconds: float) -> None:
-        """Move a lease's end to now plus its lifetime.
+        """Move a lease's end to now plus its lifetime; a gc.expire label on it goes.
 
         Raises:
             LeaseNotFoundError: it is gone.

@@ -61,6 +61,10 @@ class SchemaTooNewError(StoreCorruptError):
     """A newer version wrote the database; it is whole, and not for us."""
 
 
+class ForeignDatabaseError(StoreCorruptError):
+    """Another program's database, or ours with a damaged first page."""
+
+
 class Database:
     """One file; made when missing.
 
@@ -89,7 +93,7 @@ class Database:
         self._depth = 0
         self._file: os.stat_result | None = None
         self._after_commit: list[Callable[[], None]] = []
-        self._journal = RecordJournal(path.with_name("records.jsonl"))
+        self._journal = RecordJournal.beside(path)
         location.refuse_network(path, file_system(path.parent))
         self._ballast = Ballast(path.with_name("ballast"))
         self._is_read_only = location.is_read_only(path.parent)
@@ -140,7 +144,7 @@ class Database:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         (mark,) = db.execute("PRAGMA application_id").fetchone()
         if mark != schema.APPLICATION_ID and (mark or version or tables):
-            raise StoreCorruptError(f"{self._path}: is another program's database", hint="choose another --root")
+            raise ForeignDatabaseError(f"{self._path}: is another program's database", hint="choose another --root")
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:

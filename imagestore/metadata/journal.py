@@ -25,6 +25,7 @@ from imagestore.metadata.api import Lease
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
+    from typing import Self
 
     from imagestore.metadata.api import ImageRecord
 
@@ -61,6 +62,11 @@ class RecordJournal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @classmethod
+    def beside(cls, database: Path) -> Self:
+        """The journal of a database."""
+        return cls(database.with_name("records.jsonl"))
 
     def put(self, number: int, records: Iterable[ImageRecord]) -> None:
         """Add records; inside the transaction that puts them.

@@ -48,7 +48,9 @@ class LeaseTables(Database):
         """Move a lease's end to now plus its lifetime."""
         with self._writing() as db:
             end = self._clock() + lifetime_seconds
-            if not db.execute("UPDATE lease SET expires_at = ? WHERE id = ?", (end, lease_id)).rowcount:
+            # A label that names an earlier end would say what is no longer true.
+            change = "UPDATE lease SET expires_at = ?, labels = json_remove(labels, ?) WHERE id = ?"
+            if not db.execute(change, (end, f'$."{gc_labels.EXPIRE}"', lease_id)).rowcount:
                 raise _no_lease(lease_id)
             self._note(lease_id)
 

@@ -227,10 +227,10 @@ class Fetcher:
         if info.size == descriptor.size:
             return True
         verifier = Verifier(descriptor.digest)
-        with self.content.open(descriptor.digest) as blob:
-            while chunk := blob.read(_REHASH_BYTES):
-                verifier.update(chunk)
         try:
+            with self.content.open(descriptor.digest) as blob:
+                while chunk := blob.read(_REHASH_BYTES):
+                    verifier.update(chunk)
             verifier.finish()
         except IntegrityError:
             log.warning("content in the store is damaged, fetching it again", extra={"digest": descriptor.digest})

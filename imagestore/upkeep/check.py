@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
+import logging
 import os
 import time
 from dataclasses import dataclass
@@ -17,20 +18,21 @@ from imagestore.content.disk import replace_text, translated
 from imagestore.digest import Digest, Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
-from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError, StoreError
 from imagestore.failpoint import reach
 from imagestore.upkeep.held import held_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from typing import BinaryIO
 
     from imagestore.cancel import CancelToken
     from imagestore.content.api import ContentInfo, ContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.documents.manifest import Manifest
     from imagestore.metadata.api import ImageRecord, MetadataStore
+
+log = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 1024 * 1024
 _SAVE_SECONDS: Final = 2.0
@@ -301,8 +303,12 @@ class _Hashing:
     def _save(self) -> None:
         if self._options.state is not None and self._after is not None:
             state = {"after": str(self._after), "damaged": [str(digest) for digest in sorted(self.damaged)]}
-            with translated("write", self._options.state):
-                replace_text(self._options.state, json.dumps(state))
+            try:
+                with translated("write", self._options.state):
+                    replace_text(self._options.state, json.dumps(state))
+            except StoreError as error:
+                # A check only reads: a full or read-only disk must not end it. It can't be resumed then.
+                log.warning("%s", error)
 
     def _load(self) -> None:
         """Where the last run stopped; a state that can't be read means from the start."""
@@ -318,18 +324,10 @@ class _Hashing:
 def _hash(content: ContentStore, digest: Digest, read: Callable[[int], None]) -> None:
     verifier = Verifier(digest)
     with content.open(digest) as blob:
-        while chunk := _read(blob, digest):
+        while chunk := blob.read(_CHUNK_BYTES):
             verifier.update(chunk)
             read(len(chunk))
     verifier.finish()
-
-
-def _read(blob: BinaryIO, digest: Digest) -> bytes:
-    """The next bytes; what the disk can't read is damage like any other."""
-    try:
-        return blob.read(_CHUNK_BYTES)
-    except OSError as error:
-        raise IntegrityError(f"content {digest}: can't be read: {error.strerror}") from error
 
 
 def _missing(digest: Digest, subject: str) -> Fault:

@@ -19,7 +19,8 @@ from imagestore.documents.manifest import Manifest
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, StoreCorruptError
 from imagestore.failpoint import reach
 from imagestore.media_types import DOCKER_MANIFEST, OCI_MANIFEST
-from imagestore.metadata.database import SchemaTooNewError
+from imagestore.metadata.database import ForeignDatabaseError, SchemaTooNewError
+from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.upkeep.held import held_documents
 
@@ -61,7 +62,7 @@ def rebuild(root: Path) -> RebuildReport:
         root: the store's folder.
 
     Raises:
-        StoreError: the folder can't be used, or the database is from a newer version.
+        StoreError: the folder can't be used, or the database is from a newer version or another program.
     """
     path = root / "metadata.db"
     if _is_whole(path):
@@ -149,6 +150,10 @@ def _is_whole(path: Path) -> bool:
     try:
         metadata = SqliteMetadataStore(path)
     except SchemaTooNewError:
+        raise
+    except ForeignDatabaseError:
+        if RecordJournal.beside(path).has_entries():
+            return False  # the mark is what was damaged
         raise
     except StoreCorruptError:
         return False

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import math
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, Self
 
 import pytest
 
 from imagestore import lease
 from imagestore.archive.importing import ImportOptions
 from imagestore.cancel import CancelToken
+from imagestore.content.blob_file import open_blob
 from imagestore.digest import Digest
-from imagestore.errors import ContentNotFoundError, StoreError
+from imagestore.errors import (
+    ContentNotFoundError,
+    IntegrityError,
+    OperationCancelledError,
+    StoreCorruptError,
+    StoreError,
+)
 from imagestore.metadata.journal import RecordJournal
 from imagestore.observe import BlobDone, Event
 from imagestore.store import ImageStore
 from imagestore.testing import build_index
-from imagestore.upkeep.check import FaultKind
+from imagestore.upkeep.check import CheckOptions, FaultKind
 from imagestore.upkeep.policy import Policy
 from imagestore.upkeep.rebuild import rebuild
 from tests.support.node import HYPERV, PYTHON, Node, node, python_image
@@ -102,20 +109,8 @@ def test_labels_on_a_manifest_are_no_wrong_edges_and_no_reason_to_pull_again(her
     assert here.store.pull(PYTHON).record == replace(before, used_at=here.store.get(PYTHON).record.used_at)
 
 
-class BadSector:
-    """A file whose second piece the disk can't read."""
-
-    def __init__(self, blob: BinaryIO) -> None:
-        self._blob = blob
-
-    def read(self, count: int = -1) -> bytes:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._blob.close()
+#: Reading it fails as reading a bad sector does.
+UNREADABLE = Path("/proc/self/mem")
 
 
 @pytest.mark.parametrize("which", ["layer", "manifest", "config"])
@@ -125,13 +120,23 @@ def test_what_the_disk_cannot_read_is_damage(here: Node, monkeypatch: pytest.Mon
     whole = here.store.content.open
 
     def opened(digest: Digest) -> object:
-        return BadSector(whole(digest)) if digest == bad else whole(digest)
+        return open_blob(UNREADABLE, digest) if digest == bad else whole(digest)
 
     with monkeypatch.context() as broken:
         broken.setattr(here.store.content, "open", opened)
         report = here.store.check()
+        with pytest.raises(IntegrityError, match=f"{bad}: the disk can't read it"):
+            here.store.export_images([PYTHON], here.store.root.parent / "out.tar")
     assert [(each.kind, each.digest) for each in report.faults] == [(FaultKind.BLOB_DAMAGED, bad)]
     assert here.store.repair(report).fetched == (bad,)
+
+
+def test_a_check_that_can_note_nothing_goes_on(here: Node, tmp_path: Path) -> None:
+    here.store.pull(PYTHON)
+    token = CancelToken()
+    options = CheckOptions(state=tmp_path / "no such folder" / "state", progress=lambda _: token.cancel())
+    with pytest.raises(OperationCancelledError):
+        here.store.check(options=options, cancel=token)
 
 
 def test_a_content_file_that_is_a_link_is_not_content(here: Node, tmp_path: Path) -> None:
@@ -308,3 +313,30 @@ def test_hostile_lines_about_labels_and_leases_are_counted_and_passed_over(tmp_p
     (tmp_path / "records.jsonl").write_text(f"{line}\n")
     found = RecordJournal(tmp_path / "records.jsonl").read()
     assert (found.labels, found.leases, found.unreadable) == ({}, [], 1)
+
+
+def test_an_ingest_of_a_clock_that_was_set_back_goes_too(here: Node) -> None:
+    with here.store.content.writer("abandoned", expected=None, total=9, cancel=NEVER) as writer:
+        writer.write(b"part")
+        data = writer.directory / "data"
+    os.utime(data, (time.time() + 30 * DAY,) * 2)
+    assert here.store.collect_garbage().ingests == ("abandoned",)
+
+
+def test_another_programs_database_is_not_rebuilt_over(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "metadata.db")) as database:
+        database.execute("CREATE TABLE theirs (x)")
+    with pytest.raises(StoreCorruptError, match="another program's"):
+        rebuild(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["metadata.db"]
+    RecordJournal.beside(tmp_path / "metadata.db").put_labels(1, Digest.of(b"x"), {"key": "value"})
+    assert rebuild(tmp_path).kept_as == tmp_path / "metadata.db.damaged-1"
+
+
+def test_a_renewed_lease_has_no_label_that_says_otherwise(here: Node) -> None:
+    labels = {"containerd.io/gc.expire": "2999-01-01T00:00:00Z", "who": "me"}
+    here.store.metadata.create_lease("l", lifetime_seconds=1.0, labels=labels)
+    here.store.metadata.renew_lease("l", lifetime_seconds=60.0)
+    (lease_,) = here.store.metadata.leases()
+    assert lease_.labels == {"who": "me"}
+    assert lease_.expires_at < time.time() + 61
