@@ -1,0 +1,1 @@
+"""containerd's own services served from the store: content, images, leases, namespaces, version, introspection."""

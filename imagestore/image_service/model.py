@@ -1,0 +1,120 @@
+"""What an image service is asked and answers: CRI's messages as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpec:
+    """Which image is meant (``runtime.v1.ImageSpec``).
+
+    Attributes:
+        image: reference, image id or the beginning of one, as the caller wrote it.
+        runtime_handler: whose; empty means the service's default handler, or not said.
+        annotations: free text that may help to choose among platforms.
+        user_specified_image: the text of the pod spec, where it is known.
+    """
+
+    image: str
+    runtime_handler: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+    user_specified_image: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedImage:
+    """One image of one handler as a service lists it (``runtime.v1.Image``).
+
+    Attributes:
+        id: the image id, what a pull returns.
+        repo_tags: complete references with tags.
+        repo_digests: complete references with digests.
+        size: bytes, never 0.
+        uid: the user of the image config when it is a number, else None.
+        username: the user of the image config when it is a name, else empty.
+        spec: what the image was asked for by; carries the runtime handler.
+        is_pinned: the caller's collection should spare it.
+    """
+
+    id: str
+    repo_tags: tuple[str, ...]
+    repo_digests: tuple[str, ...]
+    size: int
+    uid: int | None = None
+    username: str = ""
+    spec: ImageSpec = field(default_factory=lambda: ImageSpec(""))
+    is_pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ImageDetails:
+    """An image with what a verbose status adds: texts by key, most of them JSON."""
+
+    image: ServedImage
+    info: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesystemUsage:
+    """What images use of one file system (``runtime.v1.FilesystemUsage``).
+
+    Attributes:
+        mountpoint: a path on it.
+        timestamp_ns: when this was read, nanoseconds since 1970.
+        used_bytes: bytes that images use.
+        inodes_used: inodes that images use; None when the service doesn't say.
+    """
+
+    mountpoint: str
+    timestamp_ns: int
+    used_bytes: int
+    inodes_used: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFilesystems:
+    """Where images are, and where containers are if that is another disk."""
+
+    image_filesystems: tuple[FilesystemUsage, ...]
+    container_filesystems: tuple[FilesystemUsage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceVersion:
+    """Who answers: name and version of the runtime, and of the API it speaks."""
+
+    name: str
+    version: str
+    api_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxMetadata:
+    """The pod a pull is for, as far as an image service may use it."""
+
+    name: str = ""
+    uid: str = ""
+    namespace: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerImage:
+    """The image that a container, running or dead, was made from.
+
+    Attributes:
+        container_id: the container.
+        image_id: the image's id.
+        runtime_handler: the handler it was pulled for; None when the service doesn't say.
+        mounted_image_ids: ids of images mounted as volumes.
+    """
+
+    container_id: str
+    image_id: str
+    runtime_handler: str | None = None
+    mounted_image_ids: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""Kubernetes resource arithmetic: quantities, CPU, memory, cgroups, Windows. Pure values, standard library only."""

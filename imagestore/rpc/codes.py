@@ -1,0 +1,38 @@
+"""Errors as gRPC status codes: containerd's words one to one (its errdefs package), everything else UNKNOWN."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from imagestore.errors import Category, ImageStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CODES: Final[Mapping[Category, grpc.StatusCode]] = {
+    Category.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
+    Category.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Category.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    Category.FAILED_PRECONDITION: grpc.StatusCode.FAILED_PRECONDITION,
+    Category.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Category.RESOURCE_EXHAUSTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Category.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
+    Category.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Category.ABORTED: grpc.StatusCode.ABORTED,
+    Category.DATA_LOSS: grpc.StatusCode.DATA_LOSS,
+    Category.CANCELLED: grpc.StatusCode.CANCELLED,
+    Category.DEADLINE_EXCEEDED: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Category.INTERNAL: grpc.StatusCode.INTERNAL,
+}
+
+
+def code_of(error: ImageStoreError) -> grpc.StatusCode:
+    """The status code of an error's category."""
+    return CODES[error.category]
+
+
+def text_of(error: ImageStoreError) -> str:
+    """The message with its mend, one line."""
+    return f"{error} ({error.hint})" if error.hint else str(error)

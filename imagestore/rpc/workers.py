@@ -1,0 +1,118 @@
+"""The store behind a server: blocking work goes to threads, quick calls apart from transfers.
+
+gRPC runs on one event loop; nothing there may block. A call hands its work to ``quick`` or ``transfer``; when the
+caller leaves or its deadline passes, the work's token is cancelled, which closes its sockets. Replacing the store (a
+new configuration) lets calls in flight finish with the one they began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from imagestore.cancel import CancelToken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from imagestore.store import ImageStore
+
+T = TypeVar("T")
+
+QUICK_THREADS: Final = 8
+TRANSFER_THREADS: Final = 64
+
+
+class _Lent:
+    """A store and how many calls use it."""
+
+    def __init__(self, store: ImageStore) -> None:
+        self.store = store
+        self.users = 0
+        self.is_retired = False
+
+
+class StoreWorkers:
+    """Runs work on the current store.
+
+    Args:
+        store: served first; closed when it was replaced and its last call ended.
+    """
+
+    def __init__(self, store: ImageStore) -> None:
+        self._lock = threading.Lock()
+        self._current = _Lent(store)
+        self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="quick")
+        self._transfer = ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="transfer")
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[ImageStore]:
+        """The current store, open at least until the end of the block."""
+        with self._lock:
+            lent = self._current
+            lent.users += 1
+        try:
+            yield lent.store
+        finally:
+            self._give_back(lent)
+
+    def _give_back(self, lent: _Lent) -> None:
+        with self._lock:
+            lent.users -= 1
+            is_last = lent.is_retired and not lent.users
+        if is_last:
+            lent.store.close()
+
+    def replace(self, store: ImageStore) -> None:
+        """Serve another store object from now on; the one before is closed after its last call."""
+        with self._lock:
+            before, self._current = self._current, _Lent(store)
+            before.is_retired = True
+            is_idle = not before.users
+        if is_idle:
+            before.store.close()
+
+    async def quick(self, work: Callable[[ImageStore], T]) -> T:
+        """Run work that takes milliseconds.
+
+        Raises:
+            ImageStoreError: the work's.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._quick, self._with_store, work)
+
+    async def transfer(self, work: Callable[[ImageStore, CancelToken], T], token: CancelToken | None = None) -> T:
+        """Run work that moves bytes; its token is cancelled when the caller is.
+
+        Args:
+            work: gets the store and the token.
+            token: instead of a new one.
+
+        Raises:
+            ImageStoreError: the work's.
+        """
+        token = token or CancelToken()
+        bound = functools.partial(self._with_store, lambda store: work(store, token))
+        future = asyncio.get_running_loop().run_in_executor(self._transfer, bound)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            token.cancel("the caller went away")
+            # The thread ends in its own time; its outcome has no reader any more.
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
+
+    def _with_store(self, work: Callable[[ImageStore], T]) -> T:
+        with self.lend() as store:
+            return work(store)
+
+    def close(self) -> None:
+        """Wait for the threads and close the store."""
+        self._quick.shutdown()
+        self._transfer.shutdown()
+        with self._lock:
+            lent = self._current
+        lent.store.close()

@@ -1,0 +1,1 @@
+"""The server process: sockets, reload, drain, health, metrics; it composes the gRPC faces."""
