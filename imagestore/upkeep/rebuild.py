@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from imagestore.content.disk import sync_directory, translated
 from imagestore.content.local import LocalContentStore
+from imagestore.content.locks import FileLock
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.manifest import Manifest
-from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, StoreCorruptError
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, StoreBusyError, StoreCorruptError
 from imagestore.failpoint import reach
 from imagestore.media_types import DOCKER_MANIFEST, OCI_MANIFEST
 from imagestore.metadata.database import ForeignDatabaseError, SchemaTooNewError
@@ -62,16 +63,19 @@ def rebuild(root: Path) -> RebuildReport:
         root: the store's folder.
 
     Raises:
+        StoreBusyError: another process is rebuilding it.
         StoreError: the folder can't be used, or the database is from a newer version or another program.
     """
     path = root / "metadata.db"
     if _is_whole(path):
         return RebuildReport(True, None, (), (), 0)
-    with translated("rebuild", path):
+    content = LocalContentStore(root / "content", root / "locks")
+    with FileLock(root / "locks" / "rebuild") as lock, translated("rebuild", path):
+        if not lock.try_acquire():
+            raise StoreBusyError(f"{path}: another process is rebuilding it", hint="wait for it")
         fresh = path.with_name("metadata.db.rebuilt")
         _remove(fresh)
         metadata = SqliteMetadataStore(fresh, is_rebuilding=True)
-        content = LocalContentStore(root / "content", root / "locks")
         try:
             with metadata.exclusive():
                 journaled = metadata.journaled()

@@ -18,11 +18,13 @@ from imagestore import lease
 from imagestore.archive.importing import ImportOptions
 from imagestore.cancel import CancelToken
 from imagestore.content.blob_file import open_blob
+from imagestore.content.locks import FileLock
 from imagestore.digest import Digest
 from imagestore.errors import (
     ContentNotFoundError,
     IntegrityError,
     OperationCancelledError,
+    StoreBusyError,
     StoreCorruptError,
     StoreError,
 )
@@ -340,3 +342,14 @@ def test_a_renewed_lease_has_no_label_that_says_otherwise(here: Node) -> None:
     (lease_,) = here.store.metadata.leases()
     assert lease_.labels == {"who": "me"}
     assert lease_.expires_at < time.time() + 61
+
+
+def test_only_one_process_rebuilds(here: Node) -> None:
+    here.store.pull(PYTHON)
+    here.store.close()
+    damage_database(here.store.root)
+    with FileLock(here.store.root / "locks" / "rebuild") as lock:
+        assert lock.try_acquire()
+        with pytest.raises(StoreBusyError, match="another process is rebuilding"):
+            rebuild(here.store.root)
+    assert len(rebuild(here.store.root).restored) == 1
