@@ -73,6 +73,8 @@ def rebuild(root: Path) -> RebuildReport:
     with FileLock(root / "locks" / "rebuild") as lock, translated("rebuild", path):
         if not lock.try_acquire():
             raise StoreBusyError(f"{path}: another process is rebuilding it", hint="wait for it")
+        if _is_whole(path):  # by another, since the look
+            return RebuildReport(True, None, (), (), 0)
         fresh = path.with_name("metadata.db.rebuilt")
         _remove(fresh)
         metadata = SqliteMetadataStore(fresh, is_rebuilding=True)
