@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content import adopt
 from imagestore.content.adopt import Adoption
 from imagestore.content.api import ContentInfo, IngestStatus
+from imagestore.content.batch import BlobBatches, batches
 from imagestore.content.blob_file import open_blob
+from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directory, sync_directory, translated
 from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
@@ -39,6 +41,7 @@ from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from typing import BinaryIO
 
     from imagestore.cancel import CancelToken
@@ -150,17 +153,28 @@ class LocalContentStore:
                 reach("names-sync")
                 sync_directory(folder)
 
+    def names(self) -> Iterator[str]:
+        """Every blob's digest in text form, in no particular order; no file is looked at."""
+        for algorithm, length in sorted(VERIFIABLE.items()):
+            folder = self._blobs / algorithm
+            with (
+                translated("list", folder),
+                contextlib.suppress(FileNotFoundError),
+                os.scandir(folder) as entries,
+            ):
+                for entry in entries:
+                    name = entry.name
+                    if len(name) == length and _HEX.fullmatch(name) and entry.is_file(follow_symlinks=False):
+                        yield f"{algorithm}:{name}"
+
+    def deleting(self) -> Deleting:
+        """For deleting many blobs under a lock, as a context manager entered before that lock is taken."""
+        return Deleting(self._blobs)
+
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""
-        path = self._blob(digest)
-        with translated("delete", path):
-            try:
-                freed = os.lstat(path).st_size
-                reach("delete-unlink")
-                os.unlink(path)
-            except FileNotFoundError:
-                return 0
-        return freed
+        with self.deleting() as files:
+            return files.delete(digest) or 0
 
     def writer(
         self, ref: str, *, expected: Digest | None, total: int, cancel: CancelToken, waits: bool = True
@@ -207,6 +221,17 @@ class LocalContentStore:
                 if descriptor is not None:
                     return True
         return False
+
+    def batches(self, cancel: CancelToken) -> AbstractContextManager[BlobBatches]:
+        """For storing many small blobs; a lease must hold each of them already.
+
+        Args:
+            cancel: ends the work.
+        """
+        for algorithm in VERIFIABLE:
+            with translated("make the content folders", self._blobs):
+                make_directory(self._blobs / algorithm)
+        return batches(self._ingests, self._blobs, self._locks, cancel)
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
         """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise meanwhile).

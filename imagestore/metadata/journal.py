@@ -10,9 +10,12 @@ record against the content anyway.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
 import json
 import math
 import os
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,7 +60,8 @@ class Journaled:
 class RecordJournal:
     """The journal in one file; made when the first record comes.
 
-    Callers hold the database's write lock, and so are alone.
+    Whoever puts holds the database's write lock; removals come after their commit and so without it. Each append holds
+    a shared flock on the file, an exchange of the file an exclusive one, so that no line goes into a file that is gone.
     """
 
     def __init__(self, path: Path) -> None:
@@ -111,8 +115,7 @@ class RecordJournal:
     def _append(self, entries: Iterable[str]) -> None:
         # A line break first: what a full disk cut off must not spoil the next entry.
         data = "".join(f"\n{entry}" for entry in entries).encode()
-        reach("journal-open")
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = self._open_shared()
         try:
             reach("journal-append")
             rest = memoryview(data)
@@ -121,48 +124,102 @@ class RecordJournal:
         finally:
             os.close(descriptor)
 
-    def has_entries(self) -> bool:
-        """Whether the journal knows anything."""
+    def _open_shared(self) -> int:
+        while True:
+            reach("journal-open")
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if self._is_current(descriptor):
+                return descriptor
+            os.close(descriptor)
+
+    def _is_current(self, descriptor: int) -> bool:
+        """Whether an open file still is the journal."""
         try:
-            return os.stat(self.path).st_size > 0
+            ours, named = os.fstat(descriptor), os.stat(self.path)
         except FileNotFoundError:
             return False
+        return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
+
+    def size(self) -> int:
+        """Its length in bytes."""
+        try:
+            return os.stat(self.path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def has_entries(self) -> bool:
+        """Whether the journal knows anything."""
+        return self.size() > 0
+
+    def is_long(self) -> bool:
+        """Whether it is worth asking how many records there are."""
+        return self.size() > _SMALLEST_BYTES or not self.path.exists()
 
     def is_due(self, records: int) -> bool:
-        """Whether the journal is much longer than so many records need."""
-        try:
-            size = os.stat(self.path).st_size
-        except FileNotFoundError:
+        """Whether the journal is missing, or much longer than so many records need."""
+        if not self.path.exists():
             return records > 0
-        return size > _SMALLEST_BYTES + records * _RECORD_BYTES
+        return self.size() > _SMALLEST_BYTES + records * _RECORD_BYTES
 
-    def rewrite(
+    def prepare(
         self,
         number: int,
         records: Iterable[ImageRecord],
-        labels: Mapping[Digest, Mapping[str, str]],
+        labels: Iterable[tuple[Digest, Mapping[str, str]]],
         leases: Iterable[tuple[Lease, Collection[Digest]]],
-    ) -> None:
-        """Replace the journal by one entry for each record, labelled content and lasting lease.
+    ) -> Path:
+        """Write a new journal beside this one: an entry for each record, labelled content, lasting lease; no lock.
 
         Raises:
-            OSError: the file can't be written; the old one stays.
+            OSError: it can't be written; nothing is left of it.
         """
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        with open(temporary, "w", encoding="ascii") as file:
-            os.fchmod(file.fileno(), 0o600)
-            entries = (
-                *(_put(number, record) for record in records),
-                *(_labels(number, digest, each) for digest, each in labels.items()),
-                *(_lease(number, lease, content) for lease, content in leases),
-            )
-            for entry in entries:
-                file.write(f"\n{entry}")
-            file.flush()
-            reach("journal-sync")
-            os.fsync(file.fileno())
-        reach("journal-rename")
-        os.replace(temporary, self.path)
+        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        try:
+            with open(temporary, "w", encoding="ascii") as file:
+                os.fchmod(file.fileno(), 0o600)
+                for entry in itertools.chain(
+                    (_put(number, record) for record in records),
+                    (_labels(number, digest, each) for digest, each in labels),
+                    (_lease(number, lease, content) for lease, content in leases),
+                ):
+                    file.write(f"\n{entry}")
+                file.flush()
+                reach("journal-sync")
+                os.fsync(file.fileno())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        return temporary
+
+    def exchange(self, prepared: Path, start: int) -> bool:
+        """Put a prepared journal in this one's place, with the lines that came since; under the write lock.
+
+        Args:
+            prepared: what prepare() wrote.
+            start: how long this journal was when the prepared one's records were read.
+
+        Returns:
+            Whether it was exchanged; not while somebody appends, or when somebody else exchanged it.
+
+        Raises:
+            OSError: it can't be written; this one stays.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        with open(os.open(self.path, flags, 0o600), "rb") as current, open(prepared, "ab") as new:
+            try:
+                fcntl.flock(current, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            if not self._is_current(current.fileno()) or os.fstat(current.fileno()).st_size < start:
+                return False
+            current.seek(start)
+            shutil.copyfileobj(current, new)
+            new.flush()
+            reach("journal-rename")
+            os.replace(prepared, self.path)
+            return True
 
     def read(self) -> Journaled:
         """What it says."""

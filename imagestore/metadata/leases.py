@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from typing import TYPE_CHECKING, Final
 
 from imagestore import gc_labels
@@ -17,6 +18,11 @@ from imagestore.metadata.images import insert_edges
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterable, Iterator, Mapping
+
+#: When a lease ends that expired and is being deleted.
+_GONE: Final = -math.inf
+#: Contents of expired leases that go in one batch: some milliseconds.
+_EXPIRY_BATCH: Final = 512
 
 
 #: Running work leases for a day; what lives longer was made to last, and outlives a damaged database.
@@ -37,6 +43,7 @@ class LeaseTables(Database):
         expires_at = terms.expires_at if gc_labels.EXPIRE in kept else now + lifetime_seconds
         lease = Lease(lease_id, now, expires_at, terms.is_flat, kept)
         with self._writing() as db:
+            db.execute("DELETE FROM lease WHERE id = ? AND expires_at = ?", (lease_id, _GONE))
             if db.execute("SELECT 1 FROM lease WHERE id = ?", (lease_id,)).fetchone():
                 raise AlreadyExistsError(f"lease {lease_id!r} exists already")
             values = (lease.id, now, expires_at, int(lease.is_flat), json.dumps(kept, sort_keys=True))
@@ -49,8 +56,8 @@ class LeaseTables(Database):
         with self._writing() as db:
             end = self._clock() + lifetime_seconds
             # A label that names an earlier end would say what is no longer true.
-            change = "UPDATE lease SET expires_at = ?, labels = json_remove(labels, ?) WHERE id = ?"
-            if not db.execute(change, (end, f'$."{gc_labels.EXPIRE}"', lease_id)).rowcount:
+            query = "UPDATE lease SET expires_at = ?, labels = json_remove(labels, ?) WHERE id = ? AND expires_at > ?"
+            if not db.execute(query, (end, f'$."{gc_labels.EXPIRE}"', lease_id, _GONE)).rowcount:
                 raise _no_lease(lease_id)
             self._note(lease_id)
 
@@ -98,19 +105,16 @@ class LeaseTables(Database):
 
     def leases(self) -> Iterator[Lease]:
         """Every lease, expired ones too."""
-        return iter(self._find_leases("TRUE"))
+        return iter(self._find_leases("expires_at > ?", _GONE))
 
     def _find_leases(self, condition: str, *values: str | float) -> list[Lease]:
-        query = f"SELECT id, created_at, expires_at, flat, labels FROM lease WHERE {condition} ORDER BY id"  # noqa: S608
         with self._reading() as db:
-            return [
-                Lease(lease_id, created_at, expires_at, bool(flat), json.loads(labels))
-                for lease_id, created_at, expires_at, flat, labels in db.execute(query, values).fetchall()
-            ]
+            return _selected(db, condition, *values)
 
-    def _lasting_leases(self) -> list[tuple[Lease, tuple[Digest, ...]]]:
-        found = self._find_leases("expires_at - created_at > ?", LASTING_SECONDS)
-        return [(lease, self.leased_content(lease.id)) for lease in found]
+    def _lasting_leases(self, db: sqlite3.Connection) -> Iterator[tuple[Lease, tuple[Digest, ...]]]:
+        for lease in _selected(db, "expires_at - created_at > ?", LASTING_SECONDS):
+            listed = db.execute("SELECT digest FROM lease_content WHERE lease = ? ORDER BY digest", (lease.id,))
+            yield lease, tuple(Digest.parse(text) for (text,) in listed.fetchall())
 
     def _lasting(self, lease_id: str) -> list[Lease]:
         return self._find_leases("id = ? AND expires_at - created_at > ?", lease_id, LASTING_SECONDS)
@@ -121,12 +125,30 @@ class LeaseTables(Database):
             self._journal.put_lease(self._number_change(), lease, self.leased_content(lease_id))
 
     def _expire_leases(self) -> int:
+        """Delete expired leases: end them for good, then what they list in batches, then themselves."""
         with self._writing() as db:
-            return db.execute("DELETE FROM lease WHERE expires_at <= ?", (self._clock(),)).rowcount
+            # An owner that comes back late must find its lease gone, not shortened.
+            db.execute("UPDATE lease SET expires_at = ? WHERE expires_at <= ?", (_GONE, self._clock()))
+        some = (
+            "DELETE FROM lease_content WHERE (lease, digest) IN (SELECT lease, digest FROM lease_content"
+            " WHERE lease IN (SELECT id FROM lease WHERE expires_at = ?) LIMIT ?)"
+        )
+        while True:
+            with self.batch():
+                if not self._connection.execute(some, (_GONE, _EXPIRY_BATCH)).rowcount:
+                    return self._connection.execute("DELETE FROM lease WHERE expires_at = ?", (_GONE,)).rowcount
+
+
+def _selected(db: sqlite3.Connection, condition: str, *values: str | float) -> list[Lease]:
+    query = f"SELECT id, created_at, expires_at, flat, labels FROM lease WHERE {condition} ORDER BY id"  # noqa: S608
+    return [
+        Lease(lease_id, created_at, expires_at, bool(flat), json.loads(labels))
+        for lease_id, created_at, expires_at, flat, labels in db.execute(query, values).fetchall()
+    ]
 
 
 def _check_lease(db: sqlite3.Connection, lease_id: str) -> None:
-    if not db.execute("SELECT 1 FROM lease WHERE id = ?", (lease_id,)).fetchone():
+    if not db.execute("SELECT 1 FROM lease WHERE id = ? AND expires_at > ?", (lease_id, _GONE)).fetchone():
         raise _no_lease(lease_id)
 
 

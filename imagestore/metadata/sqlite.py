@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from imagestore.metadata.images import ImageTables
 from imagestore.metadata.leases import LeaseTables
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable
     from pathlib import Path
 
@@ -53,27 +56,43 @@ class SqliteMetadataStore(ImageTables, LeaseTables, GraphTables):
         with self._writing() as db:
             if self._is_copy():
                 self.journaled()
-                self._write_journal()
-                db.execute("DELETE FROM counter WHERE name = ?", (COPIED,))
+                prepared = self._prepared(db, self._number_change())
+                if self._exchanged(prepared, self._journal.size()):
+                    db.execute("DELETE FROM counter WHERE name = ?", (COPIED,))
 
     def _shorten_journal(self) -> None:
-        with self._reading() as db:
+        """Write the journal anew where it is missing or much too long; nobody waits for the writing."""
+        if not self._journal.is_long():
+            return
+        with self._reading_apart() as db:
             (count,) = db.execute(
                 "SELECT (SELECT COUNT(*) FROM image) + (SELECT COUNT(*) FROM content_label)"
                 " + (SELECT COUNT(*) FROM lease)"
             ).fetchone()
-        if self._journal.is_due(count):
+        if not self._journal.is_due(count):
+            return
+        with contextlib.ExitStack() as stack:
             with self._writing():
-                self._write_journal()
+                # Nobody is between an entry and its commit now: what the journal says up to here, the snapshot has.
+                number, length = self._number_change(), self._journal.size()
+                db = stack.enter_context(self._snapshot_apart())
+            prepared = self._prepared(db, number)
+        with self._writing():
+            self._exchanged(prepared, length)
 
-    def _write_journal(self) -> None:
-        number = self._number_change()
-        self._journal.rewrite(number, self.find_images(), self._all_labels(), self._lasting_leases())
+    def _prepared(self, db: sqlite3.Connection, number: int) -> Path:
+        return self._journal.prepare(number, self._records(db), self._all_labels(db), self._lasting_leases(db))
+
+    def _exchanged(self, prepared: Path, start: int) -> bool:
+        try:
+            return self._journal.exchange(prepared, start)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(prepared)
 
     def expire(self) -> int:
         """Delete expired leases, and records whose gc.expire label is past; return how many."""
-        with self._writing():
-            return len(self.remove_images(self._expired_images())) + self._expire_leases()
+        return self._expire_images() + self._expire_leases()
 
     def tidy(self) -> None:
         """Shorten the journal if it is much longer than its records need."""
