@@ -287,8 +287,7 @@ class ImportWork:
             settle(self.content, everything.values())
             reach("import-record")
             with self.metadata.exclusive():
-                for plan in plans:
-                    confirm(self.content, (*plan.documents, *plan.blobs), what=str(plan.reference))
+                confirm(self.content, everything.values(), what=self.source.what)
                 # Somebody else may have pulled the name meanwhile.
                 records = [plan.record for plan in plans]
                 names.check_free(self.metadata, records, may_replace=self.options.may_replace)
