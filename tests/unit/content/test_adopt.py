@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from imagestore.content import adopt
 from imagestore.content.adopt import Adoption
 from imagestore.content.local import LocalContentStore
 from imagestore.digest import Digest
-from imagestore.errors import OperationCancelledError
+from imagestore.errors import OperationCancelledError, StoreFullError
 from imagestore.registry.connect import connect
 from imagestore.store import ImageStore
 from imagestore.testing import Registry
@@ -166,3 +167,17 @@ def test_a_pull_takes_what_another_store_has(tmp_path: Path) -> None:
             assert registry.ledger.count(kind="blob") <= 1
             assert same.id == image.id
             assert second.check().faults == ()
+
+
+def test_what_may_be_adopted_needs_no_free_space_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link or shared blocks take none; a copy that doesn't fit is refused by the disk."""
+    with node(tmp_path / "first") as first, connect(transport=first.registry.transport) as client:
+        first.store.pull(PYTHON)
+        open_store = functools.partial(ImageStore, config=first.store.config, host=HOST, registry=client)
+        with open_store(tmp_path / "without") as alone:
+            monkeypatch.setattr(alone.content, "free_bytes", lambda: 0)
+            with pytest.raises(StoreFullError):
+                alone.pull(PYTHON)
+        with open_store(tmp_path / "with", sources=[first.store.content.root]) as neighbour:
+            monkeypatch.setattr(neighbour.content, "free_bytes", lambda: 0)
+            assert neighbour.pull(PYTHON).id == first.store.get(PYTHON).id
