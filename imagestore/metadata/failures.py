@@ -25,6 +25,8 @@ _CODES: Final[dict[int, type[StoreError]]] = {
     sqlite3.SQLITE_CORRUPT: StoreCorruptError,
     sqlite3.SQLITE_NOTADB: StoreCorruptError,
 }
+#: What the disk can't read back is damage, as a page with wrong bytes is.
+_UNREADABLE: Final = {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
 _NUMBERS: Final[dict[int, type[StoreError]]] = {
     errno.ENOSPC: StoreFullError,
     errno.EDQUOT: StoreFullError,
@@ -63,8 +65,9 @@ def translated(database: Path, shown: Path | None = None) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        kind = _CODES.get(code, StoreError)
+        extended = getattr(error, "sqlite_errorcode", 0)
+        code = extended & 0xFF
+        kind = StoreCorruptError if extended in _UNREADABLE else _CODES.get(code, StoreError)
         if code == sqlite3.SQLITE_IOERR and location.is_full(database.parent):
             kind = StoreFullError  # what a full disk looks like to SQLite's log
         text = str(error)

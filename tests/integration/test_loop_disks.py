@@ -160,3 +160,22 @@ def test_a_partial_ingest_whose_sectors_are_lost_is_begun_again(tmp_path: Path, 
         "$IMAGESTORE check",
     )
     assert [each.status for each in results] == [137, 0, 1, 0, 0], results
+
+
+def test_a_database_on_a_lost_sector_is_named_and_rebuilt(tmp_path: Path, server: RegistryServer) -> None:
+    database = "$DISK/store/metadata.db"
+    first_block = f"$(filefrag -e {database} | sed -nE 's/^ *0: +[0-9]+\\.\\. +[0-9]+: +([0-9]+)\\.\\..*/\\1/p')"
+    results = on_disk(
+        tmp_path,
+        "ext4",
+        pull(server, SMALL),
+        f"forget {database} && truncate -s $(( {first_block} * $(stat -f -c %S $DISK) )) $IMAGE",
+        f"cat {database} > /dev/null",
+        "$IMAGESTORE images -q",
+        "$IMAGESTORE check --rebuild",
+        "$IMAGESTORE images -q",
+    )
+    assert [each.status for each in results] == [0, 0, 1, 8, 0, 0], results
+    assert "check --rebuild" in results[3].err
+    assert "restored" in results[4].out
+    assert results[5].out.startswith("sha256:")
