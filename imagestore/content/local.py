@@ -40,7 +40,7 @@ from imagestore.errors import (
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from typing import BinaryIO
 
@@ -177,17 +177,26 @@ class LocalContentStore:
             return files.delete(digest) or 0
 
     def writer(
-        self, ref: str, *, expected: Digest | None, total: int, cancel: CancelToken, waits: bool = True
+        self,
+        ref: str,
+        *,
+        expected: Digest | None,
+        total: int,
+        cancel: CancelToken,
+        waits: bool = True,
+        on_wait: Callable[[], None] | None = None,
     ) -> LocalIngestWriter:
-        """Open an ingest, waiting while another writer (thread or process) holds it."""
+        """Open an ingest, waiting while another writer (thread or process) holds it; ``on_wait`` is called before."""
         if not ref:
             raise InvalidInputError("an ingest needs a name")
         name = ingest_name(ref)
         lock = self._lock(name)
-        if waits:
+        if not lock.try_acquire():
+            if not waits:
+                raise self._busy(ref)
+            if on_wait is not None:
+                on_wait()
             lock.acquire(cancel)
-        elif not lock.try_acquire():
-            raise self._busy(ref)
         try:
             if expected is not None and self.exists(expected):
                 raise AlreadyExistsError(f"content {expected} is in the store already")
@@ -213,14 +222,6 @@ class LocalContentStore:
             since = datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds")
             message = f"{message}; begun {max(0.0, time.time() - started):.1f} s ago, at {since}"
         return StoreBusyError(message, hint="try again, or wait for the writer")
-
-    def is_offered(self, digest: Digest, size: int) -> bool:
-        """Whether a source has a file of that name and size."""
-        for source in self._sources if digest.is_verifiable else ():
-            with adopt.opened(source, digest, size) as descriptor:
-                if descriptor is not None:
-                    return True
-        return False
 
     def batches(self, cancel: CancelToken) -> AbstractContextManager[BlobBatches]:
         """For storing many small blobs; a lease must hold each of them already.
@@ -256,6 +257,14 @@ class LocalContentStore:
                 except IntegrityError:  # changed, or became unreadable, since it was hashed
                     continue
         return None
+
+    def is_at_source(self, digest: Digest, size: int) -> bool:
+        """Whether a source has a file of this name and size; adopt() hashes it before it counts."""
+        for source in self._sources if digest.is_verifiable else ():
+            with adopt.opened(source, digest, size) as descriptor:
+                if descriptor is not None:
+                    return True
+        return False
 
     def _adopt(self, descriptor: int, source: Path, digest: Digest, size: int, cancel: CancelToken) -> Adoption:
         with self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel) as writer:
