@@ -234,9 +234,10 @@ class ImageStore(Archives, Upkeep):
         handler = self._known(runtime_handler)
         if not all_handlers:
             return lookup.doomed(self.metadata, name, handler, self.config.default_handler)
+        found = lookup.by_name(self.metadata, name) or lookup.by_id(self.metadata, name)
         return [
             record
-            for owner in sorted({each.handler for each in self.metadata.find_images()})
+            for owner in sorted({each.handler for each in found})
             for record in lookup.doomed(self.metadata, name, owner, self.config.default_handler)
         ]
 

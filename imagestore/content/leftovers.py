@@ -17,9 +17,7 @@ from imagestore.failpoint import reach
 if TYPE_CHECKING:
     from pathlib import Path
 
-_NAME: Final = re.compile(
-    r"check\.json\.[0-9]+\.tmp|records\.jsonl(\.[0-9]+)?\.tmp|metadata\.db\.rebuilt(-wal|-shm|-journal)?"
-)
+_NAME: Final = re.compile(r"check\.json\.[0-9]+\.tmp|records\.jsonl\.tmp|metadata\.db\.rebuilt(-wal|-shm|-journal)?")
 
 
 def clear(root: Path, *, before: float) -> None:

@@ -229,9 +229,6 @@ class LocalContentStore:
         Args:
             cancel: ends the work.
         """
-        for algorithm in VERIFIABLE:
-            with translated("make the content folders", self._blobs):
-                make_directory(self._blobs / algorithm)
         return batches(self._ingests, self._blobs, self._locks, cancel)
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:

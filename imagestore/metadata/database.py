@@ -135,18 +135,9 @@ class Database:
 
         What a power cut may undo must be harmless to undo. Later commits sync this one too.
         """
-        self._check_process()
-        if self._is_writing():
+        self.give_way()
+        with self._relaxed():
             yield
-            return
-        self._turns.give_way()
-        with self._locked():
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            try:
-                with self._writing():
-                    yield
-            finally:
-                self._connection.execute("PRAGMA synchronous = FULL")
 
     def give_way(self) -> None:
         """Let those go first who wait to write; between two steps of a long work."""
@@ -310,6 +301,21 @@ class Database:
 
     def _is_writing(self) -> bool:
         return self._writer == threading.get_ident()
+
+    @contextlib.contextmanager
+    def _relaxed(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction that isn't synced by itself; inside another one simply a part of it."""
+        self._check_process()
+        with self._locked():
+            if self._depth:
+                yield self._connection
+                return
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            try:
+                with self._writing() as db:
+                    yield db
+            finally:
+                self._connection.execute("PRAGMA synchronous = FULL")
 
     def _check_process(self) -> None:
         """SQLite's locks belong to the process that opened the file; used in a forked child they protect nothing."""

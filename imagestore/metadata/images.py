@@ -132,18 +132,17 @@ class ImageTables(Database):
             # A clock set back must not stop the times for ever.
             if found is None or db.in_transaction or abs(now - found[0]) < _USE_SECONDS:
                 return
-            # Losing this with the power is no harm; waiting for the disk at each use would be.
-            db.execute("PRAGMA synchronous = NORMAL")
-            try:
-                reach("touch-update")
-                db.execute("UPDATE image SET used_at = ? WHERE reference = ? AND handler = ?", (now, *key))
-            finally:
-                db.execute("PRAGMA synchronous = FULL")
+        # Losing this with the power is no harm; waiting for the disk at each use would be.
+        with self._relaxed() as db:
+            reach("touch-update")
+            db.execute("UPDATE image SET used_at = ? WHERE reference = ? AND handler = ?", (now, *key))
 
     def _expire_images(self) -> int:
         with self._reading_apart() as db, self._damage_named():
             found = db.execute(_query("labels LIKE ?"), [f'%"{EXPIRE}"%'])
             expired = [record for record in map(rows.to_record, found) if self._has_expired(record)]
+        if not expired:
+            return 0
         with self._writing():
             # What was put anew meanwhile is looked at again.
             keys = [(each.reference, each.handler) for each in expired]

@@ -26,9 +26,9 @@ from imagestore.metadata import rows
 from imagestore.metadata.api import Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
-    from typing import Self
+    from typing import BinaryIO, Self
 
     from imagestore.metadata.api import ImageRecord
 
@@ -129,17 +129,9 @@ class RecordJournal:
             reach("journal-open")
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if self._is_current(descriptor):
+            if _is_named(descriptor, self.path):
                 return descriptor
             os.close(descriptor)
-
-    def _is_current(self, descriptor: int) -> bool:
-        """Whether an open file still is the journal."""
-        try:
-            ours, named = os.fstat(descriptor), os.stat(self.path)
-        except FileNotFoundError:
-            return False
-        return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
 
     def size(self) -> int:
         """Its length in bytes."""
@@ -162,43 +154,57 @@ class RecordJournal:
             return records > 0
         return self.size() > _SMALLEST_BYTES + records * _RECORD_BYTES
 
-    def prepare(
+    @contextlib.contextmanager
+    def prepared(
         self,
         number: int,
         records: Iterable[ImageRecord],
         labels: Iterable[tuple[Digest, Mapping[str, str]]],
         leases: Iterable[tuple[Lease, Collection[Digest]]],
-    ) -> Path:
-        """Write a new journal beside this one: an entry for each record, labelled content, lasting lease; no lock.
+    ) -> Iterator[BinaryIO | None]:
+        """A new journal beside this one, with an entry for each record, labelled content and lasting lease.
+
+        Written without any lock; gone with the block.
+
+        Yields:
+            The open file, for exchange(); None while another process prepares one.
 
         Raises:
-            OSError: it can't be written; nothing is left of it.
+            OSError: it can't be written.
         """
-        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        try:
-            with open(temporary, "w", encoding="ascii") as file:
-                os.fchmod(file.fileno(), 0o600)
-                for entry in itertools.chain(
-                    (_put(number, record) for record in records),
-                    (_labels(number, digest, each) for digest, each in labels),
-                    (_lease(number, lease, content) for lease, content in leases),
-                ):
-                    file.write(f"\n{entry}")
+        temporary = f"{self.path}.tmp"
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        entries = itertools.chain(
+            (_put(number, record) for record in records),
+            (_labels(number, digest, each) for digest, each in labels),
+            (_lease(number, lease, content) for lease, content in leases),
+        )
+        with open(descriptor, "r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield None
+                return
+            if not _is_named(descriptor, temporary):  # whoever had the lock before us exchanged it
+                yield None
+                return
+            try:
+                file.truncate()
+                file.writelines(f"\n{entry}".encode() for entry in entries)
                 file.flush()
                 reach("journal-sync")
-                os.fsync(file.fileno())
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        return temporary
+                os.fsync(descriptor)
+                yield file
+            finally:
+                if _is_named(descriptor, temporary):
+                    os.unlink(temporary)
 
-    def exchange(self, prepared: Path, start: int) -> bool:
+    def exchange(self, prepared: BinaryIO, start: int) -> bool:
         """Put a prepared journal in this one's place, with the lines that came since; under the write lock.
 
         Args:
-            prepared: what prepare() wrote.
-            start: how long this journal was when the prepared one's records were read.
+            prepared: with the records as they were when this journal was ``start`` bytes long.
+            start: that length.
 
         Returns:
             Whether it was exchanged; not while somebody appends, or when somebody else exchanged it.
@@ -206,19 +212,18 @@ class RecordJournal:
         Raises:
             OSError: it can't be written; this one stays.
         """
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        with open(os.open(self.path, flags, 0o600), "rb") as current, open(prepared, "ab") as new:
+        with open(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as current:
             try:
                 fcntl.flock(current, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
-            if not self._is_current(current.fileno()) or os.fstat(current.fileno()).st_size < start:
+            if not _is_named(current.fileno(), self.path) or os.fstat(current.fileno()).st_size < start:
                 return False
             current.seek(start)
-            shutil.copyfileobj(current, new)
-            new.flush()
+            shutil.copyfileobj(current, prepared)
+            prepared.flush()
             reach("journal-rename")
-            os.replace(prepared, self.path)
+            os.replace(f"{self.path}.tmp", self.path)
             return True
 
     def read(self) -> Journaled:
@@ -293,6 +298,15 @@ class _Found:
             if alive:
                 found.append(alive[::-1])
         return found
+
+
+def _is_named(descriptor: int, path: str | Path) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        ours, named = os.fstat(descriptor), os.stat(path)
+    except FileNotFoundError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
 
 
 def _put(number: int, record: ImageRecord) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,9 @@ from imagestore.metadata.leases import LeaseTables
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
+    from typing import BinaryIO
 
     from imagestore.metadata.journal import Journaled
 
@@ -56,9 +57,9 @@ class SqliteMetadataStore(ImageTables, LeaseTables, GraphTables):
         with self._writing() as db:
             if self._is_copy():
                 self.journaled()
-                prepared = self._prepared(db, self._number_change())
-                if self._exchanged(prepared, self._journal.size()):
-                    db.execute("DELETE FROM counter WHERE name = ?", (COPIED,))
+                with self._prepared(db, self._number_change()) as prepared:
+                    if prepared is not None and self._journal.exchange(prepared, self._journal.size()):
+                        db.execute("DELETE FROM counter WHERE name = ?", (COPIED,))
 
     def _shorten_journal(self) -> None:
         """Write the journal anew where it is missing or much too long; nobody waits for the writing."""
@@ -76,19 +77,13 @@ class SqliteMetadataStore(ImageTables, LeaseTables, GraphTables):
                 # Nobody is between an entry and its commit now: what the journal says up to here, the snapshot has.
                 number, length = self._number_change(), self._journal.size()
                 db = stack.enter_context(self._snapshot_apart())
-            prepared = self._prepared(db, number)
-        with self._writing():
-            self._exchanged(prepared, length)
+            prepared = stack.enter_context(self._prepared(db, number))
+            if prepared is not None:
+                with self._writing():
+                    self._journal.exchange(prepared, length)
 
-    def _prepared(self, db: sqlite3.Connection, number: int) -> Path:
-        return self._journal.prepare(number, self._records(db), self._all_labels(db), self._lasting_leases(db))
-
-    def _exchanged(self, prepared: Path, start: int) -> bool:
-        try:
-            return self._journal.exchange(prepared, start)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(prepared)
+    def _prepared(self, db: sqlite3.Connection, number: int) -> AbstractContextManager[BinaryIO | None]:
+        return self._journal.prepared(number, self._records(db), self._all_labels(db), self._lasting_leases(db))
 
     def expire(self) -> int:
         """Delete expired leases, and records whose gc.expire label is past; return how many."""

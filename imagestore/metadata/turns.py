@@ -31,7 +31,7 @@ BUSY_SECONDS: Final = 30.0
 _FIRST_TRY_SECONDS: Final = 0.0005
 _LONGEST_TRY_SECONDS: Final = 0.004
 #: How long long work steps aside at most before each of its batches.
-_PATIENCE_SECONDS: Final = 0.1
+_PATIENCE_SECONDS: Final = 0.25
 _LOOK_SECONDS: Final = 0.0005
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import math
 import os
@@ -254,9 +255,17 @@ def test_climbing_finds_a_root_exactly_for_what_marking_reaches(
             assert all(low in children[high] for high, low in itertools.pairwise(chain))
 
 
-@given(GRAPH, st.sets(st.integers(0, 9), max_size=3), st.sets(st.integers(0, 9), max_size=2))
+NODES = st.sets(st.integers(0, 9), max_size=3)
+
+
+@given(GRAPH, NODES, NODES, NODES, NODES)
 def test_both_questions_of_collection_agree(
-    tmp_path_factory: pytest.TempPathFactory, children: dict[int, list[int]], leased: set[int], rooted: set[int]
+    tmp_path_factory: pytest.TempPathFactory,
+    children: dict[int, list[int]],
+    leased: set[int],
+    flat: set[int],
+    rooted: set[int],
+    present: set[int],
 ) -> None:
     store = SqliteMetadataStore(tmp_path_factory.mktemp("graph") / "metadata.db")
     names = [digest(str(number)) for number in range(10)]
@@ -264,9 +273,18 @@ def test_both_questions_of_collection_agree(
         store.put_edges({names[parent]: [names[child] for child in below] for parent, below in children.items()})
         store.create_lease("l", lifetime_seconds=100)
         store.lease_content("l", [names[number] for number in leased])
+        store.create_lease("flat", lifetime_seconds=100, labels={gc_labels.FLAT: "1"})
+        store.lease_content("flat", [names[number] for number in flat])
         for number in rooted:
             store.label_content(names[number], {gc_labels.ROOT: "1"})
     live = kept(store, names)
+    assert live == {names[each] for each in mark(leased | rooted, lambda node: children.get(node, ())) | flat}
+    found = store.garbage(str(names[number]) for number in present)
+    starts = {names[number] for number, below in children.items() if below} | {names[number] for number in rooted}
+    assert set(found) == ({names[number] for number in present} | starts) - live
+    assert len(set(found)) == len(found)
+    inner = [each in starts for each in found]
+    assert inner == sorted(inner, reverse=True), "what points on comes first"
     assert {each for each in names if store.is_held(each)} == live
     assert {each for each in names if explain(store, each)} == live
     store.close()
@@ -303,6 +321,34 @@ def test_a_long_journal_is_shortened(tmp_path: Path, store: SqliteMetadataStore)
     assert journal.stat().st_size < 2000
     assert restorable(store) == ([[kept]], 0)
     assert sorted(path.name for path in tmp_path.glob("records*")) == ["records.jsonl"]
+
+
+def test_what_is_journaled_while_a_new_journal_is_written_stays(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    """Both before and after the exchange there is an entry for each record, and for each removal."""
+    kept = store.put_image(record(), {})
+    gone = store.put_image(record("registry.example/b:1", B), {})
+    journal = RecordJournal(tmp_path / "records.jsonl")
+    length = journal.size()
+    with journal.prepared(2, [kept, gone], [], []) as prepared:
+        assert prepared is not None
+        with journal.prepared(2, [kept, gone], [], []) as second:
+            assert second is None, "another process is at it"
+        late = store.put_image(record("registry.example/c:1", C), {})
+        store.remove_images([(gone.reference, gone.handler)])
+        assert journal.exchange(prepared, length)
+        assert not journal.exchange(prepared, journal.size() + 1), "it isn't the journal that was read any more"
+    assert restorable(store) == ([[kept], [late]], 0)
+    assert sorted(path.name for path in tmp_path.glob("records*")) == ["records.jsonl"]
+
+
+def test_a_journal_is_not_exchanged_under_somebody_who_appends(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    kept = store.put_image(record(), {})
+    journal = RecordJournal(tmp_path / "records.jsonl")
+    with open(journal.path, "ab") as appending, journal.prepared(5, [], [], []) as prepared:
+        fcntl.flock(appending, fcntl.LOCK_SH)
+        assert prepared is not None
+        assert not journal.exchange(prepared, journal.size())
+    assert restorable(store) == ([[kept]], 0)
 
 
 def test_a_removal_noted_late_cuts_only_what_was_before_it(tmp_path: Path, store: SqliteMetadataStore) -> None:
