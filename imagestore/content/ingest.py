@@ -25,12 +25,14 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import IngestStatus
 from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
+from imagestore.content.filling import LEAST_LARGE_BYTES, Filling
 from imagestore.digest import Digest, new_hash
 from imagestore.errors import (
     AlreadyExistsError,
     DigestMismatchError,
     SizeMismatchError,
     StoreCorruptError,
+    StoreError,
     WriterClosedError,
 )
 from imagestore.failpoint import reach
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from imagestore.content.filling import Buffers, ReadInto
     from imagestore.content.locks import FileLock
 
 log = logging.getLogger(__name__)
@@ -109,19 +112,32 @@ class LocalIngestWriter:
         expected: digest the content will have; its algorithm is used for hashing on the way.
         total: size in bytes, 0 when unknown.
         lock: released by close().
+        buffers: for filling.
     """
 
     def __init__(
-        self, directory: Path, blobs: Path, *, ref: str, expected: Digest | None, total: int, lock: FileLock
+        self,
+        directory: Path,
+        blobs: Path,
+        *,
+        ref: str,
+        expected: Digest | None,
+        total: int,
+        lock: FileLock,
+        buffers: Buffers,
     ) -> None:
         self.directory = directory
         self._data = directory / "data"
         self._blobs = blobs
         self._ref = ref
         self._lock = lock
+        self._buffers = buffers
+        self._total = total
         self._algorithm = expected.algorithm if expected is not None else DEFAULT_ALGORITHM
         self._hash = new_hash(self._algorithm)
         self._offset = 0
+        # Whether the file lacks bytes that were hashed.
+        self._is_behind = False
         self._descriptor = -1
         with translated("open ingest", directory):
             if not (self._can_resume(total) and self._resume()):
@@ -145,6 +161,20 @@ class LocalIngestWriter:
                 self._offset += written
                 rest = rest[written:]
 
+    def fill(self, readinto: ReadInto, *, advanced: Callable[[int], None]) -> None:
+        """Append what a source gives until its end; what came before it fails is kept."""
+        self._check_open()
+        is_large = self._total - self._offset >= LEAST_LARGE_BYTES
+        filling = Filling(self._data, self._descriptor, self._offset, digester=self._hash, buffers=self._buffers)
+        with translated("write ingest", self._data):
+            try:
+                (filling.large if is_large else filling.small)(readinto, advanced)
+            except OSError:
+                self._is_behind = True
+                raise
+            finally:
+                self._offset = os.lseek(self._descriptor, filling.offset, os.SEEK_SET)
+
     def truncate(self) -> None:
         """Start again from nothing."""
         self._check_open()
@@ -153,6 +183,7 @@ class LocalIngestWriter:
             os.ftruncate(self._descriptor, 0)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
         self._offset = 0
+        self._is_behind = False
         self._hash = new_hash(self._algorithm)
 
     def clone(self, share: Callable[[int], bool]) -> bool:
@@ -170,6 +201,8 @@ class LocalIngestWriter:
     def commit(self, expected: Digest | None = None, size: int | None = None) -> Digest:
         """Verify and publish, then close; returns the digest that names the blob."""
         self._check_open()
+        if self._is_behind:
+            raise StoreError(f"ingest {self._ref}: writing it failed before", hint="open it again and resume")
         if size is not None and self._offset != size:
             raise SizeMismatchError(str(expected or f"ingest {self._ref}"), expected=size, actual=self._offset)
         if expected is not None and expected.algorithm != self._algorithm:

@@ -26,6 +26,7 @@ from imagestore.content.batch import BlobBatches, batches
 from imagestore.content.blob_file import open_blob
 from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directory, sync_directory, translated
+from imagestore.content.filling import Buffers
 from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.digest import VERIFIABLE, Digest, verify
@@ -69,6 +70,7 @@ class LocalContentStore:
         self._blobs = root / "blobs"
         self._ingests = root / "ingest"
         self._locks = locks
+        self._buffers = Buffers()
         with translated("make the content folders", root):
             for directory in (self._blobs / "sha256", self._ingests, locks):
                 make_directory(directory)
@@ -201,7 +203,13 @@ class LocalContentStore:
             if expected is not None and self.exists(expected):
                 raise AlreadyExistsError(f"content {expected} is in the store already")
             return LocalIngestWriter(
-                self._ingests / name, self._blobs, ref=ref, expected=expected, total=total, lock=lock
+                self._ingests / name,
+                self._blobs,
+                ref=ref,
+                expected=expected,
+                total=total,
+                lock=lock,
+                buffers=self._buffers,
             )
         except BaseException:
             lock.release()

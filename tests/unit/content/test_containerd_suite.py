@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -163,6 +163,7 @@ class Source:
     can_seek: bool
     offsets: list[int] = field(default_factory=list)
     start: int = 0
+    at: int = 0
     hosts: Collection[str] = ()
 
     def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
@@ -172,12 +173,14 @@ class Source:
         self, reference: Reference, descriptor: Descriptor, *, offset: int, avoid: Collection[str], cancel: CancelToken
     ) -> Self:
         self.offsets.append(offset)
-        self.start = offset if self.can_seek else 0
+        self.at = self.start = offset if self.can_seek else 0
         return self
 
-    def __iter__(self) -> Iterator[bytes]:
-        for at in range(self.start, len(self.data), 256):
-            yield self.data[at : at + 256]
+    def readinto(self, buffer: memoryview) -> int:
+        piece = self.data[self.at : self.at + min(256, len(buffer))]
+        buffer[: len(piece)] = piece
+        self.at += len(piece)
+        return len(piece)
 
     def __enter__(self) -> Self:
         return self
