@@ -80,7 +80,7 @@ def collect(
     else:
         garbage = sweep(metadata, content, candidates)
         metadata.tidy()
-    stale, stale_bytes = _stale_ingests(content, clock() - STALE_INGEST_SECONDS, dry_run=dry_run)
+    stale, stale_bytes = _stale_ingests(content, clock(), dry_run=dry_run)
     return GarbageReport(
         dry_run=dry_run,
         digests=tuple(sorted(garbage, key=str)),
@@ -169,9 +169,9 @@ def _size(content: LocalContentStore, digest: Digest) -> int | None:
         return None
 
 
-def _stale_ingests(content: LocalContentStore, before: float, *, dry_run: bool) -> tuple[list[str], int]:
+def _stale_ingests(content: LocalContentStore, now: float, *, dry_run: bool) -> tuple[list[str], int]:
     names, size = [], 0
-    for status in content.stale_ingests(before):
+    for status in content.stale_ingests(now - STALE_INGEST_SECONDS, beyond=now + STALE_INGEST_SECONDS):
         if dry_run or content.abort_stale(status):
             names.append(status.ref)
             size += status.offset

@@ -28,12 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+#: The counter that marks a backup until it is opened as a store.
+COPIED: Final = "copied"
 # SQLite's own default.
 _LOG_PAGES: Final = 1000
 
 
 class SchemaTooNewError(StoreCorruptError):
     """A newer version wrote the database; it is whole, and not for us."""
+
+
+class ForeignDatabaseError(StoreCorruptError):
+    """Another program's database, or ours with a damaged first page."""
 
 
 class Database:
@@ -63,9 +69,10 @@ class Database:
         self._process = os.getpid()
         self._depth = 0
         self._writer = 0
+        self._file: os.stat_result | None = None
         self._turns = Turns(path.with_name("waiting"))
         self._after_commit: list[Callable[[], None]] = []
-        self._journal = RecordJournal(path.with_name("records.jsonl"))
+        self._journal = RecordJournal.beside(path)
         location.refuse_network(path, file_system(path.parent))
         self._ballast = Ballast(path.with_name("ballast"))
         self._is_read_only = location.is_read_only(path.parent)
@@ -90,6 +97,7 @@ class Database:
                     self._refuse_foreign()
                 else:
                     self._prepare(is_rebuilding=is_rebuilding)
+                self._file = os.stat(self._path)
             except BaseException:
                 self._connection.close()
                 raise
@@ -115,7 +123,7 @@ class Database:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         (mark,) = db.execute("PRAGMA application_id").fetchone()
         if mark != schema.APPLICATION_ID and (mark or version or tables):
-            raise StoreCorruptError(f"{self._path}: is another program's database", hint="choose another --root")
+            raise ForeignDatabaseError(f"{self._path}: is another program's database", hint="choose another --root")
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -157,12 +165,15 @@ class Database:
                 copy = sqlite3.connect(temporary, isolation_level=None)
                 try:
                     self._connection.backup(copy)
+                    # Whoever opens it as a store finds a journal beside it that knows more than it does.
+                    copy.execute("INSERT INTO counter VALUES (?, 1)", (COPIED,))
                     # One file that can be copied anywhere; opening it as a store turns the log on again.
                     copy.execute("PRAGMA journal_mode = DELETE")
                 finally:
                     copy.close()
                 reach("backup-rename")
                 os.link(temporary, target)
+                _sync_folder(target.parent)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
@@ -280,6 +291,8 @@ class Database:
                 self._writer = threading.get_ident()
             self._depth += 1
             try:
+                if self._depth == 1:
+                    self._check_file()
                 yield db
                 if self._depth == 1:
                     reach("database-commit")
@@ -333,6 +346,22 @@ class Database:
                 hint="open the store again in the child process",
             )
 
+    def _check_file(self) -> None:
+        """A rebuild puts another file in the place of ours, which then is the store's memory no longer."""
+        named = os.stat(self._path)
+        if self._file is None:
+            self._file = named
+        elif not os.path.samestat(named, self._file):
+            raise StoreError(
+                f"{self._path}: was replaced while this process had it open", hint="open the store again, or start anew"
+            )
+
+    def _number_change(self) -> int:
+        """The next number of a change in the journal; inside a write transaction."""
+        query = "UPDATE counter SET value = value + 1 WHERE name = 'generation' RETURNING value"
+        (number,) = self._connection.execute(query).fetchone()
+        return int(number)
+
     def _run_after_commit(self) -> None:
         waiting, self._after_commit = self._after_commit, []
         for work in waiting:
@@ -346,6 +375,14 @@ class Database:
             raise StoreCorruptError(
                 f"{self._path}: an image record can't be read: {error}", hint=CORRUPT_HINT
             ) from error
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _use_log(db: sqlite3.Connection) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,8 @@ _CODES: Final[dict[int, type[StoreError]]] = {
     sqlite3.SQLITE_CORRUPT: StoreCorruptError,
     sqlite3.SQLITE_NOTADB: StoreCorruptError,
 }
+#: What the disk can't read back is damage, as a page with wrong bytes is.
+_UNREADABLE: Final = {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
 _NUMBERS: Final[dict[int, type[StoreError]]] = {
     errno.ENOSPC: StoreFullError,
     errno.EDQUOT: StoreFullError,
@@ -62,11 +65,16 @@ def translated(database: Path, shown: Path | None = None) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        kind = _CODES.get(code, StoreError)
+        extended = getattr(error, "sqlite_errorcode", 0)
+        code = extended & 0xFF
+        kind = StoreCorruptError if extended in _UNREADABLE else _CODES.get(code, StoreError)
         if code == sqlite3.SQLITE_IOERR and location.is_full(database.parent):
             kind = StoreFullError  # what a full disk looks like to SQLite's log
-        raise kind(f"{shown or database}: {error}", hint=_HINTS.get(kind, "")) from error
+        text = str(error)
+        if code == sqlite3.SQLITE_CANTOPEN and (cause := location.cause(shown or database)) is not None:
+            # SQLite doesn't say why; a dying disk is no question of permission.
+            kind, text = _NUMBERS.get(cause, StoreError), f"{error}: {os.strerror(cause)}"
+        raise kind(f"{shown or database}: {text}", hint=_HINTS.get(kind, "")) from error
     except OSError as error:
         kind = _NUMBERS.get(error.errno or 0, StoreError)
         text = f"{shown or database}: {error.strerror or error}"
