@@ -21,6 +21,7 @@ from imagestore.content.api import ContentInfo, IngestStatus
 from imagestore.content.batch import BlobBatches, batches
 from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directory, translated
+from imagestore.content.filling import Buffers
 from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.digest import VERIFIABLE, Digest, verify
@@ -62,6 +63,7 @@ class LocalContentStore:
         self._blobs = root / "blobs"
         self._ingests = root / "ingest"
         self._locks = locks
+        self._buffers = Buffers()
         with translated("make the content folders", root):
             for directory in (self._blobs / "sha256", self._ingests, locks):
                 make_directory(directory)
@@ -177,7 +179,13 @@ class LocalContentStore:
             if self.exists(expected):
                 raise AlreadyExistsError(f"content {expected} is in the store already")
             return LocalIngestWriter(
-                self._ingests / name, self._blobs, ref=ref, expected=expected, total=total, lock=lock
+                self._ingests / name,
+                self._blobs,
+                ref=ref,
+                expected=expected,
+                total=total,
+                lock=lock,
+                buffers=self._buffers,
             )
         except BaseException:
             lock.release()
