@@ -245,6 +245,9 @@ class MetadataStore(Protocol):
     def own_children(self, digest: Digest) -> tuple[Digest, ...]:
         """What one content points at by its own words, labels aside."""
 
+    def children_of(self, digests: Sequence[Digest]) -> dict[Digest, tuple[Digest, ...]]:
+        """What several contents point at; those that point at nothing are left out."""
+
     def put_edges(self, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Replace the edges that start at each parent."""
 

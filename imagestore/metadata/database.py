@@ -20,7 +20,7 @@ from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, Sto
 from imagestore.failpoint import reach
 from imagestore.metadata import location, schema
 from imagestore.metadata.ballast import Ballast
-from imagestore.metadata.failures import CORRUPT_HINT, is_busy, translated
+from imagestore.metadata.failures import CORRUPT_HINT, Translated, is_busy
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.turns import BUSY_SECONDS, Turns
 
@@ -88,7 +88,7 @@ class Database:
                 self._ballast.keep()
 
     def _open(self, *, is_rebuilding: bool) -> None:
-        with translated(self._path):
+        with Translated(self._path):
             self._connection = sqlite3.connect(
                 self._address(), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
             )
@@ -159,7 +159,7 @@ class Database:
             raise StoreError(f"{target}: expected a new file, but it exists", hint="name another file")
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            with self._locked(), translated(self._path, target):
+            with self._locked(), Translated(self._path, target):
                 os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 reach("backup-write")
                 copy = sqlite3.connect(temporary, isolation_level=None)
@@ -224,7 +224,7 @@ class Database:
             with self._turns.waiting_thread():
                 self._lock.acquire()
         try:
-            with translated(self._path):
+            with Translated(self._path):
                 yield
         finally:
             self._lock.release()
@@ -248,7 +248,7 @@ class Database:
     @contextlib.contextmanager
     def _snapshot_apart(self) -> Iterator[sqlite3.Connection]:
         """What is committed now, through a connection of its own."""
-        with translated(self._path), self._connected() as db:
+        with Translated(self._path), self._connected() as db:
             db.execute("BEGIN")
             # A snapshot is taken by the first read, not by BEGIN.
             db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
@@ -335,7 +335,7 @@ class Database:
 
     def _shorten_log(self) -> None:
         """Bring the log's pages into the database while nobody waits; else the next writer's commit would have to."""
-        with translated(self._path), self._connected() as db:
+        with Translated(self._path), self._connected() as db:
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _check_process(self) -> None:

@@ -31,6 +31,10 @@ _FLAT: Final = f"{_LEASED} flat"
 _CHILDREN: Final = (
     "SELECT child FROM edge WHERE parent = :parent UNION SELECT child FROM label_edge WHERE parent = :parent"
 )
+_BELOW: Final = (
+    "SELECT e.parent, e.child FROM json_each(:texts) d CROSS JOIN edge e ON e.parent = d.value"
+    " UNION SELECT e.parent, e.child FROM json_each(:texts) d CROSS JOIN label_edge e ON e.parent = d.value"
+)
 _PARENTS: Final = (
     "SELECT parent FROM edge WHERE child = :child UNION SELECT parent FROM label_edge WHERE child = :child"
 )
@@ -103,6 +107,14 @@ class GraphTables(Database):
         found = db.execute("SELECT digest, key, value FROM content_label ORDER BY digest, key")
         for text, group in itertools.groupby(found, key=operator.itemgetter(0)):
             yield _as_written(text), {key: value for _, key, value in group}
+
+    def children_of(self, digests: Sequence[Digest]) -> dict[Digest, tuple[Digest, ...]]:
+        """What several contents point at; those that point at nothing are left out."""
+        found: dict[Digest, list[Digest]] = {}
+        with self._reading() as db:
+            for parent, child in db.execute(_BELOW, {"texts": json.dumps([str(digest) for digest in digests])}):
+                found.setdefault(_as_written(parent), []).append(_as_written(child))
+        return {parent: tuple(children) for parent, children in found.items()}
 
     def put_edges(self, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Replace the edges that start at each parent."""
