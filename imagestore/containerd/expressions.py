@@ -25,7 +25,7 @@ _LONGEST_EXPRESSION: Final = 1024
 _LONGEST_TEXT: Final = 4096
 #: Go's bound of a repetition, and our bound of what an expression may grow to.
 _MOST_REPEATED: Final = 1000
-_MOST_STEPS: Final = 4096
+_MOST_STEPS: Final = 1024
 _DEEPEST: Final = 32
 
 _DIGIT: Final = frozenset(string.digits)
@@ -117,6 +117,7 @@ class Expression:
         self._ignores_case = text.startswith("(?i)")
         tree = _Parser(text, 4 if self._ignores_case else 0).parse()
         self._steps: list[_Step] = []
+        self._emitted = 0
         self._start = self._emit(tree, self._add(None, []))
 
     def is_found_in(self, text: str) -> bool:
@@ -160,12 +161,15 @@ class Expression:
 
     def _add(self, reads: _Set | _Place | None, targets: list[int]) -> int:
         if len(self._steps) >= _MOST_STEPS:
-            raise InvalidInputError("regular expression: its repetitions make it too big")
+            raise _too_big()
         self._steps.append(_Step(reads, targets))
         return len(self._steps) - 1
 
     def _emit(self, node: _Node, after: int) -> int:
         """The step a node begins with, when ``after`` follows it; step 0 is the end."""
+        self._emitted += 1
+        if self._emitted > 4 * _MOST_STEPS:
+            raise _too_big()
         if isinstance(node, _Set | _Place):
             return self._add(node, [after])
         if isinstance(node, _Sequence):
@@ -185,6 +189,10 @@ class Expression:
         for _ in range(node.least):
             after = self._emit(node.body, after)
         return after
+
+
+def _too_big() -> InvalidInputError:
+    return InvalidInputError("regular expression: its repetitions make it too big")
 
 
 def _holds(place: _Place, text: str, position: int) -> bool:
