@@ -1,8 +1,8 @@
 """The store behind a server: blocking work goes to threads, quick calls apart from transfers.
 
-gRPC runs on one event loop; nothing there may block. A call hands its work to ``quick`` or ``transfer``; when its
-caller goes away or its deadline passes, the work's token is cancelled, which closes its sockets. Replacing the store (a new
-configuration) lets calls in flight finish with the one they began with.
+gRPC runs on one event loop; nothing there may block. A call hands its work to ``quick`` or ``transfer``; when the
+caller leaves or its deadline passes, the work's token is cancelled, which closes its sockets. Replacing the store (a
+new configuration) lets calls in flight finish with the one they began with.
 """
 
 from __future__ import annotations
