@@ -172,13 +172,9 @@ class _Parser:
         if end >= len(self._text):
             raise self._error(f"expected a closing {quote}")
         inner = self._text[self._position + 1 : end]
-        if quote == '"':
-            inner = _ESCAPE.sub(self._unescaped, inner)
-        else:
-            # The other quotes are there so that an expression keeps its backslashes.
-            inner = inner.replace(f"\\{quote}", quote)
         self._position = end + 1
-        return inner
+        # The other quotes are there so that an expression keeps its backslashes.
+        return _ESCAPE.sub(self._unescaped, inner) if quote == '"' else inner.replace(f"\\{quote}", quote)
 
     def _unescaped(self, found: re.Match[str]) -> str:
         code = found[1] or found[2]

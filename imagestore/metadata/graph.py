@@ -159,7 +159,9 @@ class GraphTables(Database):
                 "SELECT name FROM named_image WHERE digest = ? AND namespace = ? AND expires_at > ? ORDER BY name",
                 (key, HOME, self._clock()),
             ).fetchall()
-            owners = db.execute("SELECT owner FROM namespace_content WHERE digest = ? ORDER BY owner", (key,)).fetchall()
+            owners = db.execute(
+                "SELECT owner FROM namespace_content WHERE digest = ? ORDER BY owner", (key,)
+            ).fetchall()
         return (
             *(Holder(HolderKind.IMAGE, reference, handler) for reference, handler in images),
             *(Holder(HolderKind.FLAT_LEASE if flat else HolderKind.LEASE, name) for name, flat in leases),

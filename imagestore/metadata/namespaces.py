@@ -203,7 +203,9 @@ class NamespaceTables(GraphTables):
             ).fetchall()
             query = "SELECT DISTINCT owner FROM namespace_content WHERE owner NOT LIKE 'proxy:%'"
             for (owner,) in db.execute(query).fetchall():
-                known = [text for (text,) in db.execute("SELECT digest FROM namespace_content WHERE owner = ?", (owner,))]
+                known = [
+                    text for (text,) in db.execute("SELECT digest FROM namespace_content WHERE owner = ?", (owner,))
+                ]
                 live = self._live_at_home(known) if owner == HOME else _live(db, owner, now)
                 _forget(db, owner, [text for text in known if text not in live])
         return tuple(ref for (ref,) in dead)
