@@ -204,8 +204,7 @@ class ContentService(ContentServicer):
             await refuse(context, error)
         finally:
             if upload is not None:
-                closing = upload.close
-                await self._workers.transfer(lambda *_: closing())
+                await self._workers.transfer(_closing(upload))
 
     @staticmethod
     def _fill(answer: wire.WriteContentResponse, upload: Upload, request: wire.WriteContentRequest) -> None:
@@ -218,7 +217,17 @@ class ContentService(ContentServicer):
 
 
 def _reading(blob: BinaryIO, length: int, position: int) -> Callable[[ImageStore, CancelToken], bytes]:
-    return lambda *_: os.pread(blob.fileno(), length, position)
+    def work(_store: ImageStore, _token: CancelToken) -> bytes:
+        return os.pread(blob.fileno(), length, position)
+
+    return work
+
+
+def _closing(upload: Upload) -> Stage:
+    def stage(_store: ImageStore, _token: CancelToken) -> None:
+        upload.close()
+
+    return stage
 
 
 def _opening(upload: Upload, request: wire.WriteContentRequest) -> Stage:

@@ -3,8 +3,8 @@
 Python's own matcher backtracks: an expression of twenty characters can hold a thread for years. This one follows all
 alternatives at once (Thompson's construction): no expression costs more than its length times that of the text.
 
-Known: literals, ``.``, classes with ranges, negation and ``[:alpha:]``, ``\\d \\w \\s`` and their negations (ASCII, as in
-Go), ``\\b \\B \\A \\z ^ $``, groups of any name, ``|``, ``* + ? {n} {n,} {n,m}`` with or without the lazy ``?``, and
+Known: literals, ``.``, classes with ranges, negation and ``[:alpha:]``, ``\\d \\w \\s`` and their negations (ASCII, as
+in Go), ``\\b \\B \\A \\z ^ $``, groups of any name, ``|``, ``* + ? {n} {n,} {n,m}`` with or without the lazy ``?``, and
 ``(?i)`` at the beginning. Anything else is refused: Unicode classes, other flags.
 """
 

@@ -25,7 +25,7 @@ _EDGES: Final = "SELECT parent, child FROM edge UNION ALL SELECT parent, child F
 _DEEP_ROOTS: Final = (
     "SELECT digest FROM image_root UNION ALL SELECT digest FROM content_root UNION ALL"
     " SELECT digest FROM lease_content JOIN lease ON lease = id WHERE expires_at > :now AND NOT flat UNION ALL"
-    f" SELECT digest FROM named_image WHERE namespace = '{HOME}' AND expires_at > :now"
+    " SELECT digest FROM named_image WHERE namespace = 'k8s.io' AND expires_at > :now"
 )
 #: What holds a digest and nothing below it.
 _FLAT_ROOTS: Final = (
@@ -41,7 +41,7 @@ _IS_ROOT: Final = (
     " OR EXISTS (SELECT 1 FROM content_root c WHERE c.digest = {0})"
     " OR EXISTS (SELECT 1 FROM lease_content l JOIN lease ON l.lease = lease.id"
     " WHERE l.digest = {0} AND expires_at > :now AND NOT flat)"
-    f" OR EXISTS (SELECT 1 FROM named_image n WHERE n.digest = {{0}} AND namespace = '{HOME}' AND expires_at > :now)"
+    " OR EXISTS (SELECT 1 FROM named_image n WHERE n.digest = {0} AND namespace = 'k8s.io' AND expires_at > :now)"
 )
 
 

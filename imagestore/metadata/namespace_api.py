@@ -1,8 +1,8 @@
 """What containerd's clients keep beside our records: namespaces, named images, and which namespace knows which content.
 
 A namespace is a client's own world (containerd, core/metadata): its own images, leases, labels and its own view of
-content. ``HOME`` is that of the store itself, the one containerd's CRI uses too: records by (reference, handler), pulls'
-leases and everything the store fetched are in it. The others know only what their clients wrote or shared.
+content. ``HOME`` is that of the store itself, the one containerd's CRI uses too: records by (reference, handler),
+leases of pulls and all that the store fetched are in it. The others know only what their clients wrote or shared.
 
 An *owner* is who a content record belongs to: a namespace, or a containerd that keeps its content here (see
 ``proxy_owner``). A record holds the file until it goes; a namespace's goes by the marks of its own images, leases and

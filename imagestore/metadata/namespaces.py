@@ -197,7 +197,7 @@ class NamespaceTables(GraphTables):
         with self._writing() as db:
             dead = db.execute(
                 "DELETE FROM namespace_ingest WHERE owner NOT LIKE 'proxy:%' AND NOT coalesce(expires_at > :now, 0)"
-                " AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.id = namespace_ingest.lease AND lease.expires_at > :now)"
+                " AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = namespace_ingest.lease AND l.expires_at > :now)"
                 " RETURNING ref",
                 {"now": now},
             ).fetchall()

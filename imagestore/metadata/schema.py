@@ -84,7 +84,10 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
     # What containerd's clients keep: namespaces, named images, content records by owner, unfinished writes. The store's
     # own leases were those of its own namespace all the time.
     (
-        "CREATE TABLE namespace (name TEXT NOT NULL PRIMARY KEY, labels TEXT NOT NULL DEFAULT '{}') STRICT, WITHOUT ROWID",
+        """CREATE TABLE namespace (
+            name TEXT NOT NULL PRIMARY KEY,
+            labels TEXT NOT NULL DEFAULT '{}'
+        ) STRICT, WITHOUT ROWID""",
         """CREATE TABLE named_image (
             namespace TEXT NOT NULL,
             name TEXT NOT NULL,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceTables):
-    """Records, edges, labels, leases and what containerd's clients keep, in one file; arguments and errors are those of Database."""
+    """Everything that is remembered, in one file; arguments and errors are those of Database."""
 
     def __init__(
         self,
