@@ -81,7 +81,7 @@ def collect(
         gone = sweep(metadata, content, [*sorted(garbage), *dangling])
         garbage = {digest: size for digest, size in garbage.items() if digest in gone}
         metadata.tidy()
-    spared = metadata.leased_ingests()
+    spared = metadata.kept_ingests()
     stale, stale_bytes = _stale_ingests(content, clock() - STALE_INGEST_SECONDS, spared, dry_run=dry_run)
     freed = sum(garbage.values())
     return GarbageReport(

@@ -264,8 +264,8 @@ class MetadataStore(Protocol):
     def sweep_namespaces(self) -> tuple[str, ...]:
         """Drop content records that nothing in their namespace keeps; names the unfinished writes that are over."""
 
-    def leased_ingests(self) -> frozenset[str]:
-        """Names of unfinished writes that a lease keeps, however long nobody touched them."""
+    def kept_ingests(self) -> frozenset[str]:
+        """Names of unfinished writes that stay however long nobody touched them."""
 
     def tidy(self) -> None:
         """Upkeep that a collection does: shorten what only grew."""

@@ -181,10 +181,13 @@ class NamespaceTables(GraphTables):
         with self._writing() as db:
             db.execute("DELETE FROM namespace_ingest WHERE owner = ? AND ref = ?", (owner, ref))
 
-    def leased_ingests(self) -> frozenset[str]:
-        """Names on disk of writes that a lease keeps, however long nobody touched them."""
+    def kept_ingests(self) -> frozenset[str]:
+        """Names on disk of writes that a lease keeps, or a proxy's containerd, however long nobody touched them."""
         with self._reading() as db:
-            query = "SELECT ref FROM namespace_ingest JOIN lease ON lease = lease.id WHERE lease.expires_at > ?"
+            query = (
+                "SELECT ref FROM namespace_ingest JOIN lease ON lease = lease.id WHERE lease.expires_at > ?"
+                " UNION SELECT ref FROM namespace_ingest WHERE owner LIKE 'proxy:%'"
+            )
             return frozenset(ref for (ref,) in db.execute(query, (self._clock(),)).fetchall())
 
     def sweep_namespaces(self) -> tuple[str, ...]:
