@@ -13,7 +13,6 @@ from tests.support.containerd_client import Client
 from tests.support.rpc_server import containerd_face, proxy_face
 
 
-
 @pytest.fixture
 def store(tmp_path: Path) -> ImageStore:
     """Closed with its server."""
