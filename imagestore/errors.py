@@ -20,6 +20,8 @@
     │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
     ├─ StoreError
     │  ├─ StoreBusyError   StoreFullError   StoreReadOnlyError   StoreCorruptError
+    ├─ ImageServiceError
+    │  ├─ ServiceUnavailableError
     └─ OperationCancelledError
        └─ DeadlineExceededError
 
@@ -149,9 +151,10 @@ class UnknownRuntimeHandlerError(ConfigError):
 
     def __init__(self, handler: str, known: Sequence[str]) -> None:
         names = ", ".join(sorted(known))
+        shown = handler if len(handler) <= 100 else handler[:97] + "..."
         super().__init__(
-            f"runtime handler {handler!r} is not configured; known handlers: {names}",
-            hint=f"add a table runtimes.{handler} to the configuration, or use one of the known handlers",
+            f"runtime handler {shown!r} is not configured; known handlers: {names}",
+            hint=f"add a table runtimes.{shown} to the configuration, or use one of the known handlers",
         )
         self.handler = handler
         self.known = tuple(sorted(known))
@@ -389,6 +392,24 @@ class StoreCorruptError(StoreError):
     """The store's own files are damaged, or were made by a newer version."""
 
     category = Category.DATA_LOSS
+
+
+class ImageServiceError(ImageStoreError):
+    """An image service (CRI endpoint, Docker Engine) refuses or fails; the message is what it said.
+
+    Attributes:
+        status: its status code, for example of HTTP, or 0.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class ServiceUnavailableError(ImageServiceError):
+    """An image service can't be reached, or ended in the middle of an answer."""
+
+    category = Category.UNAVAILABLE
 
 
 class OperationCancelledError(ImageStoreError):
