@@ -64,6 +64,8 @@ def test_an_image_may_name_what_is_not_there(client: Client) -> None:
         client.create_image("ä" * 20_000, A)
     with refused(NOT_FOUND):
         client.image("other")
+    with refused(NOT_FOUND, "..."):
+        client.image("x" * 20_000)
 
 
 @pytest.mark.parametrize(
