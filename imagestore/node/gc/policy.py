@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from imagestore.node.gc.disk import DiskUsage
 
 _UNITS: Final = "KMGTPE"
+_TWO_MINUTES: Final = Duration(120 * NANOSECONDS)
+_NO_LIMIT: Final = Duration(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ class CollectionPolicy:
 
     high_percent: int = 85
     low_percent: int = 80
-    minimum_age: Duration = Duration(120 * NANOSECONDS)
-    maximum_age: Duration = Duration(0)
+    minimum_age: Duration = _TWO_MINUTES
+    maximum_age: Duration = _NO_LIMIT
 
     def __post_init__(self) -> None:
         for name, percent in (("High", self.high_percent), ("Low", self.low_percent)):
