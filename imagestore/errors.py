@@ -3,6 +3,7 @@
     ImageStoreError
     ├─ InvalidInputError (ValueError)
     │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError
+    │  ├─ InvalidQuantityError   InvalidResourcesError
     ├─ ConfigError
     │  ├─ UnknownRuntimeHandlerError   UnsupportedRuntimeTypeError
     ├─ NotFoundError (LookupError)
@@ -103,6 +104,25 @@ class InvalidDigestError(InvalidInputError):
 
 class InvalidPlatformError(InvalidInputError):
     """A platform specifier, or a platform's member, can't be read."""
+
+
+class InvalidQuantityError(InvalidInputError):
+    """A resource quantity breaks Kubernetes' grammar, or is too large to be computed with.
+
+    Attributes:
+        text: what was given.
+        reason: the rule that was broken.
+    """
+
+    def __init__(self, text: str, reason: str, *, hint: str = "") -> None:
+        shown = text if len(text) <= 100 else text[:97] + "..."
+        super().__init__(f"quantity {shown!r}: {reason}", hint=hint)
+        self.text = text
+        self.reason = reason
+
+
+class InvalidResourcesError(InvalidInputError):
+    """Resources of a pod, a container or a node contradict themselves, or don't fit where they are to go."""
 
 
 class ConfigError(ImageStoreError):

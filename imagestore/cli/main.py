@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import logging
 import os
@@ -18,6 +17,7 @@ from imagestore import errors
 from imagestore._version import __version__
 from imagestore.cli.context import App
 from imagestore.cli.failure import MEANINGS, ExitStatus, report
+from imagestore.cli.lazy import LazyGroup
 
 #: Command name to module, attribute and the one line that --help shows, so that help loads none of them.
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
@@ -44,6 +44,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "referrers": ("imagestore.cli.referrers", "referrers", "List what refers to an image: signatures, attestations."),
     "tape": ("imagestore.cli.tape", "tape", "Check, show and serve recorded registries."),
     "record": ("imagestore.cli.record", "record", "Run a command and record what it asks of registries."),
+    "node": ("imagestore.cli.node", "node", "The node side: what a kubelet does with images and resources."),
     "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
 }
 
@@ -52,31 +53,9 @@ _STATUS_TEXT: Final = "\n".join(
 )
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command's module only when the command runs."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of COMMANDS: the main job first."""
-        return [*COMMANDS, *super().list_commands(ctx)]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command."""
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return super().get_command(ctx, cmd_name)
-        module, attribute, _ = entry
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command list, from the table alone."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
-
-
 @click.group(
     cls=LazyGroup,
+    table=COMMANDS,
     epilog=_STATUS_TEXT,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
