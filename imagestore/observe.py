@@ -93,7 +93,31 @@ class Noticed:
     message: str
 
 
-Event = Resolved | Selected | BlobStarted | BlobAdvanced | BlobVerifying | BlobDone | Waiting | SourceSwitched | Noticed
+@dataclass(frozen=True, slots=True)
+class PartAdvanced:
+    """Another service pulls for us and tells of one part (a layer, or the whole).
+
+    ``part`` is its own short name, or empty; ``current`` and ``total`` are bytes where it tells them.
+    """
+
+    part: str
+    status: str
+    current: int | None = None
+    total: int | None = None
+
+
+Event = (
+    Resolved
+    | Selected
+    | BlobStarted
+    | BlobAdvanced
+    | BlobVerifying
+    | BlobDone
+    | Waiting
+    | SourceSwitched
+    | Noticed
+    | PartAdvanced
+)
 Observer = Callable[[Event], None]
 
 

@@ -16,6 +16,7 @@ from imagestore.observe import (
     BlobStarted,
     BlobVerifying,
     Noticed,
+    PartAdvanced,
     Resolved,
     Selected,
     SourceSwitched,
@@ -92,6 +93,8 @@ def _sentence(event: Event) -> str:
             return f"{event.failed_host}: {event.reason}; trying {event.next_host}"
         case Noticed():
             return f"note: {event.message}"
+        case PartAdvanced() if event.total is None and event.status:
+            return f"{event.part}: {event.status}" if event.part else event.status
         case _:
             return ""
 

@@ -1,8 +1,8 @@
 """YAML (and so JSON) configuration files of the node side, read with bounds.
 
-Rules: a size, a depth and a count are allowed; anchors and aliases are not (a few lines of them grow without end, and no
-configuration needs them); a key that comes twice is an error; every value is what Kubernetes' own reader would make of
-it (YAML 1.1 words for true and false; no dates, no numbers to the base of 60).
+Rules: a size, a depth and a count are allowed; anchors and aliases are not (a few lines of them grow without end, and
+no configuration needs them); a key that comes twice is an error; every value is what Kubernetes' own reader would make
+of it (YAML 1.1 words for true and false; no dates, no numbers to the base of 60).
 """
 
 from __future__ import annotations

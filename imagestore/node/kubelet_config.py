@@ -29,6 +29,13 @@ _INVALID: Final = "invalid configuration: "
 _HIGH: Final = "imageGCHighThresholdPercent (--image-gc-high-threshold)"
 _LOW: Final = "imageGCLowThresholdPercent (--image-gc-low-threshold)"
 
+_OLDER: Final = "imageMaximumGCAge {} must be greater than imageMinimumGCAge {}"
+_STATUS: Final = "nodeStatusMaxImages (--node-status-max-images) {} must be -1 or greater"
+_NEGATIVE: Final = "must not be a negative number"
+_SERIAL: Final = (
+    "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) is set to false"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class KubeletImageSettings:
@@ -108,28 +115,12 @@ class KubeletImageSettings:
             (low >= high, f"{_LOW} {low} must be less than {_HIGH} {high}"),
             (minimum < _ZERO, f"imageMinimumGCAge {minimum} must not be negative"),
             (maximum < _ZERO, f"imageMaximumGCAge {maximum} must not be negative"),
-            (
-                _ZERO < maximum <= minimum,
-                f"imageMaximumGCAge {maximum} must be greater than imageMinimumGCAge {minimum}",
-            ),
-            (
-                self.node_status_max_images < -1,
-                f"nodeStatusMaxImages (--node-status-max-images) {self.node_status_max_images} must be -1 or greater",
-            ),
-            (
-                self.registry_burst < 0,
-                f"registryBurst (--registry-burst) {self.registry_burst} must not be a negative number",
-            ),
-            (
-                self.registry_pull_qps < 0,
-                f"registryPullQPS (--registry-qps) {self.registry_pull_qps} must not be a negative number",
-            ),
+            (_ZERO < maximum <= minimum, _OLDER.format(maximum, minimum)),
+            (self.node_status_max_images < -1, _STATUS.format(self.node_status_max_images)),
+            (self.registry_burst < 0, f"registryBurst (--registry-burst) {self.registry_burst} {_NEGATIVE}"),
+            (self.registry_pull_qps < 0, f"registryPullQPS (--registry-qps) {self.registry_pull_qps} {_NEGATIVE}"),
             (parallel is not None and parallel < 1, f"maxParallelImagePulls {parallel} must be a positive number"),
-            (
-                self.serialize_image_pulls and parallel is not None and parallel > 1,
-                "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls"
-                " (--serialize-image-pulls) is set to false",
-            ),
+            (self.serialize_image_pulls and parallel is not None and parallel > 1, _SERIAL),
         )
         return tuple(_INVALID + text for is_wrong, text in checks if is_wrong) + tuple(self._verification_faults())
 
@@ -138,10 +129,8 @@ class KubeletImageSettings:
         if policy not in tuple(VerificationPolicy):
             return [f"{_INVALID}imagePullCredentialsVerificationPolicy: unknown policy {policy[:100]!r}"]
         if allowlist and policy != VerificationPolicy.NEVER_VERIFY_ALLOWLISTED:
-            return [
-                f"{_INVALID}preloadedImagesVerificationAllowlist: can only be set with"
-                f" imagePullCredentialsVerificationPolicy {VerificationPolicy.NEVER_VERIFY_ALLOWLISTED}"
-            ]
+            wanted = f"imagePullCredentialsVerificationPolicy {VerificationPolicy.NEVER_VERIFY_ALLOWLISTED}"
+            return [f"{_INVALID}preloadedImagesVerificationAllowlist: can only be set with {wanted}"]
         faults = [fault for fault in map(pattern_fault, allowlist) if fault]
         return [f"{_INVALID}preloadedImagesVerificationAllowlist: {fault}" for fault in faults]
 

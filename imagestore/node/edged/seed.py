@@ -1,8 +1,8 @@
 """The seed design "CRI Support in edged": its parameters and their defaults.
 
-Rules: ``runtimeType`` is ``docker`` unless it says ``remote``. Only for ``remote`` are the other defaults filled in; the
-image endpoint then follows the *resolved* runtime endpoint. For ``docker`` what is given is kept and unused. An empty
-text counts as not given.
+Rules: ``runtimeType`` is ``docker`` unless it says ``remote``. Only for ``remote`` are the other defaults filled in;
+the image endpoint then follows the *resolved* runtime endpoint. For ``docker`` what is given is kept and unused. An
+empty text counts as not given.
 """
 
 from __future__ import annotations
