@@ -156,7 +156,8 @@ def parse_record(data: bytes, what: str) -> PulledRecord:
     """
     value = _object(data, what, "ImagePulledRecord")
     _known(value, {"lastUpdatedTime", "imageRef", "credentialMapping"}, what)
-    mapping = value.get("credentialMapping") or {}
+    mapping = value.get("credentialMapping")
+    mapping = {} if mapping is None else mapping
     if not isinstance(mapping, dict):
         raise StoreCorruptError(f"{what}: credentialMapping is no object")
     moment = value.get("lastUpdatedTime")
@@ -193,7 +194,9 @@ def _object(data: bytes, what: str, kind: str) -> dict[str, Any]:
 
 
 def _objects(value: Mapping[str, object], name: str, members: set[str], what: str) -> list[dict[str, object]]:
-    found = value.get(name) or []
+    found = value.get(name)
+    if found is None:
+        return []
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise StoreCorruptError(f"{what}: {name} is no list of objects")
     for each in found:
