@@ -105,6 +105,8 @@ class _Reader:
             raise ConfigError(f"{self._what}: line {line}: too deep, or too many values")
         if kind == "ScalarEvent":
             return self._scalar(event, line)
+        if event.tag is not None:
+            raise ConfigError(f"{self._what}: line {line}: tag {event.tag[:100]!r} is not allowed")
         if kind == "SequenceStartEvent":
             return list(self._until_end(depth))
         return self._mapping(depth, line)

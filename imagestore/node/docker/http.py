@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
@@ -51,12 +51,8 @@ class EngineConnection:
 
     def __init__(self, socket_path: str, *, timeout_seconds: float) -> None:
         self._timeout = timeout_seconds
-        self._client = httpx.Client(
-            transport=httpx.HTTPTransport(uds=socket_path),
-            timeout=httpx.Timeout(timeout_seconds),
-            trust_env=False,
-            headers={"Accept-Encoding": "identity", "User-Agent": "imagestore"},
-        )
+        self._socket_path = socket_path
+        self._client = _client(socket_path, httpx.Timeout(timeout_seconds))
         self._shown = f"docker engine at {socket_path}"
 
     @property
@@ -77,6 +73,7 @@ class EngineConnection:
             DeadlineExceededError: no answer in time.
             ImageServiceError: the answer is too large.
         """
+        self._knock()
         with self._translated(method, path), self._client.stream(method, _HOST + path, params=query) as response:
             return self._whole(response, MAX_ANSWER_BYTES)
 
@@ -102,12 +99,18 @@ class EngineConnection:
         Raises:
             As request(); OperationCancelledError when the token ends it.
         """
+        self._knock()
         timeout = httpx.Timeout(self._timeout, read=stall_seconds)
+        wire = _Wire()
         try:
             with (
+                # A connection of its own, so that it is seen when it is made, and can be shut down from then on.
                 self._translated("POST", path),
-                self._client.stream("POST", _HOST + path, params=query, headers=headers, timeout=timeout) as response,
-                _shut_down(response, cancel),
+                _client(self._socket_path, timeout) as client,
+                wire.shut_down_by(cancel),
+                client.stream(
+                    "POST", _HOST + path, params=query, headers=headers, extensions={"trace": wire.watch}
+                ) as response,
             ):
                 if response.status_code >= 300:
                     yield self._whole(response, _MAX_ERROR_BYTES), iter(())
@@ -122,6 +125,17 @@ class EngineConnection:
         """Give the connections back."""
         self._client.close()
 
+    def _knock(self) -> None:
+        """See whether anybody listens: httpcore leaves the sockets open whose connection failed."""
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
+            probe.settimeout(self._timeout)
+            try:
+                probe.connect(self._socket_path)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                hint = "is the engine running, and may you use its socket?"
+                raise ServiceUnavailableError(f"{self._shown}: can't be reached: {reason}", hint=hint) from error
+
     def _whole(self, response: httpx.Response, limit_bytes: int) -> Answer:
         body = bytearray()
         for chunk in response.iter_raw():
@@ -134,9 +148,6 @@ class EngineConnection:
     def _translated(self, method: str, path: str) -> Iterator[None]:
         try:
             yield
-        except httpx.ConnectError as error:
-            hint = "is the engine running, and may you use its socket?"
-            raise ServiceUnavailableError(f"{self._shown}: can't be reached: {error}", hint=hint) from error
         except httpx.TimeoutException as error:
             raise DeadlineExceededError(f"{self._shown}: {method} {path}: nothing came in time") from error
         except httpx.HTTPError as error:
@@ -145,19 +156,44 @@ class EngineConnection:
             ) from error
 
 
-@contextlib.contextmanager
-def _shut_down(response: httpx.Response, cancel: CancelToken | None) -> Iterator[None]:
-    """While the block runs, cancelling shuts the socket down, so that a blocked read ends."""
-    if cancel is None:
-        yield
-        return
-    stream = response.extensions.get("network_stream")
-    wire = stream.get_extra_info("socket") if stream is not None else None
+def _client(socket_path: str, timeout: httpx.Timeout) -> httpx.Client:
+    return httpx.Client(
+        transport=httpx.HTTPTransport(uds=socket_path),
+        timeout=timeout,
+        trust_env=False,
+        headers={"Accept-Encoding": "identity", "User-Agent": "imagestore"},
+    )
 
-    def end() -> None:
-        if isinstance(wire, socket.socket):
+
+class _Wire:
+    """The socket of one connection, from the moment it is connected."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._is_over = False
+
+    def watch(self, name: str, info: Mapping[str, Any]) -> None:
+        """Hears of the connection's steps."""
+        if name == "connection.connect_unix_socket.complete":
+            found = info["return_value"].get_extra_info("socket")
+            self._socket = found if isinstance(found, socket.socket) else None
+            if self._is_over:
+                self._shut_down()
+
+    @contextlib.contextmanager
+    def shut_down_by(self, cancel: CancelToken | None) -> Iterator[None]:
+        """While the block runs, cancelling shuts the socket down, so that a blocked read ends."""
+        if cancel is None:
+            yield
+            return
+        with cancel.on_cancel(self._end):
+            yield
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        if self._socket is not None:
             with contextlib.suppress(OSError):
-                wire.shutdown(socket.SHUT_RDWR)
-
-    with cancel.on_cancel(end):
-        yield
+                self._socket.shutdown(socket.SHUT_RDWR)

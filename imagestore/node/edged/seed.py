@@ -131,4 +131,4 @@ def _named(value: Mapping[str, object], path: str) -> dict[str, object]:
 
 
 def _plain(name: str) -> str:
-    return re.sub("[-_.]", "", name).lower().removeprefix("edged.")
+    return re.sub("[-_]", "", name).lower().removeprefix("edged.")

@@ -88,7 +88,10 @@ LOW = "imageGCLowThresholdPercent (--image-gc-low-threshold)"
                 " is set to false"
             ],
         ),
-        ({"imagePullCredentialsVerificationPolicy": "x"}, ["imagePullCredentialsVerificationPolicy: unknown policy 'x'"]),
+        (
+            {"imagePullCredentialsVerificationPolicy": "x"},
+            ["imagePullCredentialsVerificationPolicy: unknown policy 'x'"],
+        ),
         (
             {"preloadedImagesVerificationAllowlist": ["a.example/b"]},
             [
@@ -96,7 +99,13 @@ LOW = "imageGCLowThresholdPercent (--image-gc-low-threshold)"
                 " NeverVerifyAllowlistedImages"
             ],
         ),
-        ({"registryBurst": -1, "imageGCHighThresholdPercent": 101}, [f"{HIGH} 101 must be between 0 and 100, inclusive", "registryBurst (--registry-burst) -1 must not be a negative number"]),
+        (
+            {"registryBurst": -1, "imageGCHighThresholdPercent": 101},
+            [
+                f"{HIGH} 101 must be between 0 and 100, inclusive",
+                "registryBurst (--registry-burst) -1 must not be a negative number",
+            ],
+        ),
     ],
 )
 def test_values_are_checked_in_the_kubelets_words(given: dict[str, object], faults: list[str]) -> None:
@@ -137,11 +146,19 @@ SEED = "/var/run/containerd/container.sock"
         ({}, ("docker", "", "", None, "", None)),
         ({"runtimeType": "docker"}, ("docker", "", "", None, "", None)),
         (
-            {"runtimeType": "docker", "remoteRuntimeEndpoint": "R", "podSandboxImage": "p", "RuntimeRequestTimeout": "5s"},
+            {
+                "runtimeType": "docker",
+                "remoteRuntimeEndpoint": "R",
+                "podSandboxImage": "p",
+                "RuntimeRequestTimeout": "5s",
+            },
             ("docker", "R", "", 5, "p", None),
         ),
         ({"runtimeType": "remote"}, ("remote", SEED, SEED, 120, "k8s.gcr.io/pause", 2_000_000_000)),
-        ({"runtimeType": "remote", "remoteRuntimeEndpoint": ""}, ("remote", SEED, SEED, 120, "k8s.gcr.io/pause", 2 * 10**9)),
+        (
+            {"runtimeType": "remote", "remoteRuntimeEndpoint": ""},
+            ("remote", SEED, SEED, 120, "k8s.gcr.io/pause", 2 * 10**9),
+        ),
         (
             {"runtimeType": "remote", "remoteRuntimeEndpoint": "unix:///r"},
             ("remote", "unix:///r", "unix:///r", 120, "k8s.gcr.io/pause", 2 * 10**9),
@@ -182,7 +199,10 @@ def test_every_value_says_where_it_came_from() -> None:
         "memoryCapacity": Origin.DEFAULT,
     }
     docker = resolve_seed({"remoteRuntimeEndpoint": "x"})
-    assert (docker.origins["remoteRuntimeEndpoint"], docker.origins["podSandboxImage"]) == (Origin.UNUSED, Origin.ABSENT)
+    assert (docker.origins["remoteRuntimeEndpoint"], docker.origins["podSandboxImage"]) == (
+        Origin.UNUSED,
+        Origin.ABSENT,
+    )
     assert docker.warnings
 
 
@@ -251,7 +271,10 @@ def test_v1alpha2_changing_only_the_runtime_endpoint_leaves_images_on_containerd
     found = interpret(alpha2({"containerRuntimeEndpoint": "unix:///run/crio.sock"}, {}))
     assert (found.runtime_endpoint, found.image_endpoint) == ("unix:///run/crio.sock", CONTAINERD)
     assert len(found.warnings) == 1
-    both = {"containerRuntimeEndpoint": "unix:///run/crio.sock", "imageServiceEndpoint": "unix:///run/crio.sock"}
+    both: dict[str, object] = {
+        "containerRuntimeEndpoint": "unix:///run/crio.sock",
+        "imageServiceEndpoint": "unix:///run/crio.sock",
+    }
     assert interpret(alpha2(both, {})).warnings == ()
 
 
@@ -301,7 +324,9 @@ def test_endpoints_are_read(text: str, endpoint: Endpoint) -> None:
     assert parse_endpoint(text) == endpoint
 
 
-@pytest.mark.parametrize("text", ["", " ", "unix:///a b", "http://x", "unix://", "unix://x", "run/x", "unix:///a\nb", "a"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "unix:///a b", "http://x", "unix://", "unix://x", "run/x", "unix:///a\nb", "a"]
+)
 def test_bad_endpoints_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_endpoint(text)
@@ -316,7 +341,13 @@ def test_only_unix_sockets_are_dialled() -> None:
 
 def test_runtime_classes_name_handlers() -> None:
     classes = [RuntimeClass("gold", "kata"), RuntimeClass("silver", "kata"), RuntimeClass("bare", "runc")]
-    assert [handler_of(name, classes) for name in (None, "", "gold", "silver", "bare")] == ["", "", "kata", "kata", "runc"]
+    assert [handler_of(name, classes) for name in (None, "", "gold", "silver", "bare")] == [
+        "",
+        "",
+        "kata",
+        "kata",
+        "runc",
+    ]
     with pytest.raises(RuntimeClassNotFoundError) as caught:
         handler_of("lead", classes)
     assert str(caught.value) == 'runtimeclass.node.k8s.io "lead" not found'
@@ -334,7 +365,11 @@ def test_handlers_of_classes_are_labels(handler: str) -> None:
 def test_runtime_class_objects_are_read() -> None:
     text = b"kind: RuntimeClass\napiVersion: node.k8s.io/v1\nmetadata: {name: gold}\nhandler: kata\n"
     assert parse_runtime_class(parse_documents(text, "x")[0]) == RuntimeClass("gold", "kata")
-    for value in ({"kind": "Pod"}, {"kind": "RuntimeClass", "handler": "kata"}, {"kind": "RuntimeClass", "metadata": {"name": "x"}}):
+    for value in (
+        {"kind": "Pod"},
+        {"kind": "RuntimeClass", "handler": "kata"},
+        {"kind": "RuntimeClass", "metadata": {"name": "x"}},
+    ):
         with pytest.raises(ConfigError):
             parse_runtime_class(value)
 

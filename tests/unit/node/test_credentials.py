@@ -161,7 +161,9 @@ class Lookup:
 def test_secrets_come_before_the_nodes_own() -> None:
     entries = {"registry.example": {"username": "pod", "password": "p"}}
     secrets = (
-        PullSecret("ns", "one", "1", DOCKER_CONFIG_JSON, {".dockerconfigjson": json.dumps({"auths": entries}).encode()}),
+        PullSecret(
+            "ns", "one", "1", DOCKER_CONFIG_JSON, {".dockerconfigjson": json.dumps({"auths": entries}).encode()}
+        ),
         PullSecret("ns", "two", "2", DOCKER_CFG, {".dockercfg": json.dumps(entries).encode()}),
         PullSecret("ns", "other", "3", "Opaque", {".dockercfg": b"no json"}),
         PullSecret("ns", "empty", "4", DOCKER_CFG, {}),

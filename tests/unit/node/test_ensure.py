@@ -104,7 +104,7 @@ def test_a_bad_name_ends_at_once() -> None:
     )
     assert (result.error, result.message, result.image_ref) == (ErrorClass.INVALID_IMAGE_NAME, text, "")
     assert bed.told() == [("Warning", "InspectFailed", text)]
-    assert bed.service.asked == bed.service.pulled == []
+    assert (bed.service.asked, bed.service.pulled) == ([], [])
     assert bed.counted() == [("ifnotpresent", "unknown", "unknown")]
 
 
@@ -308,7 +308,7 @@ def test_credentials_are_tried_in_turn() -> None:
 
 
 def test_errors_of_all_attempts_are_joined() -> None:
-    denied = [ImageServiceError("denied for a"), ImageServiceError("denied for b")]
+    denied: list[ImageStoreError] = [ImageServiceError("denied for a"), ImageServiceError("denied for b")]
     bed = Bed(service=FakeService(pull_errors=denied))
     result = bed.ensure(secrets=(secret(TWO),))
     assert (result.error, result.message) == (ErrorClass.PULL, "[denied for a, denied for b]")

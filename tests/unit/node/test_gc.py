@@ -227,7 +227,9 @@ def test_a_failed_removal_doesnt_end_the_walk() -> None:
     with pytest.raises(ImageCollectionError) as caught:
         bed.collector.collect()
     assert bed.removed() == ["a", "b", "c"]
-    assert str(caught.value) == "wanted to free 150 bytes, but freed 200 bytes space with errors in image deletion: busy"
+    assert (
+        str(caught.value) == "wanted to free 150 bytes, but freed 200 bytes space with errors in image deletion: busy"
+    )
     assert caught.value.freed_bytes == 200
     assert bed.told() == []
 

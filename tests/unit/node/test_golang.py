@@ -58,7 +58,9 @@ def test_durations_read_as_in_go(text: str, seconds: float) -> None:
     assert Duration.parse(text) == Duration.of_seconds(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "3", "-", "s", ".", "-.s", "1d", "1 s", "1s ", "١s", "--1s", "1e3s", "1" * 99 + "h"])
+@pytest.mark.parametrize(
+    "text", ["", "3", "-", "s", ".", "-.s", "1d", "1 s", "1s ", "١s", "--1s", "1e3s", "1" * 99 + "h"]
+)
 def test_what_go_refuses_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError):
         Duration.parse(text)

@@ -201,7 +201,11 @@ def test_files_are_named_and_written_as_the_kubelets(tmp_path: Path) -> None:
     files = PullRecordFiles(tmp_path)
     files.write_intent("busybox")
     files.write(
-        PulledRecord("ref", NOW, {"b": PullCredentials(is_node_accessible=True), "a": PullCredentials(False, (secret,), (account,))})
+        PulledRecord(
+            "ref",
+            NOW,
+            {"b": PullCredentials(is_node_accessible=True), "a": PullCredentials(False, (secret,), (account,))},
+        )
     )
     intent = tmp_path / "image_manager/pulling" / file_name("busybox")
     assert intent.name == "sha256-" + hashlib.sha256(b"busybox").hexdigest()
@@ -351,7 +355,10 @@ def test_policies_say_which_images_are_verified(
         ("", "the supplied pattern is too short: "),
         ("/*", "at least registry hostname is required"),
         ("*", "not a valid wildcard pattern, only patterns ending with '/*' are allowed: *"),
-        ("registry.example/a*", "not a valid wildcard pattern, only patterns ending with '/*' are allowed: registry.example/a*"),
+        (
+            "registry.example/a*",
+            "not a valid wildcard pattern, only patterns ending with '/*' are allowed: registry.example/a*",
+        ),
         ("*.example/*", "not a valid wildcard pattern, only patterns ending with '/*' are allowed: *.example/*"),
         ("registry.example/app:1", "neither tag nor digest is accepted in an image reference: registry.example/app:1"),
         ("busybox", "neither tag nor digest is accepted in an image reference: busybox"),
