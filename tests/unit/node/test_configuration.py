@@ -84,8 +84,10 @@ LOW = "imageGCLowThresholdPercent (--image-gc-low-threshold)"
         (
             {"maxParallelImagePulls": 3, "serializeImagePulls": True},
             [
-                "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls)"
-                " is set to false"
+                (
+                    "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls)"
+                    " is set to false"
+                )
             ],
         ),
         (
@@ -95,8 +97,10 @@ LOW = "imageGCLowThresholdPercent (--image-gc-low-threshold)"
         (
             {"preloadedImagesVerificationAllowlist": ["a.example/b"]},
             [
-                "preloadedImagesVerificationAllowlist: can only be set with imagePullCredentialsVerificationPolicy"
-                " NeverVerifyAllowlistedImages"
+                (
+                    "preloadedImagesVerificationAllowlist: can only be set with imagePullCredentialsVerificationPolicy"
+                    " NeverVerifyAllowlistedImages"
+                )
             ],
         ),
         (

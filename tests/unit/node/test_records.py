@@ -249,10 +249,14 @@ def test_the_memory_of_records_sees_new_files(tmp_path: Path) -> None:
         '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","lastUpdatedTime":"yesterday"}',
         '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","credentialMapping":{"a":[]}}',
         '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","credentialMapping":{"a":{"x":1}}}',
-        '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
-        '"credentialMapping":{"a":{"kubernetesSecrets":[{"uid":1}]}}}',
-        '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
-        '"credentialMapping":{"a":{"kubernetesSecrets":{}}}}',
+        (
+            '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
+            '"credentialMapping":{"a":{"kubernetesSecrets":[{"uid":1}]}}}'
+        ),
+        (
+            '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
+            '"credentialMapping":{"a":{"kubernetesSecrets":{}}}}'
+        ),
     ],
 )
 def test_damaged_records_are_told(tmp_path: Path, text: str) -> None:
