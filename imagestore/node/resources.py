@@ -172,10 +172,8 @@ def _linux(pod: Pod, container: Container, *, node: Node, settings: KubeletSetti
     message = linux.container_resources(pod, container, node=node, settings=settings)
     resources = oci.linux_resources(message, has_swap_controller=node.has_swap_controller)
     lines = list(explain.linux(pod, container, message, node=node, settings=settings))
-    if node.cgroup is CgroupVersion.V2:
-        files = cgroup.v2_files(message, choices.weight)
-    else:
-        files = cgroup.v1_files(message)
+    is_v2 = node.cgroup is CgroupVersion.V2
+    files = cgroup.v2_files(message, choices.weight) if is_v2 else cgroup.v1_files(message)
     lines.extend(explain.files(files, message, choices.weight))
     return ContainerPlan(
         name=container.name,

@@ -7,6 +7,7 @@ maximum.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore.resources import cpu, huge_pages, memory
@@ -17,6 +18,8 @@ from imagestore.resources.qos import oom_score_adjust
 from imagestore.resources.spec import CPU, MEMORY
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from imagestore.resources.node import KubeletSettings, Node
     from imagestore.resources.quantity import Quantity
     from imagestore.resources.spec import Container, Pod
@@ -84,9 +87,9 @@ def _quota(pod: Pod, container: Container, settings: KubeletSettings, *, has_exc
     return fitting(cpu.milli_cpu_to_quota(milli, settings.cpu_period), INT64, "cpu quota"), settings.cpu_period
 
 
-def _unified(pod: Pod, container: Container, *, node: Node, settings: KubeletSettings) -> dict[str, str]:
+def _unified(pod: Pod, container: Container, *, node: Node, settings: KubeletSettings) -> Mapping[str, str]:
     if node.cgroup is not CgroupVersion.V2:
-        return {}
+        return MappingProxyType({})
     unified: dict[str, str] = {}
     if not settings.single_process_oom_kill:
         unified[memory.MEMORY_OOM_GROUP] = "1"
@@ -97,4 +100,4 @@ def _unified(pod: Pod, container: Container, *, node: Node, settings: KubeletSet
         high = memory.throttle_limit(container, node=node, settings=settings)
         if high:
             unified[memory.MEMORY_HIGH] = str(high)
-    return unified
+    return MappingProxyType(unified)

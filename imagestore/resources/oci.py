@@ -123,6 +123,19 @@ def windows_resources(
     return result
 
 
+def restricted_oom_score(wanted: int, *, own: int) -> int:
+    """``process.oomScoreAdj`` for a runtime that lacks the privilege to lower one: no less than its own.
+
+    Args:
+        wanted: of the container.
+        own: of the runtime's process.
+
+    >>> restricted_oom_score(-997, own=0), restricted_oom_score(875, own=0)
+    (0, 875)
+    """
+    return max(wanted, own)
+
+
 def _cpu(resources: LinuxContainerResources) -> Json:
     cpu: Json = {}
     if resources.cpu_period:

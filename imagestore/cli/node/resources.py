@@ -77,6 +77,7 @@ def _kubelet_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--runtime-handler", "--handler", "handler", metavar="H", help="Platform and isolation are this handler's."
 )
+@click.option("--host", metavar="P", help="Pretend to be a node of this platform, e.g. 'windows(10.0.20348)/amd64'.")
 @click.option("--os", "system", type=click.Choice(["linux", "windows"]), help="Instead of a handler.")
 @click.option("--isolation", type=click.Choice(["process", "hyperv"]), help="With --os windows; default: process.")
 @_node_options
@@ -91,6 +92,7 @@ def resources(
     /,
     document: Path | None,
     handler: str | None,
+    host: str | None,
     system: str | None,
     isolation: str | None,
     weight: str,
@@ -112,6 +114,10 @@ def resources(
 
     amounts = {name: given.pop(name.replace("-", "_")) for name in _AMOUNTS}
     pod = _pod(document, amounts, given.pop("huge_pages"))
+    if host is not None:
+        from imagestore import platforms
+
+        app.host = platforms.parse(host)
     target = _target(app, handler, system, isolation)
     node, settings = _node(**given), _settings(**given)
     choices = numbers.Choices(WeightFormula(weight), CpuConflict(conflict))
@@ -170,7 +176,7 @@ def _target(app: App, handler: str | None, system: str | None, isolation: str | 
         if system == "linux" and own is not None:
             raise click.UsageError("--isolation is for Windows")
         return Target(system, (own or Isolation.PROCESS) if system == "windows" else None)
-    found = target_of(app.config, handler or "")
+    found = target_of(app.config, handler or "", host=app.host)
     if own is not None and found.os != "windows":
         raise click.UsageError(f"--isolation is for Windows, and runtime handler {found.handler!r} runs {found.os}")
     return replace(found, isolation=own) if own is not None else found
