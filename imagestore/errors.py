@@ -143,9 +143,10 @@ class UnknownRuntimeHandlerError(ConfigError):
 
     def __init__(self, handler: str, known: Sequence[str]) -> None:
         names = ", ".join(sorted(known))
+        shown = handler if len(handler) <= 100 else handler[:97] + "..."
         super().__init__(
-            f"runtime handler {handler!r} is not configured; known handlers: {names}",
-            hint=f"add a table runtimes.{handler} to the configuration, or use one of the known handlers",
+            f"runtime handler {shown!r} is not configured; known handlers: {names}",
+            hint=f"add a table runtimes.{shown} to the configuration, or use one of the known handlers",
         )
         self.handler = handler
         self.known = tuple(sorted(known))

@@ -82,7 +82,8 @@ def runtime_text(error: ImageStoreError) -> str:
     if isinstance(error, RegistryUnavailableError):
         return f"{ErrorClass.REGISTRY_UNAVAILABLE}: {text}"
     if isinstance(error, ImageDeniedError):
-        return f"{ErrorClass.SIGNATURE_VALIDATION}: {text}"
+        # What a CRI endpoint said is in the reason; the sentence around it is ours.
+        return f"{ErrorClass.SIGNATURE_VALIDATION}: {error.reason or text}"
     return text
 
 

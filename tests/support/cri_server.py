@@ -58,7 +58,7 @@ class _Box:
 def cri_server(
     store: ImageStore, *, limit: int = 16, waiting: int = 1000, meter: Meter | None = None
 ) -> Iterator[CriServer]:
-    """Serve a store while the block runs; the store is the caller's to close."""
+    """Serve a store while the block runs, and close it."""
     # A socket's path may have 107 bytes, which pytest's folders can exceed.
     folder = Path(tempfile.mkdtemp(prefix="cri-"))
     workers = StoreWorkers(store)
@@ -71,10 +71,9 @@ def cri_server(
         path = str(folder / "cri.sock")
         server.add_insecure_port(f"unix:{path}")
         await server.start()
-        stop = asyncio.Event()
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
         box.stop = lambda: loop.call_soon_threadsafe(stop.set)
         box.running = CriServer(path, services, pulls)
-        loop = asyncio.get_running_loop()
         ready.set()
         await stop.wait()
         await server.stop(grace=0)
@@ -90,4 +89,5 @@ def cri_server(
         if box.stop is not None:
             box.stop()
         thread.join()
+        workers.close()
         shutil.rmtree(folder)
