@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from imagestore.node.gc.disk import DiskUsage
     from imagestore.node.gc.order import Removal
     from imagestore.node.gc.policy import CollectionPolicy
+    from imagestore.node.gc.state import CollectorState
     from imagestore.node.metrics import NodeMetrics
     from imagestore.node.records.manager import PullManager
 
@@ -107,6 +108,7 @@ class ImageCollector:
         node: what they are attached to.
         metrics: counts.
         records: pull records that are pruned after each round.
+        state: what earlier processes saw; then the clock has to be that of the calendar.
         clock: nanoseconds that only go forwards.
     """
 
@@ -122,6 +124,7 @@ class ImageCollector:
         node: ObjectReference | None = None,
         metrics: NodeMetrics | None = None,
         records: PullManager | None = None,
+        state: CollectorState | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.policy = policy
@@ -137,7 +140,9 @@ class ImageCollector:
         self._in_use: frozenset[ImageKey] = frozenset()
         self._removed_images = self._freed_bytes = 0
         self._lock = threading.RLock()
-        self.began = clock()
+        self.began = state.began if state is not None else clock()
+        if state is not None:
+            self._detector.records = {use.key: use for use in state.uses}
 
     def detect(self, detected_at: int | None = None) -> frozenset[ImageKey]:
         """Look at what is there and what is in use; every five minutes, and before each round.

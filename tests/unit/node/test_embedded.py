@@ -11,8 +11,8 @@ from imagestore import platforms
 from imagestore.errors import AuthenticationError
 from imagestore.image_service import ContainerImage, ImageSpec
 from imagestore.node.embedded import EmbeddedImageService
-from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.registry.connect import connect
+from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.secret import Secret
 from imagestore.store import ImageStore
 from imagestore.testing import BasicAuth, Registry, build_index, layer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -254,8 +255,8 @@ def test_too_little_space_is_an_event_and_an_error() -> None:
         bed.collector.collect()
     text = (
         "Insufficient free disk space on the node's image filesystem (95% of 10.0 GiB used). Failed to free sufficient"
-        " space by deleting unused images (freed 7 bytes). Investigate disk usage, as it could be used by active images,"
-        " logs, volumes, or other data."
+        " space by deleting unused images (freed 7 bytes). Investigate disk usage, as it could be used by active"
+        " images, logs, volumes, or other data."
     )
     assert str(caught.value) == text
     assert bed.told() == [("Warning", "FreeDiskSpaceFailed", text)]
@@ -263,7 +264,7 @@ def test_too_little_space_is_an_event_and_an_error() -> None:
 
 def test_a_disk_without_a_size_is_an_event_and_an_error() -> None:
     bed = Bed(disk=DiskUsage(0, 0))
-    with pytest.raises(ImageCollectionError, match="^invalid capacity 0 on image filesystem$"):
+    with pytest.raises(ImageCollectionError, match=r"^invalid capacity 0 on image filesystem$"):
         bed.collector.collect()
     assert bed.told() == [("Warning", "InvalidDiskCapacity", "invalid capacity 0 on image filesystem")]
 
@@ -435,7 +436,7 @@ def test_a_walk_frees_in_order_and_no_more_than_needed(uses: list[ImageUse], tar
     may_go, spared = candidates(uses, frozenset(use.key for use in uses if use.key.image_id == "a"))
     assert len(may_go) + len(spared) == len(uses)
     assert not [use for use in may_go if use.is_pinned or use.key.image_id == "a"]
-    for earlier, later in zip(may_go, may_go[1:], strict=False):
+    for earlier, later in pairwise(may_go):
         assert sort_key(earlier) < sort_key(later)
         assert earlier.last_used is None or (later.last_used is not None and earlier.last_used <= later.last_used)
     walk = free_space(may_go, target, minimum_age=Duration(age), now=now, remove=lambda use: "")

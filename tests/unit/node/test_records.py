@@ -100,7 +100,7 @@ def test_another_repository_of_the_same_image_must_be_pulled(tmp_path: Path) -> 
 
 
 def test_no_ref_means_pull_without_a_check(tmp_path: Path) -> None:
-    verdict = manager(tmp_path, "NeverVerify").judge(IMAGE, "", lambda: [])
+    verdict = manager(tmp_path, "NeverVerify").judge(IMAGE, "", list)
     assert (verdict.must_pull, verdict.result) == (True, "")
 
 
@@ -135,7 +135,7 @@ def test_an_empty_hash_proves_nothing(tmp_path: Path) -> None:
 def test_records_that_cant_be_read_mean_pull(tmp_path: Path) -> None:
     pulled(tmp_path, None)
     (tmp_path / "image_manager" / "pulled" / file_name(REF)).write_text("{")
-    verdict = manager(tmp_path).judge(IMAGE, REF, lambda: [])
+    verdict = manager(tmp_path).judge(IMAGE, REF, list)
     assert (verdict.must_pull, verdict.result) == (True, "error")
 
 
@@ -157,9 +157,9 @@ def test_credentials_are_asked_for_only_when_they_decide(tmp_path: Path) -> None
 
 def test_an_intent_counts_as_known(tmp_path: Path) -> None:
     policy = "NeverVerifyPreloadedImages"
-    assert not manager(tmp_path, policy).judge(IMAGE, REF, lambda: []).must_pull
+    assert not manager(tmp_path, policy).judge(IMAGE, REF, list).must_pull
     manager(tmp_path).intend(IMAGE)
-    assert manager(tmp_path, policy).judge(IMAGE, REF, lambda: []).must_pull
+    assert manager(tmp_path, policy).judge(IMAGE, REF, list).must_pull
 
 
 def test_an_intent_lasts_as_long_as_its_last_pull(tmp_path: Path) -> None:
