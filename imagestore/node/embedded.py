@@ -122,7 +122,8 @@ class EmbeddedImageService:
 
     def remove(self, spec: ImageSpec) -> None:
         """See ImageService. What only this image needed is freed at once."""
-        _named(spec)
+        if not spec.image:
+            raise InvalidInputError("remove: expected a reference or an image id, got none")
         self._store.delete(spec.image, runtime_handler=spec.runtime_handler or None)
 
     def filesystems(self) -> ImageFilesystems:
@@ -139,7 +140,8 @@ class EmbeddedImageService:
         """See ImageService; the store stays open."""
 
     def _find(self, spec: ImageSpec) -> ImageRecord | None:
-        _named(spec)
+        if not spec.image:
+            return None
         try:
             return self._store.get(spec.image, runtime_handler=spec.runtime_handler or None).record
         except ImageNotFoundError:
@@ -194,8 +196,3 @@ def _canonical(text: str) -> str:
         return str(Reference.parse(text))
     except InvalidReferenceError:
         return text
-
-
-def _named(spec: ImageSpec) -> None:
-    if not spec.image:
-        raise InvalidInputError("image: expected a reference or an image id, got none")

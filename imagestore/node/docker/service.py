@@ -158,6 +158,8 @@ class DockerImageService:
         Raises:
             ImageServiceError: containers use the image.
         """
+        if not spec.image:
+            raise InvalidInputError("remove: expected a reference or an image id, got none")
         found = self._find(spec)
         if found is None:
             return
@@ -203,10 +205,10 @@ class DockerImageService:
 
     def _find(self, spec: ImageSpec) -> EngineImage | None:
         """The image that a spec means; rows come before what the engine's tag says now."""
-        if not spec.image:
-            raise InvalidInputError("image: expected a reference or an image id, got none")
         handler = spec.runtime_handler
         self._check_handler(handler)
+        if not spec.image:
+            return None
         if _ID.fullmatch(spec.image):
             found = self._inspect(spec.image)
             if found is not None or spec.image.startswith("sha256:") or len(spec.image) == 64:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore import platforms
 from imagestore.errors import AuthenticationError
 from imagestore.image_service import ContainerImage, ImageSpec
 from imagestore.node.embedded import EmbeddedImageService
@@ -17,38 +16,20 @@ from imagestore.secret import Secret
 from imagestore.store import ImageStore
 from imagestore.testing import BasicAuth, Registry, build_index, layer
 from tests.support.image_service_contract import Bench, HandlerContract
+from tests.support.linux_node import AGAIN, APP, CONFIG, HOST, MISSING
 from tests.support.node import node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-CONFIG = """
-version = 3
-[plugins."io.containerd.cri.v1.runtime".containerd]
-default_runtime_name = "runc"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.arm]
-runtime_type = "io.containerd.kata.v2"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.arm.guest_platform]
-OS = "linux"
-Architecture = "arm64"
-[plugins."io.containerd.cri.v1.images".pinned_images]
-sandbox = "registry.example/team/app:2"
-"""
-APP = "registry.example/team/app:1"
-HOST = platforms.parse("linux/amd64")
-
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     app = build_index(("linux/amd64", "linux/arm64"), seed="app", shared=[layer("shared")])
-    images = {APP: app, "registry.example/team/app:2": app}
+    images = {APP: app, AGAIN: app}
     with node(tmp_path, images, host=HOST, text=CONFIG) as bed:
-        yield Bench(
-            EmbeddedImageService(bed.store), APP, "registry.example/team/app:2", "registry.example/team/app:9", "arm"
-        )
+        yield Bench(EmbeddedImageService(bed.store), APP, AGAIN, MISSING, "arm")
 
 
 class TestContract(HandlerContract):
