@@ -305,6 +305,7 @@ class RegistryError(ImageStoreError):
     Attributes:
         host: host (and port) of the registry, or an empty text.
         status: HTTP status, or 0 when there was no answer.
+        said: what the answer said, shortened and escaped, as the message repeats it; may be empty.
     """
 
     category = Category.UNAVAILABLE
@@ -313,10 +314,21 @@ class RegistryError(ImageStoreError):
         super().__init__(message, hint=hint)
         self.host = host
         self.status = status
+        self.said = ""
 
 
 class RegistryUnavailableError(RegistryError):
-    """No connection, no answer, or an answer that says to try later."""
+    """No connection, no answer, or an answer that says to try later.
+
+    Attributes:
+        retry_after: seconds the registry asks to wait, or None.
+    """
+
+    def __init__(
+        self, message: str, *, host: str = "", status: int = 0, hint: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, host=host, status=status, hint=hint)
+        self.retry_after = retry_after
 
 
 class ReferenceNotFoundError(RegistryError, NotFoundError):
