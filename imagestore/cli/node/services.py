@@ -105,7 +105,12 @@ def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help=f"Docker Engine at this socket [without a value: {DOCKER_SOCKET}].",
         ),
         click.option("--image-endpoint", metavar="URL", default="", help="CRI image service, where it is another one."),
-        click.option("--endpoint", metavar="URL", default="", help="CRI endpoint. Default: the store itself."),
+        click.option(
+            "--endpoint",
+            metavar="URL",
+            default="",
+            help="CRI endpoint. Default: that of 'imagestore --endpoint', else the store itself.",
+        ),
     ):
         command = option(command)
     return command
@@ -194,6 +199,8 @@ def _open(
             stall_limit=edged.stall_limit if edged is not None else STALL_LIMIT,
         )
         return f"Docker Engine at {path}", engine
+    if app.remote is not None and not choice.endpoint and edged is None:
+        return f"CRI at {app.service.endpoint}", app.service
     if choice.endpoint or edged is not None:
         from imagestore.cri.client import CriImageService
 

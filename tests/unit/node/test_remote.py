@@ -15,6 +15,7 @@ from imagestore.node.gc import CollectionPolicy, DiskUsage, ImageCollector
 from imagestore.node.golang import Duration
 from imagestore.node.names import PullPolicy
 from imagestore.node.outcome import ErrorClass
+from imagestore.registry.policy import TransferPolicy
 from imagestore.store import ImageStore
 from imagestore.testing import build_index, layer
 from tests.support.cri_server import cri_server
@@ -63,7 +64,7 @@ def test_images_are_ensured_and_collected_by_handler(bench: Bench) -> None:
 def test_an_unavailable_registry_keeps_its_class_over_the_wire(tmp_path: Path) -> None:
     reference = "127.0.0.1:1/team/app:1"
     with (
-        ImageStore(tmp_path, host=HOST) as store,
+        ImageStore(tmp_path, host=HOST, transfer=TransferPolicy(attempts=1)) as store,
         cri_server(store) as server,
         CriImageService(server.endpoint) as service,
     ):
