@@ -35,6 +35,7 @@ from imagestore.node.docker.http import EngineConnection
 from imagestore.node.docker.pulling import EnginePull
 from imagestore.node.docker.version import DISK_USAGE_TYPES, negotiate
 from imagestore.node.edged.settings import STALL_LIMIT
+from imagestore.node.pulls.turns import Turns
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 _ID: Final = re.compile(r"(?:sha256:)?[a-f0-9]{4,64}")
 _TIMEOUT_SECONDS: Final = 120.0
+_STRIPES: Final = 64
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -85,6 +87,7 @@ class DockerImageService:
         self._stall_limit = stall_limit
         self._version: ApiVersion | None = None
         self._lock = threading.Lock()
+        self._turns = tuple(Turns.serial() for _ in range(_STRIPES))
 
     def version(self) -> ServiceVersion:
         """See ImageService."""
@@ -137,20 +140,9 @@ class DockerImageService:
         """See ImageService. Annotations are not the engine's."""
         reference = Reference.parse(spec.image)
         self._check_handler(spec.runtime_handler)
-        platform = self._platforms[spec.runtime_handler]
-        before = self._inspect(str(reference)) if spec.runtime_handler else None
-        pull = EnginePull(self._connection, self._api(), self._stall_limit)
-        pull.run(reference, platform, auth=auth, observer=observer, cancel=cancel)
-        name = reference if reference.digest is None else reference.with_digest(reference.digest)
-        found = self._inspect(str(name))
-        if found is None:
-            raise ImageServiceError(f"{reference}: the engine says it was pulled and doesn't have it")
-        self._table.put(str(reference), spec.runtime_handler, found.id)
-        if before is not None and before.id != found.id and reference.tag and reference.digest is None:
-            # The classic store moved the tag to the handler's image; everybody else still means the former.
-            query = {"repo": reference.name, "tag": reference.tag}
-            self._checked(self._ask("POST", f"/images/{before.id}/tag", query), f"{reference}: tag")
-        return found.id
+        # Two handlers' pulls of one reference would move its tag under each other's feet.
+        with self._turns[hash(str(reference)) % _STRIPES].turn(cancel):
+            return self._pull(reference, spec.runtime_handler, auth, observer, cancel)
 
     def remove(self, spec: ImageSpec) -> None:
         """See ImageService.
@@ -202,6 +194,28 @@ class DockerImageService:
     def close(self) -> None:
         """See ImageService."""
         self._connection.close()
+
+    def _pull(
+        self,
+        reference: Reference,
+        handler: str,
+        auth: AuthConfig | None,
+        observer: Observer | None,
+        cancel: CancelToken | None,
+    ) -> str:
+        before = self._inspect(str(reference)) if handler else None
+        pull = EnginePull(self._connection, self._api(), self._stall_limit)
+        pull.run(reference, self._platforms[handler], auth=auth, observer=observer, cancel=cancel)
+        name = reference if reference.digest is None else reference.with_digest(reference.digest)
+        found = self._inspect(str(name))
+        if found is None:
+            raise ImageServiceError(f"{reference}: the engine says it was pulled and doesn't have it")
+        self._table.put(str(reference), handler, found.id)
+        if before is not None and before.id != found.id and reference.tag and reference.digest is None:
+            # The classic store moved the tag to the handler's image; everybody else still means the former.
+            query = {"repo": reference.name, "tag": reference.tag}
+            self._checked(self._ask("POST", f"/images/{before.id}/tag", query), f"{reference}: tag")
+        return found.id
 
     def _find(self, spec: ImageSpec) -> EngineImage | None:
         """The image that a spec means; rows come before what the engine's tag says now."""

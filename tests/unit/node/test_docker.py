@@ -385,3 +385,21 @@ def test_recorded_answers_have_the_members_we_read() -> None:
     assert {"Id", "RepoTags", "RepoDigests", "Size"} <= set(recorded("images")[0])
     assert recorded("images")[0]["RepoTags"] == ["<none>:<none>"]
     assert RECORDED["create"]["body"].count("\r\n") == 3
+
+
+def test_pulls_of_one_reference_for_two_handlers_dont_mix(bed: Bed) -> None:
+    found: dict[str, str] = {}
+
+    def pull(handler: str) -> None:
+        found[handler] = bed.service.pull(ImageSpec(f"{APP}:1", handler))
+
+    threads = [threading.Thread(target=pull, args=(handler,)) for handler in ("", "arm") * 4]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == {"": id_of("content", "linux/amd64"), "arm": id_of("content", "linux/arm64")}
+    for handler, image_id in found.items():
+        status = bed.service.status(ImageSpec(f"{APP}:1", handler))
+        assert status is not None
+        assert status.id == image_id
