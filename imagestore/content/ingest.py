@@ -38,7 +38,7 @@ from imagestore.errors import (
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -109,7 +109,7 @@ class LocalIngestWriter:
         directory: the ingest's folder; made, or resumed when it holds the same name and total.
         blobs: the folder of all blobs.
         ref: name of the ingest.
-        expected: digest the content will have; its algorithm is used for hashing on the way.
+        algorithm: used for hashing on the way.
         total: size in bytes, 0 when unknown.
         lock: released by close().
         buffers: for filling.
@@ -121,7 +121,7 @@ class LocalIngestWriter:
         blobs: Path,
         *,
         ref: str,
-        expected: Digest | None,
+        algorithm: str,
         total: int,
         lock: FileLock,
         buffers: Buffers,
@@ -133,8 +133,8 @@ class LocalIngestWriter:
         self._lock = lock
         self._buffers = buffers
         self._total = total
-        self._algorithm = expected.algorithm if expected is not None else DEFAULT_ALGORITHM
-        self._hash = new_hash(self._algorithm)
+        self._algorithm = algorithm
+        self._hash = new_hash(algorithm)
         self._offset = 0
         # Whether the file lacks bytes that were hashed.
         self._is_behind = False
@@ -148,6 +148,24 @@ class LocalIngestWriter:
     def offset(self) -> int:
         """Bytes written so far."""
         return self._offset
+
+    @property
+    def digest(self) -> Digest:
+        """What the bytes so far hash to."""
+        return Digest(self._algorithm, self._hash.hexdigest())
+
+    def hash_with(self, algorithm: str) -> None:
+        """Hash with another algorithm from now on; what is there is read again.
+
+        Raises:
+            InvalidDigestError: the algorithm can't be verified here.
+            WriterClosedError: it was committed, aborted or closed.
+        """
+        if algorithm == self._algorithm:
+            return
+        self._check_open()
+        with translated("read ingest", self._data):
+            self._rehash(algorithm)
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append bytes."""
@@ -205,14 +223,15 @@ class LocalIngestWriter:
             raise StoreError(f"ingest {self._ref}: writing it failed before", hint="open it again and resume")
         if size is not None and self._offset != size:
             raise SizeMismatchError(str(expected or f"ingest {self._ref}"), expected=size, actual=self._offset)
-        if expected is not None and expected.algorithm != self._algorithm:
-            with translated("read ingest", self._data):
-                self._rehash(expected.algorithm)
-        actual = Digest(self._algorithm, self._hash.hexdigest())
+        if expected is not None:
+            self.hash_with(expected.algorithm)
+        actual = self.digest
         if expected is not None and actual != expected:
             raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(actual))
         with translated("commit", self._data):
-            self._sync("commit-sync")
+            with self._losing_nothing():
+                reach("commit-sync")
+                os.fsync(self._descriptor)
             folder = self._blobs / actual.algorithm
             make_directory(folder)
             target = folder / actual.encoded
@@ -244,7 +263,9 @@ class LocalIngestWriter:
             return
         # The bytes are kept even if the note about when they came can't be; those that the disk lost are not.
         with contextlib.suppress(OSError):
-            self._sync("ingest-close")
+            with self._losing_nothing():
+                reach("ingest-close")
+                os.fsync(self._descriptor)
             replace_text(self.directory / "updatedat", _now())
         self._let_go()
 
@@ -308,14 +329,14 @@ class LocalIngestWriter:
         os.lseek(self._descriptor, offset, os.SEEK_SET)
         self._algorithm, self._hash, self._offset = algorithm, running, offset
 
-    def _sync(self, place: str) -> None:
-        """Sync the data, or throw it away: what a failed sync lost still reads well until the machine restarts.
+    @contextlib.contextmanager
+    def _losing_nothing(self) -> Iterator[None]:
+        """Around a sync: what it lost is thrown away, since it still reads well until the machine restarts.
 
         The kernel reports a lost write once and then calls the page clean, so that the next sync would succeed.
         """
         try:
-            reach(place)
-            os.fsync(self._descriptor)
+            yield
         except OSError:
             self.abort()
             raise

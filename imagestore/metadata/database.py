@@ -102,11 +102,11 @@ class Database:
                 self._connection.close()
                 raise
 
-    def _address(self) -> str:
+    def _address(self, *, mode: str = "rwc") -> str:
         """As a URI. On a read-only file system nobody changes the file, and no log can be made beside it."""
         address = self._path.absolute().as_uri()
         if not self._is_read_only:
-            return address
+            return f"{address}?mode={mode}"
         with contextlib.suppress(FileNotFoundError):
             if os.stat(f"{self._path}-wal").st_size:
                 raise StoreReadOnlyError(
@@ -256,9 +256,10 @@ class Database:
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A second connection."""
+        """A second connection to the same file; where it is gone, none is made."""
+        self._check_file()
         db = sqlite3.connect(
-            self._address(), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
+            self._address(mode="rw"), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
         )
         try:
             yield db

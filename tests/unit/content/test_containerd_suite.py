@@ -256,7 +256,7 @@ def test_a_failed_commit_keeps_ingest_and_lock_until_the_right_one(store: LocalC
         with pytest.raises(kind):
             writer.commit(expected, size)
         assert store.status("r").offset == 300
-        with pytest.raises(StoreBusyError, match="'r' is held by another writer; begun") as caught:
+        with pytest.raises(StoreBusyError, match="'r' is locked by another writer; begun") as caught:
             store.writer("r", expected=None, total=0, cancel=NEVER, waits=False)
         assert caught.value.category is Category.UNAVAILABLE
     writer.close()

@@ -306,8 +306,8 @@ def test_a_journal_line_that_came_in_parts_is_whole(tmp_path: Path, monkeypatch:
         '{"number": 1, "labels": ["sha256:%s", {"": "x"}]}' % ("0" * 64),
         '{"number": 1, "labels": ["sha256:%s", "x"]}' % ("0" * 64),
         '{"number": 1, "lease": ["a", 1, 2]}',
-        '{"number": 1, "lease": ["a", 1, "x", false, {}, []]}',
-        '{"number": 1, "lease": ["a", 1, 2, false, {}, ["x"]]}',
+        '{"number": 1, "lease": ["a", 1, "x", false, {}, [], "k8s.io"]}',
+        '{"number": 1, "lease": ["a", 1, 2, false, {}, ["x"], "k8s.io"]}',
         '{"number": 1, "other": 1}',
     ],
 )
