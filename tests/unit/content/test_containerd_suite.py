@@ -269,7 +269,14 @@ def test_a_writer_that_ended_is_refused_and_spares_its_successor(store: LocalCon
     first = opened(store, "r", total=9)
     first.write(b"first")
     first.close()
-    for use in (lambda: first.write(b"x"), first.truncate, first.commit):
+    uses: list[Callable[[], object]] = [
+        lambda: first.write(b"x"),
+        lambda: first.fill(lambda _: 0, advanced=lambda _: None),
+        lambda: first.hash_with("sha512"),
+        first.truncate,
+        first.commit,
+    ]
+    for use in uses:
         with pytest.raises(WriterClosedError, match="closed") as caught:
             use()
         assert caught.value.category is Category.FAILED_PRECONDITION

@@ -29,6 +29,7 @@ from imagestore.errors import (
     StoreError,
 )
 from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.namespace_api import HOME
 from imagestore.observe import BlobDone, Event
 from imagestore.store import ImageStore
 from imagestore.testing import build_index
@@ -242,6 +243,7 @@ def test_a_rebuild_brings_labels_and_lasting_leases_back(here: Node) -> None:
     metadata.lease_content("released", [gone])
     metadata.delete_lease("released")
     metadata.create_lease("over", lifetime_seconds=-1.0)
+    metadata.create_lease("default/theirs", lifetime_seconds=math.inf, namespace="default")
     metadata.label_content(rooted, {"containerd.io/gc.root": "by hand", "note": "x"})
     metadata.label_content(gone, {"containerd.io/gc.root": "for a while"})
     metadata.label_content(gone, {})
@@ -249,16 +251,17 @@ def test_a_rebuild_brings_labels_and_lasting_leases_back(here: Node) -> None:
     here.store.close()
     damage_database(here.store.root)
     report = rebuild(here.store.root)
-    assert (report.leases, report.labelled, report.unreadable) == (("by-hand",), 1, 0)
+    assert (report.leases, report.labelled, report.unreadable) == (("by-hand", "default/theirs"), 1, 0)
     with ImageStore(here.store.root) as store:
         store.collect_garbage()
         assert present(store) == before
         assert store.metadata.content_labels(rooted) == {"containerd.io/gc.root": "by hand", "note": "x"}
-        (back,) = store.metadata.leases()
-        assert (back.expires_at, back.labels) == (math.inf, {"who": "me"})
+        back, theirs = store.metadata.leases()
+        assert (back.expires_at, back.labels, back.namespace) == (math.inf, {"who": "me"}, HOME)
+        assert (theirs.namespace, theirs.name) == ("default", "theirs")
     # What came back is in the journal again.
     damage_database(here.store.root)
-    assert rebuild(here.store.root).leases == ("by-hand",)
+    assert rebuild(here.store.root).leases == ("by-hand", "default/theirs")
 
 
 def test_a_process_whose_database_was_replaced_writes_no_more(here: Node, tmp_path: Path) -> None:
@@ -268,6 +271,22 @@ def test_a_process_whose_database_was_replaced_writes_no_more(here: Node, tmp_pa
     for change in (here.store.remove, here.store.pin, here.store.delete):
         with pytest.raises(StoreError, match="was replaced while this process had it open"):
             change(PYTHON)
+
+
+def test_a_list_or_a_mark_never_reads_another_database_than_the_one_that_is_open(here: Node, tmp_path: Path) -> None:
+    """They have a connection of their own, opened by name; and nothing makes an empty one where it is gone."""
+    here.store.pull(PYTHON)
+    here.store.backup(tmp_path / "other.db")
+    database = here.store.root / "metadata.db"
+    database.rename(tmp_path / "gone.db")
+    for work in (here.store.metadata.find_images, lambda: here.store.metadata.garbage([])):
+        with pytest.raises(StoreError, match="No such file"):
+            work()
+    assert not database.exists()
+    os.replace(tmp_path / "other.db", database)
+    for work in (here.store.metadata.find_images, lambda: here.store.metadata.garbage([])):
+        with pytest.raises(StoreError, match="was replaced while this process had it open"):
+            work()
 
 
 def test_a_restored_backup_has_the_last_word_about_later_changes(here: Node, tmp_path: Path) -> None:
