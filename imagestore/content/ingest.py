@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1024 * 1024
-#: For content whose digest nobody names beforehand, as in containerd.
-DEFAULT_ALGORITHM: Final = "sha256"
 
 
 def ingest_name(ref: str) -> str:
@@ -109,7 +107,7 @@ class LocalIngestWriter:
         directory: the ingest's folder; made, or resumed when it holds the same name and total.
         blobs: the folder of all blobs.
         ref: name of the ingest.
-        expected: digest the content will have; its algorithm is used for hashing on the way.
+        algorithm: used for hashing on the way.
         total: size in bytes, 0 when unknown.
         lock: released by close().
         buffers: for filling.
@@ -121,7 +119,7 @@ class LocalIngestWriter:
         blobs: Path,
         *,
         ref: str,
-        expected: Digest | None,
+        algorithm: str,
         total: int,
         lock: FileLock,
         buffers: Buffers,
@@ -133,8 +131,8 @@ class LocalIngestWriter:
         self._lock = lock
         self._buffers = buffers
         self._total = total
-        self._algorithm = expected.algorithm if expected is not None else DEFAULT_ALGORITHM
-        self._hash = new_hash(self._algorithm)
+        self._algorithm = algorithm
+        self._hash = new_hash(algorithm)
         self._offset = 0
         # Whether the file lacks bytes that were hashed.
         self._is_behind = False
@@ -148,6 +146,24 @@ class LocalIngestWriter:
     def offset(self) -> int:
         """Bytes written so far."""
         return self._offset
+
+    @property
+    def digest(self) -> Digest:
+        """What the bytes so far hash to."""
+        return Digest(self._algorithm, self._hash.hexdigest())
+
+    def hash_with(self, algorithm: str) -> None:
+        """Hash with another algorithm from now on; what is there is read again.
+
+        Raises:
+            WriterClosedError: it was committed, aborted or closed.
+            InvalidDigestError: the algorithm can't be verified here.
+        """
+        self._check_open()
+        if algorithm == self._algorithm:
+            return
+        with translated("read ingest", self._data):
+            self._rehash(algorithm)
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append bytes."""
@@ -205,10 +221,9 @@ class LocalIngestWriter:
             raise StoreError(f"ingest {self._ref}: writing it failed before", hint="open it again and resume")
         if size is not None and self._offset != size:
             raise SizeMismatchError(str(expected or f"ingest {self._ref}"), expected=size, actual=self._offset)
-        if expected is not None and expected.algorithm != self._algorithm:
-            with translated("read ingest", self._data):
-                self._rehash(expected.algorithm)
-        actual = Digest(self._algorithm, self._hash.hexdigest())
+        if expected is not None:
+            self.hash_with(expected.algorithm)
+        actual = self.digest
         if expected is not None and actual != expected:
             raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(actual))
         with translated("commit", self._data):

@@ -182,10 +182,9 @@ class LocalContentStore:
         self,
         ref: str,
         *,
-        expected: Digest | None,
+        expected: Digest,
         total: int,
         cancel: CancelToken,
-        waits: bool = True,
         on_wait: Callable[[], None] | None = None,
     ) -> LocalIngestWriter:
         """Open an ingest, waiting while another writer (thread or process) holds it; ``on_wait`` is called before."""
@@ -194,19 +193,17 @@ class LocalContentStore:
         name = ingest_name(ref)
         lock = self._lock(name)
         if not lock.try_acquire():
-            if not waits:
-                raise self._busy(ref)
             if on_wait is not None:
                 on_wait()
             lock.acquire(cancel)
         try:
-            if expected is not None and self.exists(expected):
+            if self.exists(expected):
                 raise AlreadyExistsError(f"content {expected} is in the store already")
             return LocalIngestWriter(
                 self._ingests / name,
                 self._blobs,
                 ref=ref,
-                expected=expected,
+                algorithm=expected.algorithm,
                 total=total,
                 lock=lock,
                 buffers=self._buffers,
@@ -215,21 +212,50 @@ class LocalContentStore:
             lock.release()
             raise
 
-    def status(self, ref: str) -> IngestStatus:
-        """One unfinished ingest."""
-        status = read_status(self._ingests / ingest_name(ref))
-        if status is None or status.ref != ref:
-            raise ContentNotFoundError(f"ingest {ref!r} is not in the store at {self.root}")
-        return status
-
     def _busy(self, ref: str) -> StoreBusyError:
         """As containerd says it: which, since when, and for how long."""
-        message = f"ingest {ref!r} is held by another writer"
-        with contextlib.suppress(ContentNotFoundError):
-            started = self.status(ref).started_at
-            since = datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds")
-            message = f"{message}; begun {max(0.0, time.time() - started):.1f} s ago, at {since}"
-        return StoreBusyError(message, hint="try again, or wait for the writer")
+        message = f"ingest {ref!r} is locked by another writer"
+        status = self.status(ref)
+        if status is not None:
+            since = datetime.fromtimestamp(status.started_at, UTC).isoformat(timespec="seconds")
+            message = f"{message}; begun {max(0.0, time.time() - status.started_at):.1f} s ago, at {since}"
+        return StoreBusyError(message, hint="try again when it ended")
+
+    def try_writer(self, ref: str, *, algorithm: str, total: int) -> LocalIngestWriter:
+        """Open an ingest whose content nobody knows yet, unless another writer holds it.
+
+        Args:
+            ref: name of the ingest.
+            algorithm: used for hashing on the way.
+            total: its size in bytes, 0 when unknown.
+
+        Raises:
+            StoreBusyError: another writer holds it.
+            InvalidInputError: no name, or an algorithm that can't be verified.
+        """
+        if not ref:
+            raise InvalidInputError("an ingest needs a name")
+        name = ingest_name(ref)
+        lock = self._lock(name)
+        if not lock.try_acquire():
+            raise self._busy(ref)
+        try:
+            return LocalIngestWriter(
+                self._ingests / name,
+                self._blobs,
+                ref=ref,
+                algorithm=algorithm,
+                total=total,
+                lock=lock,
+                buffers=self._buffers,
+            )
+        except BaseException:
+            lock.release()
+            raise
+
+    def status(self, ref: str) -> IngestStatus | None:
+        """One unfinished ingest, or None."""
+        return read_status(self._ingests / ingest_name(ref))
 
     def batches(self, cancel: CancelToken) -> AbstractContextManager[BlobBatches]:
         """For storing many small blobs; a lease must hold each of them already.

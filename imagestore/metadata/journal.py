@@ -277,9 +277,11 @@ class _Found:
         if "release" in entry:
             lease_id, found = str(entry["release"]), None
         else:
-            lease_id, created_at, expires_at, is_flat, labels, content = entry["lease"]
+            lease_id, created_at, expires_at, is_flat, labels, content, namespace = entry["lease"]
             end = math.inf if expires_at is None else float(expires_at)
-            lease = Lease(str(lease_id), float(created_at), end, bool(is_flat), gc_labels.checked(dict(labels)))
+            lease = Lease(
+                str(lease_id), float(created_at), end, bool(is_flat), gc_labels.checked(dict(labels)), str(namespace)
+            )
             found = lease, tuple(Digest.parse(text) for text in content)
         if number >= self._leases.get(lease_id, (0, None))[0]:
             self._leases[lease_id] = number, found
@@ -321,5 +323,5 @@ def _labels(number: int, digest: Digest, labels: Mapping[str, str]) -> str:
 def _lease(number: int, lease: Lease, content: Collection[Digest]) -> str:
     end = None if math.isinf(lease.expires_at) else lease.expires_at
     listed = [str(digest) for digest in content]
-    values = [lease.id, lease.created_at, end, lease.is_flat, dict(lease.labels), listed]
+    values = [lease.id, lease.created_at, end, lease.is_flat, dict(lease.labels), listed, lease.namespace]
     return json.dumps({"number": number, "lease": values})

@@ -14,6 +14,7 @@ from imagestore.gc_labels import LeaseTerms
 from imagestore.metadata.api import Lease
 from imagestore.metadata.database import Database
 from imagestore.metadata.images import insert_edges
+from imagestore.metadata.namespace_api import HOME
 
 if TYPE_CHECKING:
     import sqlite3
@@ -32,7 +33,14 @@ LASTING_SECONDS: Final = 24 * 3600.0 + 60.0
 class LeaseTables(Database):
     """Leases by id, and what they list."""
 
-    def create_lease(self, lease_id: str, *, lifetime_seconds: float, labels: Mapping[str, str] | None = None) -> Lease:
+    def create_lease(
+        self,
+        lease_id: str,
+        *,
+        lifetime_seconds: float,
+        labels: Mapping[str, str] | None = None,
+        namespace: str = HOME,
+    ) -> Lease:
         """Make a lease."""
         if not lease_id:
             raise InvalidInputError("a lease needs an id")
@@ -41,13 +49,16 @@ class LeaseTables(Database):
         now = self._clock()
         # As in containerd a lease whose gc.expire can't be read stays until it is deleted.
         expires_at = terms.expires_at if gc_labels.EXPIRE in kept else now + lifetime_seconds
-        lease = Lease(lease_id, now, expires_at, terms.is_flat, kept)
+        lease = Lease(lease_id, now, expires_at, terms.is_flat, kept, namespace)
         with self._writing() as db:
             db.execute("DELETE FROM lease WHERE id = ? AND expires_at = ?", (lease_id, _GONE))
             if db.execute("SELECT 1 FROM lease WHERE id = ?", (lease_id,)).fetchone():
                 raise AlreadyExistsError(f"lease {lease_id!r} exists already")
-            values = (lease.id, now, expires_at, int(lease.is_flat), json.dumps(kept, sort_keys=True))
-            db.execute("INSERT INTO lease (id, created_at, expires_at, flat, labels) VALUES (?, ?, ?, ?, ?)", values)
+            if namespace != HOME:
+                db.execute("INSERT OR IGNORE INTO namespace (name) VALUES (?)", (namespace,))
+            values = (lease.id, now, expires_at, int(lease.is_flat), json.dumps(kept, sort_keys=True), namespace)
+            columns = "id, created_at, expires_at, flat, labels, namespace"
+            db.execute(f"INSERT INTO lease ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)  # noqa: S608 - constants
             self._note(lease_id)
         return lease
 
@@ -140,10 +151,10 @@ class LeaseTables(Database):
 
 
 def _selected(db: sqlite3.Connection, condition: str, *values: str | float) -> list[Lease]:
-    query = f"SELECT id, created_at, expires_at, flat, labels FROM lease WHERE {condition} ORDER BY id"  # noqa: S608
+    query = f"SELECT id, created_at, expires_at, flat, labels, namespace FROM lease WHERE {condition} ORDER BY id"  # noqa: S608
     return [
-        Lease(lease_id, created_at, expires_at, bool(flat), json.loads(labels))
-        for lease_id, created_at, expires_at, flat, labels in db.execute(query, values).fetchall()
+        Lease(lease_id, created_at, expires_at, bool(flat), json.loads(labels), namespace)
+        for lease_id, created_at, expires_at, flat, labels, namespace in db.execute(query, values).fetchall()
     ]
 
 

@@ -128,7 +128,8 @@ def _restore_leases(metadata: SqliteMetadataStore, content: LocalContentStore, j
     now = time.time()
     alive = [(lease, listed) for lease, listed in journaled.leases if lease.expires_at > now]
     for lease, listed in alive:
-        metadata.create_lease(lease.id, lifetime_seconds=lease.expires_at - now, labels=lease.labels)
+        lifetime = lease.expires_at - now
+        metadata.create_lease(lease.id, lifetime_seconds=lifetime, labels=lease.labels, namespace=lease.namespace)
         metadata.lease_content(lease.id, listed)
         for digest in listed:
             metadata.put_edges(_own_edges(content, digest))
