@@ -169,7 +169,7 @@ class ContentService(ContentServicer):
                     return Empty()
                 raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
             on_disk = space.ref_on_disk(request.ref)
-            if store.content.find_status(on_disk) is None:
+            if store.content.status(on_disk) is None:
                 on_disk = request.ref  # a pull's
             if not store.content.abort(on_disk):
                 raise StoreBusyError(f"write {request.ref!r} is going on", hint="end it first")

@@ -96,7 +96,7 @@ class Space:
 
     def status(self, store: ImageStore, ref: str) -> IngestStatus | None:
         """One unfinished write under the owner's name for it, or None."""
-        found = store.content.find_status(self.ref_on_disk(ref))
+        found = store.content.status(self.ref_on_disk(ref))
         return dataclasses.replace(found, ref=ref) if found is not None else None
 
     def statuses(self, store: ImageStore) -> list[IngestStatus]:
@@ -118,7 +118,7 @@ class HomeSpace(Space):
 
     def status(self, store: ImageStore, ref: str) -> IngestStatus | None:
         """One unfinished write; a pull's if there is no client's."""
-        return Space.status(self, store, ref) or (None if _OWNED_REF.fullmatch(ref) else store.content.find_status(ref))
+        return Space.status(self, store, ref) or (None if _OWNED_REF.fullmatch(ref) else store.content.status(ref))
 
     def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
         """A blob that isn't only somebody else's."""

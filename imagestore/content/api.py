@@ -155,30 +155,35 @@ class ContentStore(Protocol):
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""
 
-    def writer(
-        self, ref: str, *, expected: Digest | None, total: int, cancel: CancelToken, waits: bool = True
-    ) -> IngestWriter:
+    def writer(self, ref: str, *, expected: Digest, total: int, cancel: CancelToken) -> IngestWriter:
         """Open an ingest, waiting while another writer (thread or process) holds it.
 
         Args:
             ref: name of the ingest.
-            expected: digest the content will have; None when only the commit tells.
+            expected: digest the content will have.
             total: its size in bytes, 0 when unknown.
             cancel: ends the wait.
-            waits: False refuses at once what another writer holds, as containerd's server does.
 
         Raises:
             AlreadyExistsError: the blob is here, perhaps because the other writer finished it.
-            StoreBusyError: another writer holds it, and this one doesn't wait.
             OperationCancelledError: cancelled while waiting.
         """
 
-    def status(self, ref: str) -> IngestStatus:
-        """One unfinished ingest.
+    def try_writer(self, ref: str, *, algorithm: str, total: int) -> IngestWriter:
+        """Open an ingest whose content nobody knows yet, unless another writer holds it.
+
+        Args:
+            ref: name of the ingest.
+            algorithm: used for hashing on the way.
+            total: its size in bytes, 0 when unknown.
 
         Raises:
-            ContentNotFoundError: there is none of this name.
+            StoreBusyError: another writer holds it; says since when.
+            InvalidDigestError: the algorithm can't be verified.
         """
+
+    def status(self, ref: str) -> IngestStatus | None:
+        """One unfinished ingest, or None."""
 
     def statuses(self) -> Iterator[IngestStatus]:
         """Every unfinished ingest."""

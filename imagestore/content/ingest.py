@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1024 * 1024
-#: For content whose digest nobody names beforehand, as in containerd.
-DEFAULT_ALGORITHM: Final = "sha256"
 
 
 def ingest_name(ref: str) -> str:
@@ -158,12 +156,12 @@ class LocalIngestWriter:
         """Hash with another algorithm from now on; what is there is read again.
 
         Raises:
-            InvalidDigestError: the algorithm can't be verified here.
             WriterClosedError: it was committed, aborted or closed.
+            InvalidDigestError: the algorithm can't be verified here.
         """
+        self._check_open()
         if algorithm == self._algorithm:
             return
-        self._check_open()
         with translated("read ingest", self._data):
             self._rehash(algorithm)
 

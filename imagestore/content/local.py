@@ -27,14 +27,7 @@ from imagestore.content.blob_file import open_blob
 from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directory, sync_directory, translated
 from imagestore.content.filling import Buffers
-from imagestore.content.ingest import (
-    DEFAULT_ALGORITHM,
-    LocalIngestWriter,
-    ingest_name,
-    read_remains,
-    read_status,
-    remove_ingest,
-)
+from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.digest import VERIFIABLE, Digest, verify
 from imagestore.errors import (
@@ -189,28 +182,44 @@ class LocalContentStore:
         self,
         ref: str,
         *,
-        expected: Digest | None,
+        expected: Digest,
         total: int,
         cancel: CancelToken,
-        waits: bool = True,
         on_wait: Callable[[], None] | None = None,
     ) -> LocalIngestWriter:
         """Open an ingest, waiting while another writer (thread or process) holds it; ``on_wait`` is called before."""
-        lock = self._ingest_lock(ref)
+        if not ref:
+            raise InvalidInputError("an ingest needs a name")
+        name = ingest_name(ref)
+        lock = self._lock(name)
         if not lock.try_acquire():
-            if not waits:
-                raise self._busy(ref)
             if on_wait is not None:
                 on_wait()
             lock.acquire(cancel)
         try:
-            if expected is not None and self.exists(expected):
+            if self.exists(expected):
                 raise AlreadyExistsError(f"content {expected} is in the store already")
+            return LocalIngestWriter(
+                self._ingests / name,
+                self._blobs,
+                ref=ref,
+                algorithm=expected.algorithm,
+                total=total,
+                lock=lock,
+                buffers=self._buffers,
+            )
         except BaseException:
             lock.release()
             raise
-        algorithm = expected.algorithm if expected is not None else DEFAULT_ALGORITHM
-        return self._opened(ref, lock, algorithm=algorithm, total=total)
+
+    def _busy(self, ref: str) -> StoreBusyError:
+        """As containerd says it: which, since when, and for how long."""
+        message = f"ingest {ref!r} is locked by another writer"
+        status = self.status(ref)
+        if status is not None:
+            since = datetime.fromtimestamp(status.started_at, UTC).isoformat(timespec="seconds")
+            message = f"{message}; begun {max(0.0, time.time() - status.started_at):.1f} s ago, at {since}"
+        return StoreBusyError(message, hint="try again when it ended")
 
     def try_writer(self, ref: str, *, algorithm: str, total: int) -> LocalIngestWriter:
         """Open an ingest whose content nobody knows yet, unless another writer holds it.
@@ -224,21 +233,15 @@ class LocalContentStore:
             StoreBusyError: another writer holds it.
             InvalidInputError: no name, or an algorithm that can't be verified.
         """
-        lock = self._ingest_lock(ref)
-        if not lock.try_acquire():
-            raise self._busy(ref)
-        return self._opened(ref, lock, algorithm=algorithm, total=total)
-
-    def _ingest_lock(self, ref: str) -> FileLock:
         if not ref:
             raise InvalidInputError("an ingest needs a name")
-        return self._lock(ingest_name(ref))
-
-    def _opened(self, ref: str, lock: FileLock, *, algorithm: str, total: int) -> LocalIngestWriter:
-        """The writer of an ingest whose lock is ours, and from now on its."""
+        name = ingest_name(ref)
+        lock = self._lock(name)
+        if not lock.try_acquire():
+            raise self._busy(ref)
         try:
             return LocalIngestWriter(
-                self._ingests / ingest_name(ref),
+                self._ingests / name,
                 self._blobs,
                 ref=ref,
                 algorithm=algorithm,
@@ -250,26 +253,9 @@ class LocalContentStore:
             lock.release()
             raise
 
-    def status(self, ref: str) -> IngestStatus:
-        """One unfinished ingest."""
-        status = self.find_status(ref)
-        if status is None:
-            raise ContentNotFoundError(f"ingest {ref!r} is not in the store at {self.root}")
-        return status
-
-    def find_status(self, ref: str) -> IngestStatus | None:
+    def status(self, ref: str) -> IngestStatus | None:
         """One unfinished ingest, or None."""
-        status = read_status(self._ingests / ingest_name(ref))
-        return status if status is not None and status.ref == ref else None
-
-    def _busy(self, ref: str) -> StoreBusyError:
-        """As containerd says it: which, since when, and for how long."""
-        message = f"ingest {ref!r} is locked by another writer"
-        with contextlib.suppress(ContentNotFoundError):
-            started = self.status(ref).started_at
-            since = datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds")
-            message = f"{message}; begun {max(0.0, time.time() - started):.1f} s ago, at {since}"
-        return StoreBusyError(message, hint="try again, or wait for the writer")
+        return read_status(self._ingests / ingest_name(ref))
 
     def batches(self, cancel: CancelToken) -> AbstractContextManager[BlobBatches]:
         """For storing many small blobs; a lease must hold each of them already.

@@ -279,8 +279,9 @@ class _Found:
         else:
             lease_id, created_at, expires_at, is_flat, labels, content, namespace = entry["lease"]
             end = math.inf if expires_at is None else float(expires_at)
-            kept = gc_labels.checked(dict(labels))
-            lease = Lease(str(lease_id), float(created_at), end, bool(is_flat), kept, str(namespace))
+            lease = Lease(
+                str(lease_id), float(created_at), end, bool(is_flat), gc_labels.checked(dict(labels)), str(namespace)
+            )
             found = lease, tuple(Digest.parse(text) for text in content)
         if number >= self._leases.get(lease_id, (0, None))[0]:
             self._leases[lease_id] = number, found

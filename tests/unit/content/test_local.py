@@ -330,8 +330,9 @@ def test_a_writer_that_may_not_wait_is_sent_away_while_another_writes(store: Loc
     with store.try_writer("r", algorithm="sha256", total=0) as second:
         assert (second.offset, second.digest) == (3, Digest.of(b"hel"))
         status = store.status("r")
+        assert status is not None
         assert (status.ref, status.offset) == ("r", 3)
-    assert store.find_status("other") is None
+    assert store.status("other") is None
     with pytest.raises(InvalidInputError):
         store.try_writer("", algorithm="sha256", total=0)
     with pytest.raises(InvalidDigestError):

@@ -402,7 +402,7 @@ def test_a_label_taken_away_without_a_commit_is_still_in_the_journal(store: Sqli
 
 
 def test_content_taken_off_a_lasting_lease_without_a_commit_is_still_in_the_journal(store: SqliteMetadataStore) -> None:
-    lease = store.create_lease("lasting", lifetime_seconds=math.inf)
+    lease = store.create_lease("lasting", lifetime_seconds=math.inf, namespace="k8s.io")
     store.lease_content("lasting", [digest("a"), digest("b")])
     with contextlib.suppress(ZeroDivisionError), store.exclusive():
         store.unlease_content("lasting", [digest("a")])
