@@ -44,6 +44,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "referrers": ("imagestore.cli.referrers", "referrers", "List what refers to an image: signatures, attestations."),
     "tape": ("imagestore.cli.tape", "tape", "Check, show and serve recorded registries."),
     "record": ("imagestore.cli.record", "record", "Run a command and record what it asks of registries."),
+    "serve": ("imagestore.cli.serve", "serve", "Serve the store to node software over unix sockets."),
     "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
 }
 

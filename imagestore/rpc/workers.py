@@ -100,9 +100,7 @@ class StoreWorkers:
             ImageStoreError: the work's.
         """
         token = token or CancelToken()
-        bound = functools.partial(
-            contextvars.copy_context().run, self._with_store, lambda store: work(store, token)
-        )
+        bound = functools.partial(contextvars.copy_context().run, self._with_store, lambda store: work(store, token))
         future = asyncio.get_running_loop().run_in_executor(self._transfer, bound)
         try:
             return await asyncio.shield(future)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from imagestore.errors import ImageStoreError
+from imagestore.rpc import codes
 from imagestore.rpc.context import REQUEST_ID, REQUEST_ID_KEY, request_id
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ _READS: Final = (
     *("Check", "Get", "ImageFsInfo", "ImageStatus", "Info", "List", "Plugins", "Read", "RuntimeConfig"),
     *("Server", "Stat", "Stream", "Version", "Watch"),
 )
+#: Methods that last until their caller has heard enough: health's and reflection's.
+_ENDLESS: Final = frozenset({"Watch", "ServerReflectionInfo"})
 #: Methods after which content may be free to collect.
 _REMOVALS: Final = ("Remove", "Delete")
 
@@ -79,7 +83,7 @@ class CallWatch:
     def __init__(self, numbers: CallNumbers, tracing: Tracing | None = None) -> None:
         self._numbers = numbers
         self._tracing = tracing
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._calls: dict[asyncio.Task[Any], Call] = {}
         #: How many calls ended that may have set content free.
         self.removals = 0
 
@@ -90,7 +94,7 @@ class CallWatch:
         task = asyncio.current_task()
         call = Call(method, name, time.monotonic(), task, REQUEST_ID.set(name))
         if task is not None:
-            self._tasks.add(task)
+            self._calls[task] = call
         context.set_trailing_metadata(((REQUEST_ID_KEY, name),))
         self._numbers.began(method)
         if self._tracing is not None:
@@ -104,6 +108,9 @@ class CallWatch:
             call.code = grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
         elif isinstance(error, grpc.aio.AbortError):
             call.code, call.details = code_of(context), context.details()
+        elif isinstance(error, ImageStoreError):
+            call.code, call.details = codes.code_of(error), codes.text_of(error)
+            await context.abort(call.code, call.details)
         elif isinstance(error, Exception):
             call.code = grpc.StatusCode.INTERNAL
             log.error("a call ended in a bug", exc_info=error, extra={"method": call.method})
@@ -116,7 +123,7 @@ class CallWatch:
             # A handler may return normally and still have set a code.
             call.code = code_of(context)
         if call.task is not None:
-            self._tasks.discard(call.task)
+            self._calls.pop(call.task, None)
         seconds = time.monotonic() - call.began_at
         self._numbers.ended(call.method, call.code.name, seconds)
         if call.span is not None:
@@ -133,17 +140,21 @@ class CallWatch:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("call", extra={"method": method, "code": "OK", "seconds": round(seconds, 6), "cached": True})
 
-    def cancel_all(self) -> int:
-        """End every call in progress; say how many there were."""
-        tasks = list(self._tasks)
-        for task in tasks:
+    def cancel_all(self) -> None:
+        """End every call in progress."""
+        for task in list(self._calls):
             task.cancel()
-        return len(tasks)
+
+    def cancel_endless(self) -> None:
+        """End the calls that would go on as long as the server does."""
+        for task, call in list(self._calls.items()):
+            if call.name in _ENDLESS:
+                task.cancel()
 
     @property
     def in_progress(self) -> int:
         """Calls that have not ended."""
-        return len(self._tasks)
+        return len(self._calls)
 
     @staticmethod
     def _log(call: Call, seconds: float) -> None:
@@ -163,7 +174,7 @@ class CallWatch:
 
 def code_of(context: ServicerContext) -> grpc.StatusCode:
     """The status code a call has by now; the library gives a number, or None."""
-    code = context.code()
+    code: object = context.code()
     if isinstance(code, grpc.StatusCode):
         return code
-    return _CODES.get(code or 0, grpc.StatusCode.UNKNOWN)
+    return _CODES.get(code if isinstance(code, int) else 0, grpc.StatusCode.UNKNOWN)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 
     from imagestore.rpc.answers import AnswerCache
     from imagestore.server.calls import CallWatch, ServicerContext
@@ -53,14 +53,14 @@ class ObservedServer(grpc.aio.Server):
         self._watch = watch
         self._memory = memory
 
-    def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]) -> None:
+    def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Register services."""
         self._server.add_generic_rpc_handlers([_Observed(handler, self._wrapped) for handler in generic_rpc_handlers])
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Handler]) -> None:
         """Register the methods of one service by name, which saves the search for them."""
         wrapped = {name: self._wrapped(f"/{service_name}/{name}", each) for name, each in method_handlers.items()}
-        self._server.add_registered_method_handlers(service_name, wrapped)  # type: ignore[attr-defined]
+        self._server.add_registered_method_handlers(service_name, wrapped)
 
     def add_insecure_port(self, address: str) -> int:
         """Listen."""
@@ -153,7 +153,9 @@ class ObservedServer(grpc.aio.Server):
             try:
                 message = parse(request)
             except Exception:  # noqa: BLE001 - protobuf's DecodeError, in whichever shape its implementation has it
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{method}: the request is no message of its type")
+                await context.abort(
+                    grpc.StatusCode.INVALID_ARGUMENT, f"{method}: the request is no message of its type"
+                )
             answer = serialize(await single(message, context))
             cache.put(state, method, request, answer)
             return answer
@@ -161,10 +163,10 @@ class ObservedServer(grpc.aio.Server):
         return grpc.unary_unary_rpc_method_handler(call, None, None)
 
 
-class _Observed(grpc.GenericRpcHandler[Any, Any]):
+class _Observed(grpc.GenericRpcHandler):
     """A service whose handlers are wrapped when first called for."""
 
-    def __init__(self, service: grpc.GenericRpcHandler[Any, Any], wrap: Callable[[str, Handler], Handler]) -> None:
+    def __init__(self, service: grpc.GenericRpcHandler, wrap: Callable[[str, Handler], Handler]) -> None:
         self._service = service
         self._wrap = wrap
         self._wrapped: dict[str, Handler] = {}
