@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 ServicerContext = grpc.aio.ServicerContext[Any, Any]
 
 SLOW_SECONDS: Final = 1.0
+# A caller's clock may say a moment before ours that its deadline has passed.
+_SLACK_SECONDS: Final = 0.01
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 _OUR_FAULT: Final = frozenset(
     {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.UNAVAILABLE}
@@ -55,6 +57,7 @@ class Call:
         code: what became of it.
         details: the message its caller gets.
         span: its place in a trace, where traces are kept.
+        is_stopped: the server itself ended it.
     """
 
     method: str
@@ -64,7 +67,8 @@ class Call:
     token: Token[str]
     code: grpc.StatusCode = grpc.StatusCode.OK
     details: str = ""
-    span: Span | None = field(default=None)
+    span: Span | None = None
+    is_stopped: bool = False
 
     @property
     def name(self) -> str:
@@ -104,7 +108,12 @@ class CallWatch:
     async def failed(self, call: Call, context: ServicerContext, error: BaseException) -> None:
         """A handler raised; what isn't meant for the caller is logged here and ends as INTERNAL."""
         if isinstance(error, asyncio.CancelledError):
-            is_late = (context.time_remaining() or 1.0) <= 0.0
+            if call.is_stopped:
+                # gRPC would end the call without a word, and its caller would wait for ever.
+                call.code, call.details = grpc.StatusCode.UNAVAILABLE, "the server is being stopped"
+                await context.abort(call.code, call.details)
+            remaining = context.time_remaining()
+            is_late = remaining is not None and remaining <= _SLACK_SECONDS
             call.code = grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
         elif isinstance(error, grpc.aio.AbortError):
             call.code, call.details = code_of(context), context.details()
@@ -140,16 +149,19 @@ class CallWatch:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("call", extra={"method": method, "code": "OK", "seconds": round(seconds, 6), "cached": True})
 
-    def cancel_all(self) -> None:
-        """End every call in progress."""
-        for task in list(self._calls):
-            task.cancel()
+    def stop_all(self) -> None:
+        """End every call in progress; its caller is told that the server stops."""
+        self._stop(list(self._calls.items()))
 
-    def cancel_endless(self) -> None:
+    def stop_endless(self) -> None:
         """End the calls that would go on as long as the server does."""
-        for task, call in list(self._calls.items()):
-            if call.name in _ENDLESS:
-                task.cancel()
+        self._stop([(task, call) for task, call in self._calls.items() if call.name in _ENDLESS])
+
+    @staticmethod
+    def _stop(calls: list[tuple[asyncio.Task[Any], Call]]) -> None:
+        for task, call in calls:
+            call.is_stopped = True
+            task.cancel()
 
     @property
     def in_progress(self) -> int:

@@ -197,12 +197,12 @@ class ServerProcess:
         log.info("draining", extra={"calls": self._watch.in_progress, "seconds": self._settings.drain_seconds})
         await faces.turn_away()
         await listeners.stop_accepting()
-        self._watch.cancel_endless()
+        self._watch.stop_endless()
         stopping = asyncio.create_task(server.stop(self._settings.drain_seconds))
         hurry = asyncio.create_task(self._hurry.wait())
         await asyncio.wait([stopping, hurry], return_when=asyncio.FIRST_COMPLETED)
         if hurry.done():
-            self._watch.cancel_all()
+            self._watch.stop_all()
         hurry.cancel()
         await stopping
         await faces.close()
