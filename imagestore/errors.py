@@ -18,6 +18,8 @@
     ├─ StoreError
     │  ├─ StoreBusyError   StoreFullError   StoreReadOnlyError   StoreCorruptError
     ├─ ServerError
+    ├─ ImageServiceError
+    │  ├─ ServiceUnavailableError
     └─ OperationCancelledError
        └─ DeadlineExceededError
 
@@ -342,6 +344,24 @@ class ServerError(ImageStoreError):
     """A server can't listen where it was told to, or can't do what it was started for."""
 
     category = Category.FAILED_PRECONDITION
+
+
+class ImageServiceError(ImageStoreError):
+    """An image service (CRI endpoint, Docker Engine) refuses or fails; the message is what it said.
+
+    Attributes:
+        status: its status code, for example of HTTP, or 0.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class ServiceUnavailableError(ImageServiceError):
+    """An image service can't be reached, or ended in the middle of an answer."""
+
+    category = Category.UNAVAILABLE
 
 
 class OperationCancelledError(ImageStoreError):

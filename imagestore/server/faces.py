@@ -1,4 +1,4 @@
-"""Which services a server offers: health and reflection (gRPC's own)."""
+"""Which services a server offers: CRI's, containerd's, and gRPC's own health and reflection."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+
+from imagestore.cri.pulls import PullQueue
+from imagestore.cri.serving import add_cri
 
 if TYPE_CHECKING:
     import grpc
@@ -27,6 +30,7 @@ class Faces:
     """
 
     names: tuple[str, ...]
+    _pulls: PullQueue
     _health: health.aio.HealthServicer
 
     async def turn_away(self) -> None:
@@ -35,6 +39,7 @@ class Faces:
 
     async def close(self) -> None:
         """End what calls left behind; after the server has stopped."""
+        await self._pulls.close()
 
 
 async def add_faces(
@@ -48,11 +53,12 @@ async def add_faces(
         max_concurrent_pulls: pulls at work at one time.
         metrics: hears of pulls, or None.
     """
-    names: tuple[str, ...] = ()
+    pulls = PullQueue(limit=max_concurrent_pulls, meter=metrics)
+    names = add_cri(server, workers, pulls)
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     names = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     for name in names:
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    return Faces(names, servicer)
+    return Faces(names, pulls, servicer)

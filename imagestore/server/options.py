@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+from imagestore.cri.serving import MESSAGE_BYTES
+
 _STREAMS_PER_CONNECTION: Final = 256
 _METADATA_BYTES: Final = 64 * 1024
 _PING_MILLISECONDS: Final = 60_000
@@ -25,8 +26,8 @@ def channel_options(max_connections: int) -> tuple[tuple[str, int], ...]:
         max_connections: at one time, for each socket.
     """
     return (
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MESSAGE_BYTES),
         ("grpc.max_metadata_size", _METADATA_BYTES),
         ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION),
         ("grpc.max_allowed_incoming_connections", max_connections),

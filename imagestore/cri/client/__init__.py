@@ -1,0 +1,5 @@
+"""A client for any CRI endpoint, ours or a container runtime's: the ImageService port over gRPC."""
+
+from imagestore.cri.client.service import CriImageService
+
+__all__ = ["CriImageService"]
