@@ -70,6 +70,8 @@ def collect(
     """
     if not dry_run:
         metadata.expire()
+        for ref in metadata.sweep_namespaces():
+            content.abort(ref)
     live = metadata.reachable()
     sizes = {info.digest: info.size for info in content.walk()}
     garbage = {digest: size for digest, size in sizes.items() if digest not in live}
@@ -79,7 +81,8 @@ def collect(
         gone = sweep(metadata, content, [*sorted(garbage), *dangling])
         garbage = {digest: size for digest, size in garbage.items() if digest in gone}
         metadata.tidy()
-    stale, stale_bytes = _stale_ingests(content, clock() - STALE_INGEST_SECONDS, dry_run=dry_run)
+    spared = metadata.kept_ingests()
+    stale, stale_bytes = _stale_ingests(content, clock() - STALE_INGEST_SECONDS, spared, dry_run=dry_run)
     freed = sum(garbage.values())
     return GarbageReport(
         dry_run=dry_run,
@@ -130,9 +133,13 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Seque
     return deleted
 
 
-def _stale_ingests(content: LocalContentStore, before: float, *, dry_run: bool) -> tuple[list[str], int]:
+def _stale_ingests(
+    content: LocalContentStore, before: float, spared: frozenset[str], *, dry_run: bool
+) -> tuple[list[str], int]:
     names, size = [], 0
     for status in content.stale_ingests(before):
+        if status.ref in spared:
+            continue
         if dry_run or content.abort_stale(status):
             names.append(status.ref)
             size += status.offset

@@ -2,12 +2,14 @@
 
     ImageStoreError
     ├─ InvalidInputError (ValueError)
-    │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError
+    │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError   OutOfRangeError
     ├─ ConfigError
     │  └─ UnknownRuntimeHandlerError
     ├─ NotFoundError (LookupError)
     │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   ReferenceNotFoundError
     ├─ AlreadyExistsError
+    ├─ PreconditionError
+    ├─ UnsupportedError
     ├─ NoMatchingManifestError
     ├─ ImageDeniedError
     ├─ DocumentError
@@ -47,6 +49,8 @@ class Category(enum.Enum):
     NOT_FOUND = "not found"
     ALREADY_EXISTS = "already exists"
     FAILED_PRECONDITION = "failed precondition"
+    OUT_OF_RANGE = "out of range"
+    NOT_IMPLEMENTED = "not implemented"
     UNAVAILABLE = "unavailable"
     RESOURCE_EXHAUSTED = "resource exhausted"
     PERMISSION_DENIED = "permission denied"
@@ -104,6 +108,12 @@ class InvalidPlatformError(InvalidInputError):
     """A platform specifier, or a platform's member, can't be read."""
 
 
+class OutOfRangeError(InvalidInputError):
+    """An offset lies outside of what it counts in."""
+
+    category = Category.OUT_OF_RANGE
+
+
 class ConfigError(ImageStoreError):
     """A configuration file can't be used; names file, line and key."""
 
@@ -152,6 +162,18 @@ class AlreadyExistsError(ImageStoreError):
     """The thing to be made is there already; callers that only want it to exist take this as success."""
 
     category = Category.ALREADY_EXISTS
+
+
+class PreconditionError(ImageStoreError):
+    """What was asked for can't be done as things are."""
+
+    category = Category.FAILED_PRECONDITION
+
+
+class UnsupportedError(ImageStoreError):
+    """What was asked for is no part of this program."""
+
+    category = Category.NOT_IMPLEMENTED
 
 
 class NoMatchingManifestError(ImageStoreError):

@@ -13,9 +13,11 @@ from imagestore.cli.context import App, pass_app
 from imagestore.cli.durations import duration_option
 
 if TYPE_CHECKING:
+    from imagestore.server.settings import ProxyContent
     from imagestore.store import ImageStore
 
 _MODE: Final = re.compile(r"0?[0-7]{3}")
+_PROXY_NAME: Final = "containerd"
 _UNITS: Final = ("imagestore.service", "imagestore.socket")
 
 
@@ -28,6 +30,21 @@ def mode(text: str) -> int:
     if _MODE.fullmatch(text) is None:
         raise click.BadParameter(f"socket mode {text!r}: expected three octal digits, such as 0660")
     return int(text, 8)
+
+
+def proxy(text: str) -> ProxyContent:
+    """A content proxy's name and socket.
+
+    Raises:
+        InvalidInputError: the endpoint can't be used.
+    """
+    from imagestore.server.endpoints import socket_path
+    from imagestore.server.settings import ProxyContent
+
+    name, equals, endpoint = text.partition("=")
+    if not equals or "/" in name:
+        name, endpoint = _PROXY_NAME, text
+    return ProxyContent(name, socket_path(endpoint))
 
 
 def group(text: str) -> int:
@@ -52,6 +69,12 @@ def group(text: str) -> int:
     multiple=True,
     metavar="unix:///PATH",
     help="Serve at this socket; may be repeated. Sockets passed by systemd are served without it.",
+)
+@click.option(
+    "--proxy-content",
+    multiple=True,
+    metavar="[NAME=]unix:///PATH",
+    help="Be a containerd's content store at this socket (its proxy_plugins); NAME tells several apart.",
 )
 @click.option("--root", type=click.Path(file_okay=False, path_type=Path), help="As the global option.")
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="As the global option.")
@@ -97,6 +120,7 @@ def group(text: str) -> int:
 def serve(
     app: App,
     listen: tuple[str, ...],
+    proxy_content: tuple[str, ...],
     root: Path | None,
     config_path: Path | None,
     socket_mode: int,
@@ -129,6 +153,7 @@ def serve(
     logs.install(log_format, log_level)
     settings = ServerSettings(
         listen=tuple(dict.fromkeys(socket_path(each) for each in listen)),
+        proxies=tuple(proxy(each) for each in proxy_content),
         rights=SocketRights(socket_mode, socket_group),
         drain_seconds=drain_timeout,
         max_concurrent_pulls=max_concurrent_pulls,

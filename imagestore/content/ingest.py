@@ -92,19 +92,19 @@ class LocalIngestWriter:
         directory: the ingest's folder; made, or resumed when it holds the same name and total.
         blobs: the folder of all blobs.
         ref: name of the ingest.
-        expected: digest the content will have; its algorithm is used for hashing on the way.
+        algorithm: used for hashing on the way.
         total: size in bytes, 0 when unknown.
         lock: released by close().
     """
 
-    def __init__(self, directory: Path, blobs: Path, *, ref: str, expected: Digest, total: int, lock: FileLock) -> None:
+    def __init__(self, directory: Path, blobs: Path, *, ref: str, algorithm: str, total: int, lock: FileLock) -> None:
         self.directory = directory
         self._data = directory / "data"
         self._blobs = blobs
         self._ref = ref
         self._lock = lock
-        self._algorithm = expected.algorithm
-        self._hash = new_hash(expected.algorithm)
+        self._algorithm = algorithm
+        self._hash = new_hash(algorithm)
         self._offset = 0
         self._descriptor = -1
         with translated("open ingest", directory):
@@ -117,6 +117,24 @@ class LocalIngestWriter:
     def offset(self) -> int:
         """Bytes written so far."""
         return self._offset
+
+    @property
+    def digest(self) -> Digest:
+        """What the bytes so far hash to."""
+        return Digest(self._algorithm, self._hash.hexdigest())
+
+    def hash_with(self, algorithm: str) -> None:
+        """Hash with another algorithm from now on; what is there is read again.
+
+        Raises:
+            InvalidDigestError: the algorithm can't be verified here.
+        """
+        if algorithm == self._algorithm:
+            return
+        self._hash, self._algorithm, self._offset = new_hash(algorithm), algorithm, 0
+        with translated("read ingest", self._data):
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            self._rehash()
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append bytes."""
@@ -155,9 +173,8 @@ class LocalIngestWriter:
         """Verify and publish, then close."""
         if self._offset != size:
             raise SizeMismatchError(str(expected), expected=size, actual=self._offset)
-        actual = Digest(self._algorithm, self._hash.hexdigest())
-        if actual != expected:
-            raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(actual))
+        if self.digest != expected:
+            raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(self.digest))
         with translated("commit", self._data):
             reach("commit-sync")
             os.fsync(self._descriptor)

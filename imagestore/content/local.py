@@ -28,6 +28,7 @@ from imagestore.errors import (
     IntegrityError,
     InvalidInputError,
     SizeMismatchError,
+    StoreBusyError,
 )
 from imagestore.failpoint import reach
 
@@ -153,11 +154,41 @@ class LocalContentStore:
             if self.exists(expected):
                 raise AlreadyExistsError(f"content {expected} is in the store already")
             return LocalIngestWriter(
-                self._ingests / name, self._blobs, ref=ref, expected=expected, total=total, lock=lock
+                self._ingests / name, self._blobs, ref=ref, algorithm=expected.algorithm, total=total, lock=lock
             )
         except BaseException:
             lock.release()
             raise
+
+    def try_writer(self, ref: str, *, algorithm: str, total: int) -> LocalIngestWriter:
+        """Open an ingest whose content nobody knows yet, unless another writer holds it.
+
+        Args:
+            ref: name of the ingest.
+            algorithm: used for hashing on the way.
+            total: its size in bytes, 0 when unknown.
+
+        Raises:
+            StoreBusyError: another writer holds it.
+            InvalidInputError: no name, or an algorithm that can't be verified.
+        """
+        if not ref:
+            raise InvalidInputError("an ingest needs a name")
+        name = ingest_name(ref)
+        lock = self._lock(name)
+        if not lock.try_acquire():
+            raise StoreBusyError(f"ingest {ref!r} is locked by another writer", hint="try again when it ended")
+        try:
+            return LocalIngestWriter(
+                self._ingests / name, self._blobs, ref=ref, algorithm=algorithm, total=total, lock=lock
+            )
+        except BaseException:
+            lock.release()
+            raise
+
+    def status(self, ref: str) -> IngestStatus | None:
+        """One unfinished ingest, or None."""
+        return read_status(self._ingests / ingest_name(ref))
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
         """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise meanwhile).

@@ -15,6 +15,7 @@ from imagestore.gc_labels import ContentTerms
 from imagestore.metadata.api import Holder, HolderKind
 from imagestore.metadata.database import Database
 from imagestore.metadata.images import insert_edges
+from imagestore.metadata.namespace_api import HOME
 
 if TYPE_CHECKING:
     import sqlite3
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
 _EDGES: Final = "SELECT parent, child FROM edge UNION ALL SELECT parent, child FROM label_edge"
 _DEEP_ROOTS: Final = (
     "SELECT digest FROM image_root UNION ALL SELECT digest FROM content_root UNION ALL"
-    " SELECT digest FROM lease_content JOIN lease ON lease = id WHERE expires_at > ? AND NOT flat"
+    " SELECT digest FROM lease_content JOIN lease ON lease = id WHERE expires_at > :now AND NOT flat UNION ALL"
+    " SELECT digest FROM named_image WHERE namespace = 'k8s.io' AND expires_at > :now"
+)
+#: What holds a digest and nothing below it.
+_FLAT_ROOTS: Final = (
+    "SELECT digest FROM lease_content JOIN lease ON lease = id WHERE expires_at > :now AND flat UNION ALL"
+    " SELECT digest FROM namespace_content"
 )
 _PARENTS: Final = (
     "SELECT parent FROM edge WHERE child = :child UNION SELECT parent FROM label_edge WHERE child = :child"
@@ -34,6 +41,7 @@ _IS_ROOT: Final = (
     " OR EXISTS (SELECT 1 FROM content_root c WHERE c.digest = {0})"
     " OR EXISTS (SELECT 1 FROM lease_content l JOIN lease ON l.lease = lease.id"
     " WHERE l.digest = {0} AND expires_at > :now AND NOT flat)"
+    " OR EXISTS (SELECT 1 FROM named_image n WHERE n.digest = {0} AND namespace = 'k8s.io' AND expires_at > :now)"
 )
 
 
@@ -92,13 +100,8 @@ class GraphTables(Database):
         """What records, unexpired leases and labels keep, along all edges, at one moment."""
         now = self._clock()
         with self._snapshot() as db:
-            roots = {text for (text,) in db.execute(_DEEP_ROOTS, (now,))}
-            flat = {
-                text
-                for (text,) in db.execute(
-                    "SELECT digest FROM lease_content JOIN lease ON lease = id WHERE expires_at > ? AND flat", (now,)
-                )
-            }
+            roots = {text for (text,) in db.execute(_DEEP_ROOTS, {"now": now})}
+            flat = {text for (text,) in db.execute(_FLAT_ROOTS, {"now": now})}
             edges: dict[str, list[str]] = {}
             for parent, child in db.execute(_EDGES):
                 edges.setdefault(parent, []).append(child)
@@ -114,6 +117,12 @@ class GraphTables(Database):
 
     def is_held(self, digest: Digest) -> bool:
         """Whether anything keeps this content now."""
+        with self._snapshot() as db:
+            query = "SELECT EXISTS (SELECT 1 FROM namespace_content WHERE digest = ?)"
+            return bool(db.execute(query, (str(digest),)).fetchone()[0]) or self.is_kept_at_home(digest)
+
+    def is_kept_at_home(self, digest: Digest) -> bool:
+        """Whether records, leases or labels of the store's own namespace, or any lease, keep this content now."""
         now, key = self._clock(), str(digest)
         with self._snapshot() as db:
             held = (
@@ -146,10 +155,19 @@ class GraphTables(Database):
                 (key, self._clock()),
             ).fetchall()
             labels = [name for name in self.content_labels(digest) if name.startswith(gc_labels.ROOT)]
+            named = db.execute(
+                "SELECT name FROM named_image WHERE digest = ? AND namespace = ? AND expires_at > ? ORDER BY name",
+                (key, HOME, self._clock()),
+            ).fetchall()
+            owners = db.execute(
+                "SELECT owner FROM namespace_content WHERE digest = ? ORDER BY owner", (key,)
+            ).fetchall()
         return (
             *(Holder(HolderKind.IMAGE, reference, handler) for reference, handler in images),
             *(Holder(HolderKind.FLAT_LEASE if flat else HolderKind.LEASE, name) for name, flat in leases),
             *(Holder(HolderKind.LABEL, name) for name in labels),
+            *(Holder(HolderKind.NAMED_IMAGE, name) for (name,) in named),
+            *(Holder(HolderKind.NAMESPACE, owner) for (owner,) in owners),
         )
 
     def forget_content(self, digests: Collection[Digest]) -> None:

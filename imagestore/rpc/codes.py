@@ -16,6 +16,8 @@ CODES: Final[Mapping[Category, grpc.StatusCode]] = {
     Category.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     Category.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     Category.FAILED_PRECONDITION: grpc.StatusCode.FAILED_PRECONDITION,
+    Category.OUT_OF_RANGE: grpc.StatusCode.OUT_OF_RANGE,
+    Category.NOT_IMPLEMENTED: grpc.StatusCode.UNIMPLEMENTED,
     Category.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     Category.RESOURCE_EXHAUSTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Category.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from imagestore.containerd.service import add_containerd
 from imagestore.cri.pulls import PullQueue
 from imagestore.cri.serving import add_cri
 
@@ -54,7 +55,7 @@ async def add_faces(
         metrics: hears of pulls, or None.
     """
     pulls = PullQueue(limit=max_concurrent_pulls, meter=metrics)
-    names = add_cri(server, workers, pulls)
+    names = (*add_cri(server, workers, pulls), *add_containerd(server, workers))
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     names = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)

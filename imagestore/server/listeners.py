@@ -17,20 +17,24 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from imagestore.server.settings import ServerSettings
+    from imagestore.server.sockets import SocketRights
 
 
 class Listeners:
-    """Opens, names and closes them.
+    """Opens, names and closes the places of one server.
 
     Args:
-        settings: paths and rights.
+        paths: sockets to make.
+        rights: who may connect to them.
         passed: listening sockets we were started with; closed by close().
+        most: connections at one time at each of those.
     """
 
-    def __init__(self, settings: ServerSettings, passed: Sequence[socket.socket]) -> None:
-        self._settings = settings
+    def __init__(self, paths: Sequence[str], rights: SocketRights, passed: Sequence[socket.socket], most: int) -> None:
+        self._paths = paths
+        self._rights = rights
         self._passed = passed
+        self._most = most
         self._files: list[SocketFile] = []
         self._relays: list[Relay] = []
         self._private_folder: str | None = None
@@ -46,8 +50,8 @@ class Listeners:
         Raises:
             ServerError: one of the places can't be used.
         """
-        for path in self._settings.listen:
-            file = SocketFile(path, self._settings.rights)
+        for path in self._paths:
+            file = SocketFile(path, self._rights)
             self._files.append(file)
             file.bind(lambda temporary: _listen(server, temporary))
             self.names.append(f"unix://{path}")
@@ -57,7 +61,7 @@ class Listeners:
             inner = os.path.join(self._private_folder, "s")
             _listen(server, inner)
             for passed in self._passed:
-                self._relays.append(Relay(passed, inner, self._settings.max_connections))
+                self._relays.append(Relay(passed, inner, self._most))
                 name = passed.getsockname()
                 self.names.append(f"unix://{name}" if isinstance(name, str) else repr(name))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
     Handler = grpc.RpcMethodHandler[Any, Any]
     Behaviour = Callable[[Any, ServicerContext], Awaitable[Any]]
+
+
+#: What calls to methods that no service has are logged and counted as.
+UNKNOWN_METHOD: Final = "/unknown/Unknown"
 
 
 class AnswerMemory:
@@ -170,13 +174,18 @@ class _Observed(grpc.GenericRpcHandler):
         self._service = service
         self._wrap = wrap
         self._wrapped: dict[str, Handler] = {}
+        self._has_fixed_methods = isinstance(service, grpc.ServiceRpcHandler)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
-        method = handler_call_details.method
+        method = str(handler_call_details.method)
         wrapped = self._wrapped.get(method)
-        if wrapped is None:
-            handler = self._service.service(handler_call_details)
-            if handler is None:
-                return None  # not remembered: callers may invent any number of names
-            wrapped = self._wrapped[method] = self._wrap(method, handler)
-        return wrapped
+        if wrapped is not None:
+            return wrapped
+        handler = self._service.service(handler_call_details)
+        if handler is None:
+            return None
+        if not self._has_fixed_methods:
+            # It answers to any name, and callers may invent any number: none is remembered, all are counted as one.
+            return self._wrap(UNKNOWN_METHOD, handler)
+        self._wrapped[method] = self._wrap(method, handler)
+        return self._wrapped[method]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from imagestore._version import __version__
+from imagestore.containerd.service import add_proxy_content
 from imagestore.errors import ImageStoreError, ServerError
 from imagestore.rpc.answers import AnswerCache
 from imagestore.rpc.workers import StoreWorkers
@@ -67,7 +68,7 @@ class ServerProcess:
         self._open_store = open_store
         self._notifier = Notifier(environment)
         self._passed = passed_sockets(environment)
-        if not settings.listen and not self._passed:
+        if not settings.listen and not settings.proxies and not self._passed:
             raise ServerError(
                 "serve: nothing to listen at", hint="give --listen unix:///PATH, or start it from a socket unit"
             )
@@ -94,26 +95,39 @@ class ServerProcess:
             self._watch = CallWatch(self._metrics or NoNumbers(), self._settings.tracing)
             if self._settings.tracing is not None:
                 stack.callback(self._settings.tracing.close)
+            faces = await self._open(stack)
+            self._handle_signals(stack)
+            await self._serve(faces)
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> Faces:
+        """Make the servers, with their services and sockets, and start them."""
+        settings = self._settings
+        main = self._make_server()
+        faces = await add_faces(main, self._workers, settings.max_concurrent_pulls, self._metrics)
+        places = [(main, Listeners(settings.listen, settings.rights, self._passed, settings.max_connections))]
+        for proxy in settings.proxies:
             server = self._make_server()
-            faces = await add_faces(server, workers, self._settings.max_concurrent_pulls, self._metrics)
-            listeners = Listeners(self._settings, self._passed)
+            add_proxy_content(server, self._workers, name=proxy.name)
+            places.append((server, Listeners((proxy.path,), settings.rights, (), settings.max_connections)))
+        for server, listeners in places:
             stack.push_async_callback(listeners.close)
             listeners.open(server)
             await server.start()
             # A server that isn't stopped complains when it is thrown away.
             stack.push_async_callback(server.stop, 0)
             listeners.start()
-            self._handle_signals(stack)
-            await self._serve(server, faces, listeners)
+        self._places = places
+        return faces
 
-    async def _serve(self, server: ObservedServer, faces: Faces, listeners: Listeners) -> None:
+    async def _serve(self, faces: Faces) -> None:
         tasks = [asyncio.create_task(self._reload_when_told())]
         if self._notifier.watchdog_seconds is not None:
             tasks.append(asyncio.create_task(self._feed_watchdog(self._notifier.watchdog_seconds)))
         if self._settings.gc_seconds:
             tasks.append(asyncio.create_task(self._collector().run()))
-        log.info("serving", extra={"sockets": listeners.names, "services": faces.names, "version": __version__})
-        self._notifier.ready(f"serving at {', '.join(listeners.names)}")
+        names = [name for _, listeners in self._places for name in listeners.names]
+        log.info("serving", extra={"sockets": names, "services": list(faces.names), "version": __version__})
+        self._notifier.ready(f"serving at {', '.join(names)}")
         stop = asyncio.create_task(self._stop_wanted.wait())
         try:
             # A task that ends by itself is a bug, which must not leave a server that only seems to work.
@@ -124,7 +138,7 @@ class ServerProcess:
             for task in (stop, *tasks):
                 task.cancel()
             await asyncio.gather(stop, *tasks, return_exceptions=True)
-            await self._drain(server, faces, listeners)
+            await self._drain(faces)
 
     def _make_server(self) -> ObservedServer:
         core = grpc.aio.server(options=channel_options(self._settings.max_connections))
@@ -192,13 +206,15 @@ class ServerProcess:
             self._notifier.alive()
             await asyncio.sleep(seconds)
 
-    async def _drain(self, server: ObservedServer, faces: Faces, listeners: Listeners) -> None:
+    async def _drain(self, faces: Faces) -> None:
         self._notifier.stopping()
         log.info("draining", extra={"calls": self._watch.in_progress, "seconds": self._settings.drain_seconds})
         await faces.turn_away()
-        await listeners.stop_accepting()
+        for _, listeners in self._places:
+            await listeners.stop_accepting()
         self._watch.stop_endless()
-        stopping = asyncio.create_task(server.stop(self._settings.drain_seconds))
+        stops = (server.stop(self._settings.drain_seconds) for server, _ in self._places)
+        stopping = asyncio.gather(*stops)
         hurry = asyncio.create_task(self._hurry.wait())
         await asyncio.wait([stopping, hurry], return_when=asyncio.FIRST_COMPLETED)
         if hurry.done():

@@ -12,11 +12,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class ProxyContent:
+    """A socket at which one containerd finds its content store.
+
+    Attributes:
+        name: tells its content from that of other containerds; the same over restarts.
+        path: of the socket.
+    """
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Limits and places.
 
     Attributes:
         listen: paths of the sockets to make.
+        proxies: sockets for containerds that keep their content here.
         rights: who may connect to them.
         drain_seconds: how long calls may go on after the request to stop.
         max_concurrent_pulls: pulls at work at one time; more wait.
@@ -27,6 +41,7 @@ class ServerSettings:
     """
 
     listen: tuple[str, ...]
+    proxies: tuple[ProxyContent, ...] = ()
     rights: SocketRights = field(default_factory=SocketRights)
     drain_seconds: float = 30.0
     max_concurrent_pulls: int = 16

@@ -1,4 +1,4 @@
-"""Every call is followed to its end: named, counted, logged without its contents, and answered from memory if it may."""
+"""Every call is followed to its end: named, counted, logged without its contents, answered from memory if it may."""
 
 from __future__ import annotations
 
