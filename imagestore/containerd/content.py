@@ -183,34 +183,25 @@ class ContentService(ContentServicer):
         """Messages into an ingest; see ``upload`` for what each does."""
         upload: Upload | None = None
         answer = wire.WriteContentResponse()
+        failure: ImageStoreError | None = None
         try:
             async for request in request_iterator:
-                if upload is None:
-                    upload = Upload(self._space(context), lease_of(context))
-                    stage = _opening(upload, request)
-                else:
-                    stage = _going_on(upload, request)
-                await self._workers.transfer(stage)
-                self._fill(answer, upload, request)
-                if request.action == wire.STAT:
-                    await self._workers.quick(lambda store, upload=upload: _stat(answer, upload, store))
+                is_first = upload is None
+                upload = upload or Upload(self._space(context), lease_of(context))
+                await self._workers.transfer(_stage(upload, request, answer, is_first=is_first))
                 yield answer
                 if request.action == wire.COMMIT:
                     break
             if upload is not None:
-                # containerd sends its last answer twice, and clients that count rely on neither.
-                yield answer
+                yield answer  # containerd sends its last answer twice
         except ImageStoreError as error:
-            await refuse(context, error)
+            failure = error
         finally:
+            # Before the status goes out: who reads it may come back at once and wants the ingest unlocked.
             if upload is not None:
                 await self._workers.transfer(_closing(upload))
-
-    @staticmethod
-    def _fill(answer: wire.WriteContentResponse, upload: Upload, request: wire.WriteContentRequest) -> None:
-        answer.action = request.action
-        answer.offset = upload.offset
-        answer.digest = str(upload.digest)
+        if failure is not None:
+            await refuse(context, failure)
 
     def _space(self, context: Context) -> Space:
         return self._proxy or space_of(namespace_of(context))
@@ -230,39 +221,35 @@ def _closing(upload: Upload) -> Stage:
     return stage
 
 
-def _opening(upload: Upload, request: wire.WriteContentRequest) -> Stage:
+def _stage(
+    upload: Upload, request: wire.WriteContentRequest, answer: wire.WriteContentResponse, *, is_first: bool
+) -> Stage:
+    """One message's work, and its answer."""
+    piece = Piece(request.ref, request.total, request.expected, request.offset, request.data)
+
     def stage(store: ImageStore, token: CancelToken) -> None:
-        upload.open(store, _piece(request))
-        _apply(upload, request, store, token)
+        if is_first:
+            upload.open(store, piece)
+        else:
+            upload.check(store, piece)
+        if request.action in (wire.WRITE, wire.COMMIT):
+            upload.write(store, piece, token)
+        if request.action == wire.COMMIT:
+            upload.commit(store, dict(request.labels))
+        if request.action == wire.STAT:
+            _stat(answer, upload.status(store), upload.total)
+        answer.action = request.action
+        answer.offset = upload.offset
+        answer.digest = str(upload.digest)
 
     return stage
 
 
-def _going_on(upload: Upload, request: wire.WriteContentRequest) -> Stage:
-    def stage(store: ImageStore, token: CancelToken) -> None:
-        upload.check(store, _piece(request))
-        _apply(upload, request, store, token)
-
-    return stage
-
-
-def _apply(upload: Upload, request: wire.WriteContentRequest, store: ImageStore, token: CancelToken) -> None:
-    if request.action in (wire.WRITE, wire.COMMIT):
-        upload.write(store, _piece(request), token)
-    if request.action == wire.COMMIT:
-        upload.commit(store, dict(request.labels))
-
-
-def _piece(request: wire.WriteContentRequest) -> Piece:
-    return Piece(request.ref, request.total, request.expected, request.offset, request.data)
-
-
-def _stat(answer: wire.WriteContentResponse, upload: Upload, store: ImageStore) -> None:
+def _stat(answer: wire.WriteContentResponse, status: IngestStatus, total: int) -> None:
     """Times and total; later answers of the stream repeat them, as containerd's do."""
-    status = upload.status(store)
     answer.started_at.CopyFrom(timestamp(status.started_at))
     answer.updated_at.CopyFrom(timestamp(status.updated_at))
-    answer.total = upload.total or status.total
+    answer.total = total or status.total
 
 
 def _info(record: ContentRecord) -> wire.Info:

@@ -79,7 +79,7 @@ class ImagesService(ImagesServicer):
             with store.metadata.exclusive():
                 if _find(store, image.namespace, image.name) is not None:
                     raise AlreadyExistsError(f"image {image.name!r} exists already")
-                return wire.CreateImageResponse(image=_wire(store.metadata.put_named_image(image)))
+                return wire.CreateImageResponse(image=_wire(_put(store, image)))
 
         return await answered(context, self._workers.quick(work))
 
@@ -101,7 +101,7 @@ class ImagesService(ImagesServicer):
                     labels=foreign_labels(after.labels),
                     updated_at=_moment(request.source_date_epoch),
                 )
-                return wire.UpdateImageResponse(image=_wire(store.metadata.put_named_image(kept)))
+                return wire.UpdateImageResponse(image=_wire(_put(store, kept)))
 
         return await answered(context, self._workers.quick(work))
 
@@ -142,6 +142,14 @@ def _get(store: ImageStore, namespace: str, name: str) -> NamedImage:
     return found
 
 
+def _put(store: ImageStore, image: NamedImage) -> NamedImage:
+    """Store a client's image; one of a record's index keeps the manifests that records have of it, as they do."""
+    if image.namespace == HOME:
+        kept = dict.fromkeys([*image.also_keeps, *store.metadata.kept_with(image.target.digest)])
+        image = dataclasses.replace(image, also_keeps=tuple(kept))
+    return store.metadata.put_named_image(image)
+
+
 def _updated(before: NamedImage, given: wire.Image, paths: list[str]) -> NamedImage:
     is_target_given = not paths or "target" in paths
     if is_target_given:
@@ -150,7 +158,8 @@ def _updated(before: NamedImage, given: wire.Image, paths: list[str]) -> NamedIm
         target = before.target
         annotations = changed_map("annotations", before.annotations, dict(given.target.annotations), paths)
     labels = changed_map("labels", before.labels, dict(given.labels), paths)
-    return dataclasses.replace(before, target=target, annotations=annotations, labels=labels)
+    also_keeps = before.also_keeps if target.digest == before.target.digest else ()
+    return dataclasses.replace(before, target=target, annotations=annotations, labels=labels, also_keeps=also_keeps)
 
 
 def _update_record(store: ImageStore, record: HandlerImage, after: NamedImage) -> None:

@@ -10,10 +10,7 @@ import grpc
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from imagestore.containerd._proto import content_pb2 as content
-from imagestore.containerd._proto import images_pb2 as images
-from imagestore.containerd._proto import leases_pb2 as leases
-from imagestore.containerd._proto import namespaces_pb2 as namespaces
+from imagestore.containerd._proto import content_pb2, images_pb2, leases_pb2, namespaces_pb2
 from imagestore.containerd._proto.content_pb2_grpc import ContentStub
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor
 from imagestore.containerd._proto.images_pb2_grpc import ImagesStub
@@ -21,12 +18,12 @@ from imagestore.containerd._proto.leases_pb2_grpc import LeasesStub
 from imagestore.containerd._proto.namespaces_pb2_grpc import NamespacesStub
 from imagestore.digest import Digest
 
-STAT, WRITE, COMMIT = content.STAT, content.WRITE, content.COMMIT
+STAT, WRITE, COMMIT = content_pb2.STAT, content_pb2.WRITE, content_pb2.COMMIT
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 
 
 def message(
-    action: content.WriteAction,
+    action: content_pb2.WriteAction.ValueType,
     ref: str = "",
     *,
     data: bytes = b"",
@@ -34,9 +31,9 @@ def message(
     total: int = 0,
     expected: str = "",
     labels: dict[str, str] | None = None,
-) -> content.WriteContentRequest:
+) -> content_pb2.WriteContentRequest:
     """One message of a write."""
-    return content.WriteContentRequest(
+    return content_pb2.WriteContentRequest(
         action=action, ref=ref, data=data, offset=offset, total=total, expected=expected, labels=labels or {}
     )
 
@@ -68,7 +65,7 @@ class Client:
         """The content service itself."""
         return ContentStub(self.channel)
 
-    def write(self, *messages: content.WriteContentRequest) -> list[content.WriteContentResponse]:
+    def write(self, *messages: content_pb2.WriteContentRequest) -> list[content_pb2.WriteContentResponse]:
         """One stream of writes, to its end."""
         return list(self.content.Write(iter(messages), metadata=self.headers))
 
@@ -76,9 +73,9 @@ class Client:
         """Store content; its digest."""
         return self.write(message(COMMIT, ref, data=data, labels=labels))[-1].digest
 
-    def info(self, digest: str) -> content.Info:
+    def info(self, digest: str) -> content_pb2.Info:
         """What the namespace knows of a blob."""
-        return self.content.Info(content.InfoRequest(digest=digest), metadata=self.headers).info
+        return self.content.Info(content_pb2.InfoRequest(digest=digest), metadata=self.headers).info
 
     def knows(self, digest: str) -> bool:
         """Whether the namespace has a blob."""
@@ -88,9 +85,9 @@ class Client:
             assert code(error) is grpc.StatusCode.NOT_FOUND
             return False
 
-    def read(self, digest: str, offset: int = 0, size: int = 0) -> list[content.ReadContentResponse]:
+    def read(self, digest: str, offset: int = 0, size: int = 0) -> list[content_pb2.ReadContentResponse]:
         """The messages of a read."""
-        request = content.ReadContentRequest(digest=digest, offset=offset, size=size)
+        request = content_pb2.ReadContentRequest(digest=digest, offset=offset, size=size)
         return list(self.content.Read(request, metadata=self.headers))
 
     def bytes_of(self, digest: str) -> bytes:
@@ -99,31 +96,31 @@ class Client:
 
     def digests(self, *filters: str) -> list[str]:
         """The namespace's blobs."""
-        found = self.content.List(content.ListContentRequest(filters=filters), metadata=self.headers)
+        found = self.content.List(content_pb2.ListContentRequest(filters=filters), metadata=self.headers)
         return [info.digest for each in found for info in each.info]
 
     def delete(self, digest: str) -> None:
         """Forget a blob."""
-        self.content.Delete(content.DeleteContentRequest(digest=digest), metadata=self.headers)
+        self.content.Delete(content_pb2.DeleteContentRequest(digest=digest), metadata=self.headers)
 
     def label(self, digest: str, labels: dict[str, str], *paths: str) -> dict[str, str]:
         """Change labels of a blob."""
-        info = content.Info(digest=digest, labels=labels)
-        request = content.UpdateRequest(info=info, update_mask=FieldMask(paths=paths))
+        info = content_pb2.Info(digest=digest, labels=labels)
+        request = content_pb2.UpdateRequest(info=info, update_mask=FieldMask(paths=paths))
         return dict(self.content.Update(request, metadata=self.headers).info.labels)
 
-    def status(self, ref: str) -> content.Status:
+    def status(self, ref: str) -> content_pb2.Status:
         """One unfinished write."""
-        return self.content.Status(content.StatusRequest(ref=ref), metadata=self.headers).status
+        return self.content.Status(content_pb2.StatusRequest(ref=ref), metadata=self.headers).status
 
     def statuses(self, *filters: str) -> list[str]:
         """Names of unfinished writes."""
-        request = content.ListStatusesRequest(filters=filters)
+        request = content_pb2.ListStatusesRequest(filters=filters)
         return [each.ref for each in self.content.ListStatuses(request, metadata=self.headers).statuses]
 
     def abort(self, ref: str) -> None:
         """Throw an unfinished write away."""
-        self.content.Abort(content.AbortRequest(ref=ref), metadata=self.headers)
+        self.content.Abort(content_pb2.AbortRequest(ref=ref), metadata=self.headers)
 
     @property
     def images(self) -> ImagesStub:
@@ -138,28 +135,30 @@ class Client:
         size: int = 1,
         media_type: str = INDEX_TYPE,
         labels: dict[str, str] | None = None,
-    ) -> images.Image:
+    ) -> images_pb2.Image:
         """Name a descriptor."""
-        image = images.Image(name=name, target=target(digest, size=size, media_type=media_type), labels=labels or {})
-        return self.images.Create(images.CreateImageRequest(image=image), metadata=self.headers).image
+        image = images_pb2.Image(
+            name=name, target=target(digest, size=size, media_type=media_type), labels=labels or {}
+        )
+        return self.images.Create(images_pb2.CreateImageRequest(image=image), metadata=self.headers).image
 
-    def image(self, name: str) -> images.Image:
+    def image(self, name: str) -> images_pb2.Image:
         """One image."""
-        return self.images.Get(images.GetImageRequest(name=name), metadata=self.headers).image
+        return self.images.Get(images_pb2.GetImageRequest(name=name), metadata=self.headers).image
 
     def image_names(self, *filters: str) -> list[str]:
         """The namespace's images."""
-        request = images.ListImagesRequest(filters=filters)
+        request = images_pb2.ListImagesRequest(filters=filters)
         return [each.name for each in self.images.List(request, metadata=self.headers).images]
 
-    def update_image(self, image: images.Image, *paths: str) -> images.Image:
+    def update_image(self, image: images_pb2.Image, *paths: str) -> images_pb2.Image:
         """Change an image."""
-        request = images.UpdateImageRequest(image=image, update_mask=FieldMask(paths=paths))
+        request = images_pb2.UpdateImageRequest(image=image, update_mask=FieldMask(paths=paths))
         return self.images.Update(request, metadata=self.headers).image
 
     def delete_image(self, name: str, *, digest: str = "", is_sync: bool = True) -> None:
         """Remove an image, and wait for the collection."""
-        request = images.DeleteImageRequest(name=name, sync=is_sync)
+        request = images_pb2.DeleteImageRequest(name=name, sync=is_sync)
         if digest:
             request.target.CopyFrom(target(digest))
         self.images.Delete(request, metadata=self.headers)
@@ -171,30 +170,32 @@ class Client:
 
     def create_lease(self, lease: str = "", **labels: str) -> str:
         """Make a lease; its id."""
-        request = leases.CreateRequest(id=lease, labels={f"containerd.io/gc.{key}": labels[key] for key in labels})
+        request = leases_pb2.CreateRequest(id=lease, labels={f"containerd.io/gc.{key}": labels[key] for key in labels})
         return self.leases.Create(request, metadata=self.headers).lease.id
 
     def delete_lease(self, lease: str, *, is_sync: bool = True) -> None:
         """End a lease, and wait for the collection."""
-        self.leases.Delete(leases.DeleteRequest(id=lease, sync=is_sync), metadata=self.headers)
+        self.leases.Delete(leases_pb2.DeleteRequest(id=lease, sync=is_sync), metadata=self.headers)
 
     def lease_ids(self, *filters: str) -> list[str]:
         """The namespace's leases."""
-        return [each.id for each in self.leases.List(leases.ListRequest(filters=filters), metadata=self.headers).leases]
+        return [
+            each.id for each in self.leases.List(leases_pb2.ListRequest(filters=filters), metadata=self.headers).leases
+        ]
 
     def add_resource(self, lease: str, name: str, kind: str = "content") -> None:
         """Put something under a lease."""
-        resource = leases.Resource(id=name, type=kind)
-        self.leases.AddResource(leases.AddResourceRequest(id=lease, resource=resource), metadata=self.headers)
+        resource = leases_pb2.Resource(id=name, type=kind)
+        self.leases.AddResource(leases_pb2.AddResourceRequest(id=lease, resource=resource), metadata=self.headers)
 
     def delete_resource(self, lease: str, name: str, kind: str = "content") -> None:
         """Take something from under a lease."""
-        resource = leases.Resource(id=name, type=kind)
-        self.leases.DeleteResource(leases.DeleteResourceRequest(id=lease, resource=resource), metadata=self.headers)
+        resource = leases_pb2.Resource(id=name, type=kind)
+        self.leases.DeleteResource(leases_pb2.DeleteResourceRequest(id=lease, resource=resource), metadata=self.headers)
 
     def resources(self, lease: str) -> list[tuple[str, str]]:
         """What a lease lists."""
-        found = self.leases.ListResources(leases.ListResourcesRequest(id=lease), metadata=self.headers)
+        found = self.leases.ListResources(leases_pb2.ListResourcesRequest(id=lease), metadata=self.headers)
         return [(each.type, each.id) for each in found.resources]
 
     @property
@@ -204,7 +205,7 @@ class Client:
 
     def namespace_names(self) -> list[str]:
         """All namespaces."""
-        return [each.name for each in self.namespaces.List(namespaces.ListNamespacesRequest()).namespaces]
+        return [each.name for each in self.namespaces.List(namespaces_pb2.ListNamespacesRequest()).namespaces]
 
 
 def target(digest: str, *, size: int = 1, media_type: str = INDEX_TYPE) -> Descriptor:
@@ -219,17 +220,21 @@ def digest_of(data: bytes, algorithm: str = "sha256") -> str:
 
 def code(error: grpc.RpcError) -> grpc.StatusCode:
     """The status of a failed call."""
-    assert isinstance(error, grpc.Call)
-    return error.code()
+    found = getattr(error, "code", None)
+    assert callable(found)
+    status = found()
+    assert isinstance(status, grpc.StatusCode)
+    return status
 
 
 def details(error: grpc.RpcError) -> str:
     """The text of a failed call."""
-    assert isinstance(error, grpc.Call)
-    return error.details() or ""
+    found = getattr(error, "details", None)
+    assert callable(found)
+    return str(found() or "")
 
 
-def offsets(answers: Iterable[content.WriteContentResponse]) -> Sequence[int]:
+def offsets(answers: Iterable[content_pb2.WriteContentResponse]) -> Sequence[int]:
     """Where a write was after each message."""
     return [each.offset for each in answers]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -94,7 +95,9 @@ def test_the_ingests_folder_is_containerds(client: Client, store: ImageStore) ->
 
 
 @pytest.mark.parametrize("action", [WRITE, COMMIT])
-def test_offset_zero_while_bytes_are_there_throws_them_away(client: Client, action: content_pb2.WriteAction) -> None:
+def test_offset_zero_while_bytes_are_there_throws_them_away(
+    client: Client, action: content_pb2.WriteAction.ValueType
+) -> None:
     client.write(message(WRITE, "r", data=b"wrong"))
     answers = client.write(message(action, "r", data=b"hello"))
     assert answers[0].digest == HELLO
@@ -131,12 +134,12 @@ def test_a_second_writer_is_sent_away_at_once(client: Client) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def first() -> None:
-        def messages() -> object:
+        def messages() -> Iterator[content_pb2.WriteContentRequest]:
             yield message(WRITE, "r", data=b"hel")
             entered.set()
             leave.wait(10)
 
-        list(client.content.Write(messages(), metadata=client.headers))  # type: ignore[arg-type]
+        list(client.content.Write(messages(), metadata=client.headers))
 
     thread = threading.Thread(target=first)
     thread.start()
@@ -158,11 +161,11 @@ def test_a_second_writer_is_sent_away_at_once(client: Client) -> None:
 def test_a_client_that_goes_away_lets_go_of_its_ingest(client: Client) -> None:
     leave = threading.Event()
 
-    def messages() -> object:
+    def messages() -> Iterator[content_pb2.WriteContentRequest]:
         yield message(WRITE, "r", data=b"hel")
         leave.wait(10)
 
-    stream = client.content.Write(messages(), metadata=client.headers)  # type: ignore[arg-type]
+    stream = client.content.Write(messages(), metadata=client.headers)
     assert next(iter(stream)).offset == 3
     stream.cancel()
     leave.set()
@@ -311,7 +314,7 @@ _MESSAGES = st.lists(
 @settings(max_examples=60)
 @given(_MESSAGES)
 def test_any_order_of_messages_leaves_what_the_model_says(
-    machine: Client, sequence: list[tuple[content_pb2.WriteAction, bytes, int]]
+    machine: Client, sequence: list[tuple[content_pb2.WriteAction.ValueType, bytes, int]]
 ) -> None:
     ref = hashlib.sha256(repr(sequence).encode()).hexdigest()
     data, is_over, committed = b"", False, False
@@ -336,7 +339,7 @@ def test_any_order_of_messages_leaves_what_the_model_says(
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> object:
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """One server for all examples; content of one may be there for the next."""
     folder = tmp_path_factory.mktemp("machine")
     store = ImageStore(folder / "store", host=platforms.parse("linux/amd64"))
