@@ -25,7 +25,8 @@ _EDGES: Final = "SELECT parent, child FROM edge UNION ALL SELECT parent, child F
 _DEEP_ROOTS: Final = (
     "SELECT digest FROM image_root UNION ALL SELECT digest FROM content_root UNION ALL"
     " SELECT digest FROM lease_content JOIN lease ON lease = id WHERE expires_at > :now AND NOT flat UNION ALL"
-    " SELECT digest FROM named_image WHERE namespace = 'k8s.io' AND expires_at > :now"
+    " SELECT r.digest FROM named_image_root r JOIN named_image USING (namespace, name)"
+    " WHERE namespace = 'k8s.io' AND expires_at > :now"
 )
 #: What holds a digest and nothing below it.
 _FLAT_ROOTS: Final = (
@@ -41,7 +42,8 @@ _IS_ROOT: Final = (
     " OR EXISTS (SELECT 1 FROM content_root c WHERE c.digest = {0})"
     " OR EXISTS (SELECT 1 FROM lease_content l JOIN lease ON l.lease = lease.id"
     " WHERE l.digest = {0} AND expires_at > :now AND NOT flat)"
-    " OR EXISTS (SELECT 1 FROM named_image n WHERE n.digest = {0} AND namespace = 'k8s.io' AND expires_at > :now)"
+    " OR EXISTS (SELECT 1 FROM named_image_root n JOIN named_image USING (namespace, name)"
+    " WHERE n.digest = {0} AND namespace = 'k8s.io' AND expires_at > :now)"
 )
 
 
@@ -156,7 +158,8 @@ class GraphTables(Database):
             ).fetchall()
             labels = [name for name in self.content_labels(digest) if name.startswith(gc_labels.ROOT)]
             named = db.execute(
-                "SELECT name FROM named_image WHERE digest = ? AND namespace = ? AND expires_at > ? ORDER BY name",
+                "SELECT name FROM named_image_root r JOIN named_image USING (namespace, name)"
+                " WHERE r.digest = ? AND namespace = ? AND expires_at > ? ORDER BY name",
                 (key, HOME, self._clock()),
             ).fetchall()
             owners = db.execute(

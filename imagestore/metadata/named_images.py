@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COLUMNS: Final = "namespace, name, media_type, digest, size, annotations, labels, created_at, updated_at"
+_FOUND: Final = (
+    f"SELECT {_COLUMNS}, (SELECT json_group_array(digest) FROM named_image_root r WHERE r.namespace = i.namespace"  # noqa: S608 - constants
+    " AND r.name = i.name AND r.digest <> i.digest) FROM named_image i"
+)
 
 
 class NamedImageTables(Database):
@@ -50,23 +54,37 @@ class NamedImageTables(Database):
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 values,
             )
-            found = self.named_image(image.namespace, image.name)
+            key = (image.namespace, image.name)
+            db.execute("DELETE FROM named_image_root WHERE namespace = ? AND name = ?", key)
+            held = dict.fromkeys([str(image.target.digest), *map(str, image.also_keeps)])
+            db.executemany("INSERT INTO named_image_root VALUES (?, ?, ?)", [(*key, digest) for digest in held])
+            found = self.named_image(*key)
         assert found is not None
         return found
+
+    def kept_with(self, digest: Digest) -> tuple[Digest, ...]:
+        """What the store's records and named images hold beside this digest, so that a new name for it may too."""
+        with self._snapshot() as db:
+            found = db.execute(
+                "SELECT o.digest FROM image_root r JOIN image_root o USING (reference, handler)"
+                " WHERE r.digest = :digest UNION"
+                " SELECT o.digest FROM named_image_root r JOIN named_image_root o USING (namespace, name)"
+                " WHERE r.digest = :digest AND namespace = 'k8s.io'",
+                {"digest": str(digest)},
+            ).fetchall()
+        return tuple(Digest.parse(text) for (text,) in sorted(found) if text != str(digest))
 
     def named_image(self, namespace: str, name: str) -> NamedImage | None:
         """One image, or None."""
         with self._reading() as db:
-            query = f"SELECT {_COLUMNS} FROM named_image WHERE namespace = ? AND name = ?"  # noqa: S608 - constants
-            row = db.execute(query, (namespace, name)).fetchone()
+            row = db.execute(f"{_FOUND} WHERE namespace = ? AND name = ?", (namespace, name)).fetchone()
             with self._damage_named():
                 return _image(row) if row else None
 
     def named_images(self, namespace: str) -> list[NamedImage]:
         """A namespace's images, ordered by name."""
         with self._reading() as db:
-            query = f"SELECT {_COLUMNS} FROM named_image WHERE namespace = ? ORDER BY name"  # noqa: S608 - constants
-            rows = db.execute(query, (namespace,)).fetchall()
+            rows = db.execute(f"{_FOUND} WHERE namespace = ? ORDER BY name", (namespace,)).fetchall()
             with self._damage_named():
                 return [_image(row) for row in rows]
 
@@ -82,6 +100,14 @@ class NamedImageTables(Database):
 
 
 def _image(row: Sequence[Any]) -> NamedImage:
-    namespace, name, media_type, digest, size, annotations, labels, created_at, updated_at = row
-    target = Descriptor(media_type, Digest.parse(digest), size)
-    return NamedImage(namespace, name, target, json.loads(annotations), json.loads(labels), created_at, updated_at)
+    namespace, name, media_type, digest, size, annotations, labels, created_at, updated_at, also_keeps = row
+    return NamedImage(
+        namespace,
+        name,
+        Descriptor(media_type, Digest.parse(digest), size),
+        json.loads(annotations),
+        json.loads(labels),
+        created_at,
+        updated_at,
+        tuple(Digest.parse(text) for text in json.loads(also_keeps)),
+    )

@@ -42,6 +42,7 @@ class NamedImage:
         labels: free text by key.
         created_at: seconds since 1970.
         updated_at: seconds since 1970.
+        also_keeps: what it keeps beside its target and what labels name; our indexes have no edges to their manifests.
     """
 
     namespace: str
@@ -51,6 +52,7 @@ class NamedImage:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     created_at: float = 0.0
     updated_at: float = 0.0
+    also_keeps: tuple[Digest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

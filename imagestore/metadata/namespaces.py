@@ -233,7 +233,8 @@ def _live(db: sqlite3.Connection, owner: str, now: float) -> set[str]:
     """What a namespace's own roots reach along its own edges."""
     given = {"owner": owner, "now": now}
     roots = db.execute(
-        "SELECT digest FROM named_image WHERE namespace = :owner AND expires_at > :now"
+        "SELECT r.digest FROM named_image_root r JOIN named_image USING (namespace, name)"
+        " WHERE namespace = :owner AND expires_at > :now"
         " UNION SELECT digest FROM namespace_content WHERE owner = :owner AND is_root"
         " UNION SELECT expected FROM namespace_ingest WHERE owner = :owner"
         " UNION SELECT digest FROM lease_content JOIN lease ON lease = id"

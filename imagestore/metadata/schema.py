@@ -101,7 +101,15 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
             expires_at REAL NOT NULL,
             PRIMARY KEY (namespace, name)
         ) STRICT, WITHOUT ROWID""",
-        "CREATE INDEX named_image_by_digest ON named_image (digest)",
+        # Its target, and what the records held that it was made from.
+        """CREATE TABLE named_image_root (
+            namespace TEXT NOT NULL,
+            name TEXT NOT NULL,
+            digest TEXT NOT NULL,
+            PRIMARY KEY (namespace, name, digest),
+            FOREIGN KEY (namespace, name) REFERENCES named_image (namespace, name) ON DELETE CASCADE
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX named_image_root_by_digest ON named_image_root (digest)",
         """CREATE TABLE namespace_content (
             owner TEXT NOT NULL,
             digest TEXT NOT NULL,
