@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,6 @@ from imagestore.cli.context import App, output_option, pass_app
 
 if TYPE_CHECKING:
     from imagestore.image import Image
-
-# Longer values of an image config are cut in the table; JSON has them whole.
-_SHOWN: Final = 120
 
 
 @click.command()
@@ -30,6 +26,11 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
 
     NAME limits the list to a reference, an image id or the beginning of one.
     """
+    if app.remote is not None:
+        from imagestore.cli.remote.images import show_list
+
+        show_list(app.service, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
+        return
     found = list(app.store.list(name=name, runtime_handler=runtime_handler))
     if quiet:
         for each in found:
@@ -51,6 +52,11 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
 
     NAME is a reference, an image id or the beginning of one, or name@digest.
     """
+    if app.remote is not None:
+        from imagestore.cli.remote.images import show_image
+
+        show_image(app.service, name, runtime_handler, output=output)
+        return
     found = app.store.get(name, runtime_handler=runtime_handler)
     shown = describe.image_in_full(found)
     if output == "json":
@@ -66,7 +72,7 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
         ("manifest", f"{shown['manifest']['digest']} ({shown['manifest']['mediaType']})"),
         ("size", render.size(shown["size"])),
         ("updated", shown["updatedAt"]),
-        *((name.lower(), _short(value)) for name, value in (shown["config"] or {}).items() if value),
+        *((name.lower(), render.shortened(value)) for name, value in (shown["config"] or {}).items() if value),
         *(("warning", warning) for warning in shown["warnings"]),
         *(("layer", f"{layer['path']} ({render.size(layer['size'])})") for layer in shown["layers"]),
     ]
@@ -91,6 +97,12 @@ def rmi(
     """
     if runtime_handler is not None and all_handlers:
         raise click.UsageError("--runtime-handler and --all-handlers exclude each other")
+    if app.remote is not None:
+        from imagestore.cli.remote import images as remote
+
+        remote.refuse_local_options({"--gc": collect})
+        remote.remove(app.service, names, runtime_handler, is_everywhere=all_handlers, output=output)
+        return
     removed: list[tuple[str, str]] = []
     freed: int | None = None
     for name in names:
@@ -110,11 +122,6 @@ def rmi(
         print(f"removed {reference} ({handler})")
     if freed is not None:
         print(f"freed {render.size(freed)}")
-
-
-def _short(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def _row(image: Image, *, whole_id: bool) -> tuple[str, ...]:
