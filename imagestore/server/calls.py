@@ -112,8 +112,9 @@ class CallWatch:
                 # gRPC would end the call without a word, and its caller would wait for ever.
                 call.code, call.details = grpc.StatusCode.UNAVAILABLE, "the server is being stopped"
                 await context.abort(call.code, call.details)
-            remaining = context.time_remaining()
-            is_late = remaining is not None and remaining <= _SLACK_SECONDS
+            # None without a deadline, although the library's types say it isn't.
+            remaining: object = context.time_remaining()
+            is_late = isinstance(remaining, float) and remaining <= _SLACK_SECONDS
             call.code = grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
         elif isinstance(error, grpc.aio.AbortError):
             call.code, call.details = code_of(context), context.details()

@@ -34,7 +34,7 @@ from imagestore.server.observed import AnswerMemory, ObservedServer
 from imagestore.server.options import channel_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable, MutableMapping, Sequence
 
     from imagestore.collect import GarbageReport
     from imagestore.server.faces import Faces
@@ -213,8 +213,8 @@ class ServerProcess:
         for _, listeners in self._places:
             await listeners.stop_accepting()
         self._watch.stop_endless()
-        stops = (server.stop(self._settings.drain_seconds) for server, _ in self._places)
-        stopping = asyncio.gather(*stops)
+        seconds = self._settings.drain_seconds
+        stopping = asyncio.create_task(_stop([server for server, _ in self._places], seconds))
         hurry = asyncio.create_task(self._hurry.wait())
         await asyncio.wait([stopping, hurry], return_when=asyncio.FIRST_COMPLETED)
         if hurry.done():
@@ -223,6 +223,10 @@ class ServerProcess:
         await stopping
         await faces.close()
         log.info("stopped")
+
+
+async def _stop(servers: Sequence[ObservedServer], seconds: float) -> None:
+    await asyncio.gather(*(server.stop(seconds) for server in servers))
 
 
 def raise_descriptor_limit() -> None:
