@@ -153,7 +153,7 @@ def test_drain_lets_a_pull_finish_and_takes_no_new_work(tmp_path: Path) -> None:
     with (
         registry(bytes_per_second=4 * MIB) as source,
         serving(tmp_path / "root") as server,
-        pulling(server, source.reference(LARGE)) as pull,
+        pulling(server, source.server.reference(LARGE)) as pull,
     ):
         until(lambda: received(tmp_path / "root"), "bytes come")
         server.send(signal.SIGTERM)
@@ -169,7 +169,7 @@ def test_drain_that_takes_too_long_ends_and_the_next_server_resumes(tmp_path: Pa
     seconds = "0.3s" if how == "timeout" else "10m"
     root = tmp_path / "root"
     with registry(bytes_per_second=MIB) as source:
-        with serving(root, "--drain-timeout", seconds) as server, pulling(server, source.reference(LARGE)) as pull:
+        with serving(root, "--drain-timeout", seconds) as server, pulling(server, source.server.reference(LARGE)) as pull:
             until(lambda: received(root) > MIB // 2, "half a mebibyte comes")
             server.send(signal.SIGTERM)
             server.hear("STOPPING=1")
@@ -182,8 +182,8 @@ def test_drain_that_takes_too_long_ends_and_the_next_server_resumes(tmp_path: Pa
         assert kept
     with registry() as source, serving(root) as server, server.client() as client:
         # Another registry's address is another reference, but the blob is the same.
-        client.pull(ImageSpec(source.reference(LARGE)))
-        sent = sum(each.sent_bytes for each in source.ledger.exchanges if each.kind == "blob")
+        client.pull(ImageSpec(source.server.reference(LARGE)))
+        sent = sum(each.sent_bytes for each in source.ledger.entries if each.kind == "blob")
         assert sent < SIZE - kept + 64 * 1024
 
 
@@ -194,20 +194,20 @@ def test_killed_in_mid_pull_nothing_is_lost_and_the_pull_is_resumed(tmp_path: Pa
     root = tmp_path / "root"
     with registry(bytes_per_second=4 * MIB) as source:
         with serving(root) as server, server.client() as client:
-            kept_id = client.pull(ImageSpec(source.reference(SMALL)))
-            with pulling(server, source.reference(LARGE)) as pull:
+            kept_id = client.pull(ImageSpec(source.server.reference(SMALL)))
+            with pulling(server, source.server.reference(LARGE)) as pull:
                 until(lambda: received(root) > MIB, "a mebibyte comes")
                 server.process.kill()
                 server.wait()
                 with pytest.raises(ImageStoreError):
                     pull.result(30)
-        before, count = received(root), len(source.ledger.exchanges)
+        before, count = received(root), len(source.ledger.entries)
         assert before
         with serving(root) as server, server.client() as client:
             assert [each.id for each in client.list()] == [kept_id]
-            client.pull(ImageSpec(source.reference(LARGE)))
+            client.pull(ImageSpec(source.server.reference(LARGE)))
             assert len(client.list()) == 2
-        later = source.ledger.exchanges[count:]
+        later = source.ledger.entries[count:]
         assert sum(each.sent_bytes for each in later if each.kind == "blob") < SIZE - before + 64 * 1024
 
 
@@ -215,7 +215,7 @@ def test_cancelled_pull_stops_downloading_and_the_next_one_resumes(tmp_path: Pat
     root = tmp_path / "root"
     token = CancelToken()
     with registry(bytes_per_second=2 * MIB) as source, serving(root) as server:
-        with pulling(server, source.reference(LARGE), token) as pull:
+        with pulling(server, source.server.reference(LARGE), token) as pull:
             until(lambda: received(root) > MIB // 2, "half a mebibyte comes")
             token.cancel("the test changed its mind")
             with pytest.raises(OperationCancelledError):
@@ -226,7 +226,7 @@ def test_cancelled_pull_stops_downloading_and_the_next_one_resumes(tmp_path: Pat
         time.sleep(0.5)
         assert received(root) == before
         with server.client() as client:
-            client.pull(ImageSpec(source.reference(LARGE)))
+            client.pull(ImageSpec(source.server.reference(LARGE)))
             assert len(client.list()) == 1
 
 
@@ -234,15 +234,15 @@ def test_two_servers_on_one_root_see_each_other(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with registry() as source, serving(root) as one, serving(root) as two, one.client() as first, two.client() as other:
         assert other.list() == first.list() == []
-        image = first.pull(ImageSpec(source.reference(SMALL)))
+        image = first.pull(ImageSpec(source.server.reference(SMALL)))
         assert [each.id for each in other.list()] == [image]
         assert [each.id for each in first.list()] == [image]
         other.remove(ImageSpec(image))
         assert first.list() == other.list() == []
         with ThreadPoolExecutor(2) as pool:
-            pulls = [pool.submit(each.pull, ImageSpec(source.reference(LARGE))) for each in (first, other)]
+            pulls = [pool.submit(each.pull, ImageSpec(source.server.reference(LARGE))) for each in (first, other)]
             assert len({each.result(30) for each in pulls}) == 1
-        blobs = [each for each in source.ledger.exchanges if each.kind == "blob" and each.sent_bytes > MIB]
+        blobs = [each for each in source.ledger.entries if each.kind == "blob" and each.sent_bytes > MIB]
         assert len(blobs) == 1
 
 
@@ -258,7 +258,7 @@ def test_reload_changes_handlers_and_keeps_the_records_of_removed_ones(tmp_path:
     config = tmp_path / "config.toml"
     config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))
     with registry() as source, serving(tmp_path / "root", config=config) as server, server.client() as client:
-        spec = ImageSpec(source.reference(SMALL), runtime_handler="extra")
+        spec = ImageSpec(source.server.reference(SMALL), runtime_handler="extra")
         with pytest.raises(UnknownRuntimeHandlerError):
             client.pull(spec)
         config.write_text(config.read_text() + _HANDLER)
@@ -274,7 +274,7 @@ def test_reload_changes_handlers_and_keeps_the_records_of_removed_ones(tmp_path:
         server.send(signal.SIGHUP)
         server.hear("READY=1")
         with pytest.raises(UnknownRuntimeHandlerError):
-            client.pull(ImageSpec(source.reference(LARGE), runtime_handler="extra"))
+            client.pull(ImageSpec(source.server.reference(LARGE), runtime_handler="extra"))
         assert [each.spec.runtime_handler for each in client.list()] == ["extra"]
         client.remove(spec)
         assert client.list() == []
@@ -290,18 +290,18 @@ def test_reload_under_load_breaks_no_call(tmp_path: Path) -> None:
         server.client() as client,
         ThreadPoolExecutor(4) as pool,
     ):
-        client.pull(ImageSpec(source.reference(SMALL)))
+        client.pull(ImageSpec(source.server.reference(SMALL)))
 
         def ask() -> int:
             count = 0
             while not stop.is_set():
                 assert client.list()
-                assert client.status(ImageSpec(source.reference(SMALL))) is not None
+                assert client.status(ImageSpec(source.server.reference(SMALL))) is not None
                 count += 1
             return count
 
         asking = [pool.submit(ask) for _ in range(3)]
-        with pulling(server, source.reference(LARGE)) as pull:
+        with pulling(server, source.server.reference(LARGE)) as pull:
             for _ in range(10):
                 server.send(signal.SIGHUP)
                 server.hear("READY=1")
@@ -323,7 +323,7 @@ def test_numbers_and_logs_tell_of_a_pull_and_no_secret(tmp_path: Path) -> None:
     options = ("--metrics-listen", "127.0.0.1:0", "--log-level", "debug")
     with registry() as source, serving(tmp_path / "root", *options, config=config) as server, server.client() as client:
         auth = AuthConfig(username="user", password=Secret("hunter2-canary"))
-        client.pull(ImageSpec(source.reference(SMALL), runtime_handler="extra"), auth=auth)
+        client.pull(ImageSpec(source.server.reference(SMALL), runtime_handler="extra"), auth=auth)
         (published,) = server.log("numbers published")
         with urllib.request.urlopen(f"http://127.0.0.1:{published['port']}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
@@ -346,7 +346,7 @@ def test_numbers_and_logs_tell_of_a_pull_and_no_secret(tmp_path: Path) -> None:
 def test_collection_frees_what_a_killed_client_left(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with serving(root, "--gc-interval", "1s") as server, server.client() as client, registry() as source:
-        client.pull(ImageSpec(source.reference(SMALL)))
+        client.pull(ImageSpec(source.server.reference(SMALL)))
         orphan = root / "content/blobs/sha256" / ("ab" * 32)
         orphan.write_bytes(b"nobody knows me")
         until(lambda: not orphan.exists(), "the orphan is collected")
