@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    #: One message, or those of a stream.
+    Answer = tuple[bytes, ...]
+
 #: Ten thousand images listed are 2.8 MB.
 MOST_BYTES: Final = 16 * 1024 * 1024
 # What an entry takes besides its key and answer, about.
@@ -30,9 +33,9 @@ class AnswerCache:
         self._most = most_bytes
         self._bytes = 0
         self._state: Hashable = None
-        self._answers: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, bytes], Answer] = OrderedDict()
 
-    def get(self, state: Hashable, method: str, request: bytes) -> bytes | None:
+    def get(self, state: Hashable, method: str, request: bytes) -> Answer | None:
         """The answer to a request in a state of the store, if it is known.
 
         Args:
@@ -47,14 +50,14 @@ class AnswerCache:
             self._answers.move_to_end((method, request))
         return answer
 
-    def put(self, state: Hashable, method: str, request: bytes, answer: bytes) -> None:
+    def put(self, state: Hashable, method: str, request: bytes, answer: Answer) -> None:
         """Remember an answer.
 
         Args:
             state: of the store, read before the answer was computed.
             method: full name of the method.
             request: its bytes.
-            answer: its bytes.
+            answer: the bytes of its messages.
         """
         if state is None:
             return
@@ -74,5 +77,5 @@ class AnswerCache:
             self._bytes -= self._cost(*self._answers.popitem(last=False))
 
     @staticmethod
-    def _cost(key: tuple[str, bytes], answer: bytes) -> int:
-        return len(key[1]) + len(answer) + _ENTRY_BYTES
+    def _cost(key: tuple[str, bytes], answer: Answer) -> int:
+        return len(key[1]) + sum(map(len, answer)) + _ENTRY_BYTES

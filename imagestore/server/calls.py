@@ -31,7 +31,7 @@ ServicerContext = grpc.aio.ServicerContext[Any, Any]
 
 SLOW_SECONDS: Final = 1.0
 # A caller's clock may say a moment before ours that its deadline has passed.
-_SLACK_SECONDS: Final = 0.01
+_SLACK_SECONDS: Final = 0.02
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 _OUR_FAULT: Final = frozenset(
     {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.UNAVAILABLE}
@@ -114,7 +114,7 @@ class CallWatch:
                 await context.abort(call.code, call.details)
             # None without a deadline, although the library's types say it isn't.
             remaining: object = context.time_remaining()
-            is_late = isinstance(remaining, float) and remaining <= _SLACK_SECONDS
+            is_late = isinstance(remaining, (int, float)) and remaining <= _SLACK_SECONDS
             call.code = grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
         elif isinstance(error, grpc.aio.AbortError):
             call.code, call.details = code_of(context), context.details()

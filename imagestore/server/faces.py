@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from imagestore.server.metrics import Metrics
 
 #: Methods whose answers depend on nothing but the request, the records and the configuration.
-CACHEABLE: Final = frozenset({"/runtime.v1.ImageService/ListImages", "/runtime.v1.ImageService/ImageStatus"})
+CACHEABLE: Final = frozenset(
+    {
+        "/runtime.v1.ImageService/ListImages",
+        "/runtime.v1.ImageService/ImageStatus",
+        "/runtime.v1.ImageService/StreamImages",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

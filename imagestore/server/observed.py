@@ -1,12 +1,13 @@
-"""A gRPC server whose calls are watched and whose repeated answers come from memory.
+"""A gRPC server whose calls are watched, whose repeated answers come from memory, and whose callers must read.
 
 Services register with it as with any server. Handlers are wrapped once, when they are registered: an interceptor would
-look each of them up again at every call. Of methods named cacheable the wrapper takes the request's bytes and, while
-the store's records stand, gives the bytes it gave before; nothing is parsed then.
+look each of them up again at every call. The wrapper gets and gives bytes: of methods that may be answered from memory
+nothing is parsed while the store's records stand, and how much waits to be read is known.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import time
@@ -14,33 +15,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
+from imagestore.server.unread import Unread
 
-    from imagestore.rpc.answers import AnswerCache
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+
+    from imagestore.rpc.answers import Answer
     from imagestore.server.calls import CallWatch, ServicerContext
+    from imagestore.server.memory import AnswerMemory
 
     Handler = grpc.RpcMethodHandler[Any, Any]
-    Behaviour = Callable[[Any, ServicerContext], Awaitable[Any]]
-
 
 #: What calls to methods that no service has are logged and counted as.
 UNKNOWN_METHOD: Final = "/unknown/Unknown"
-
-
-class AnswerMemory:
-    """What the wrapper needs to answer from memory.
-
-    Args:
-        cache: the answers.
-        state: the store's state now, or None; quick enough for the event loop.
-        methods: full names of the methods whose answers depend on nothing but the request and that state.
-    """
-
-    def __init__(self, cache: AnswerCache, state: Callable[[], Hashable], methods: Collection[str]) -> None:
-        self.cache = cache
-        self.state = state
-        self.methods = frozenset(methods)
+# Smaller answers fit into the sockets' own buffers.
+_LARGE_BYTES: Final = 16 * 1024
 
 
 class ObservedServer(grpc.aio.Server):
@@ -56,6 +45,7 @@ class ObservedServer(grpc.aio.Server):
         self._server = server
         self._watch = watch
         self._memory = memory
+        self._unread = Unread()
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Register services."""
@@ -87,84 +77,127 @@ class ObservedServer(grpc.aio.Server):
         return await self._server.wait_for_termination(timeout)
 
     def _wrapped(self, method: str, handler: Handler) -> Handler:
-        behaviour = (
+        behaviour: Any = (
             handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         )  # one of them is set
-        if not (inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)):
+        has_messages = inspect.isasyncgenfunction(behaviour)
+        if not has_messages and not inspect.iscoroutinefunction(behaviour):
             return handler  # what services don't implement is refused by plain functions in gRPC's own threads
-        if self._memory is not None and method in self._memory.methods and handler.unary_unary:
-            return self._remembering(method, handler, self._memory)
-        coders = (handler.request_deserializer, handler.response_serializer)
-        if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(self._single(method, behaviour), *coders)
-        if handler.stream_unary:
-            return grpc.stream_unary_rpc_method_handler(self._single(method, behaviour), *coders)
-        streaming = self._streaming(method, behaviour)
-        if handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(streaming, *coders)
-        return grpc.stream_stream_rpc_method_handler(streaming, *coders)
-
-    def _single(self, method: str, behaviour: Any) -> Any:
-        watch = self._watch
-
-        async def call(request: Any, context: ServicerContext) -> Any:
-            current = watch.began(method, context)
-            try:
-                return await behaviour(request, context)
-            except BaseException as error:
-                await watch.failed(current, context, error)
-                raise
-            finally:
-                watch.ended(current, context)
-
-        return call
-
-    def _streaming(self, method: str, behaviour: Any) -> Any:
-        watch, is_generator = self._watch, inspect.isasyncgenfunction(behaviour)
-
-        async def call(request: Any, context: ServicerContext) -> None:
-            current = watch.began(method, context)
-            try:
-                if not is_generator:
-                    await behaviour(request, context)
-                    return
-                # A caller that leaves must find the generator's files closed, not left to the garbage collector.
-                async with contextlib.aclosing(behaviour(request, context)) as messages:
-                    async for message in messages:
-                        await context.write(message)
-            except BaseException as error:
-                await watch.failed(current, context, error)
-                raise
-            finally:
-                watch.ended(current, context)
-
-        return call
-
-    def _remembering(self, method: str, handler: Handler, memory: AnswerMemory) -> Handler:
-        single, watch = self._single(method, handler.unary_unary), self._watch
         parse, serialize = handler.request_deserializer, handler.response_serializer
-        assert parse is not None
-        assert serialize is not None
-        cache, state_now = memory.cache, memory.state
+        if handler.stream_unary:
+            return grpc.stream_unary_rpc_method_handler(self._single(method, behaviour, None, serialize), parse, None)
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(self._single(method, behaviour, parse, serialize), None, None)
+        if not has_messages:  # writes by itself, and so needs gRPC to serialize
+            writing = self._writing(method, behaviour)
+            if handler.unary_stream:
+                return grpc.unary_stream_rpc_method_handler(writing, parse, serialize)
+            return grpc.stream_stream_rpc_method_handler(writing, parse, serialize)
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(self._stream(method, behaviour, parse, serialize), None, None)
+        return grpc.stream_stream_rpc_method_handler(self._stream(method, behaviour, None, serialize), parse, None)
 
-        async def call(request: bytes, context: ServicerContext) -> bytes:
-            began_at = time.monotonic()
-            state = state_now()
-            known = cache.get(state, method, request)
-            if known is not None:
-                watch.answered(method, time.monotonic() - began_at)
-                return known
-            try:
-                message = parse(request)
-            except Exception:  # noqa: BLE001 - protobuf's DecodeError, in whichever shape its implementation has it
-                await context.abort(
-                    grpc.StatusCode.INVALID_ARGUMENT, f"{method}: the request is no message of its type"
-                )
-            answer = serialize(await single(message, context))
-            cache.put(state, method, request, answer)
-            return answer
+    def _memory_of(self, method: str) -> AnswerMemory | None:
+        return self._memory if self._memory is not None and method in self._memory.methods else None
 
-        return grpc.unary_unary_rpc_method_handler(call, None, None)
+    def _single(self, method: str, behaviour: Any, parse: Any, serialize: Any) -> Any:
+        """A handler with one answer."""
+        watch, memory = self._watch, self._memory_of(method)
+
+        async def compute(request: Any, context: ServicerContext) -> Answer:
+            message = await behaviour(request, context)
+            return (serialize(message) if serialize is not None else message,)
+
+        async def call(raw: Any, context: ServicerContext) -> bytes:
+            if memory is not None:
+                began_at = time.monotonic()
+                known = memory.known(method, raw)
+                # A large one has to pass the limit of what waits to be read.
+                if known is not None and len(known[0]) < _LARGE_BYTES:
+                    watch.answered(method, time.monotonic() - began_at)
+                    return known[0]
+            async with self._watched(method, context):
+                request = await _parsed(method, raw, parse, context)
+                if memory is not None:
+                    (answer,) = await memory.answer(method, raw, lambda: compute(request, context))
+                else:
+                    (answer,) = await compute(request, context)
+                await self._hand_out(answer)
+                return answer
+
+        return call
+
+    def _stream(self, method: str, behaviour: Any, parse: Any, serialize: Any) -> Any:
+        """A handler with a stream of answers."""
+        memory = self._memory_of(method)
+
+        async def messages(request: Any, context: ServicerContext) -> AsyncGenerator[bytes, None]:
+            # A caller that leaves must find the generator's files closed, not left to the garbage collector.
+            async with contextlib.aclosing(behaviour(request, context)) as found:
+                async for message in found:
+                    yield serialize(message) if serialize is not None else message
+
+        async def compute(request: Any, context: ServicerContext) -> Answer:
+            return tuple([message async for message in messages(request, context)])
+
+        async def call(raw: Any, context: ServicerContext) -> None:
+            async with self._watched(method, context):
+                request = await _parsed(method, raw, parse, context)
+                if memory is not None:
+                    for message in await memory.answer(method, raw, lambda: compute(request, context)):
+                        await self._write(context, message)
+                    return
+                async with contextlib.aclosing(messages(request, context)) as each:
+                    async for message in each:
+                        await self._write(context, message)
+
+        return call
+
+    def _writing(self, method: str, behaviour: Any) -> Any:
+        async def call(request: Any, context: ServicerContext) -> None:
+            async with self._watched(method, context):
+                await behaviour(request, context)
+
+        return call
+
+    @contextlib.asynccontextmanager
+    async def _watched(self, method: str, context: ServicerContext) -> AsyncIterator[None]:
+        current = self._watch.began(method, context)
+        try:
+            yield
+        except BaseException as error:
+            await self._watch.failed(current, context, error)
+            raise
+        finally:
+            self._watch.ended(current, context)
+
+    async def _hand_out(self, answer: bytes) -> None:
+        """Count a large answer until its call is over, which is when its caller has taken it."""
+        task = asyncio.current_task()
+        if len(answer) >= _LARGE_BYTES and task is not None:
+            await self._unread.begin(task, len(answer))
+            task.add_done_callback(self._unread.end)
+
+    async def _write(self, context: ServicerContext, message: bytes) -> None:
+        task = asyncio.current_task()
+        if len(message) < _LARGE_BYTES or task is None:
+            await context.write(message)
+            return
+        await self._unread.begin(task, len(message))
+        try:
+            await context.write(message)
+        finally:
+            self._unread.end(task)
+
+
+async def _parsed(method: str, raw: Any, parse: Callable[[bytes], Any] | None, context: ServicerContext) -> Any:
+    """The request's message; a stream of requests was parsed by gRPC."""
+    if parse is None:
+        return raw
+    try:
+        return parse(raw)
+    except Exception:  # noqa: BLE001 - protobuf's DecodeError, in whichever shape its implementation has it
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{method}: the request is no message of its type")
 
 
 class _Observed(grpc.GenericRpcHandler):

@@ -27,14 +27,15 @@ from imagestore.server.calls import CallWatch
 from imagestore.server.collector import Collector
 from imagestore.server.faces import CACHEABLE, add_faces
 from imagestore.server.listeners import Listeners
+from imagestore.server.memory import AnswerMemory
 from imagestore.server.metrics import Metrics
 from imagestore.server.notify import Notifier
 from imagestore.server.numbers import NoNumbers
-from imagestore.server.observed import AnswerMemory, ObservedServer
+from imagestore.server.observed import ObservedServer
 from imagestore.server.options import channel_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping, Sequence
+    from collections.abc import Callable, MutableMapping
 
     from imagestore.collect import GarbageReport
     from imagestore.server.faces import Faces
@@ -214,19 +215,15 @@ class ServerProcess:
             await listeners.stop_accepting()
         self._watch.stop_endless()
         seconds = self._settings.drain_seconds
-        stopping = asyncio.create_task(_stop([server for server, _ in self._places], seconds))
-        hurry = asyncio.create_task(self._hurry.wait())
-        await asyncio.wait([stopping, hurry], return_when=asyncio.FIRST_COMPLETED)
-        if hurry.done():
-            self._watch.stop_all()
-        hurry.cancel()
-        await stopping
+        impatience = asyncio.create_task(self._stop_calls_when_hurried())
+        await asyncio.gather(*(server.stop(seconds) for server, _ in self._places))
+        impatience.cancel()
         await faces.close()
         log.info("stopped")
 
-
-async def _stop(servers: Sequence[ObservedServer], seconds: float) -> None:
-    await asyncio.gather(*(server.stop(seconds) for server in servers))
+    async def _stop_calls_when_hurried(self) -> None:
+        await self._hurry.wait()
+        self._watch.stop_all()
 
 
 def raise_descriptor_limit() -> None:

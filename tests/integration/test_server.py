@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -84,12 +85,13 @@ def test_one_process_serves_several_sockets_with_the_rights_asked_for(tmp_path: 
 
 def test_health_and_reflection_say_what_is_served(server: Server) -> None:
     with grpc.insecure_channel(server.endpoint) as channel:
-        check = health_pb2_grpc.HealthStub(channel).Check
+        health: Any = health_pb2_grpc.HealthStub(channel)
         for name in ("", "runtime.v1.ImageService", "containerd.services.content.v1.Content"):
-            answer = check(health_pb2.HealthCheckRequest(service=name))
+            answer = health.Check(health_pb2.HealthCheckRequest(service=name))
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         ask = reflection_pb2.ServerReflectionRequest(list_services="")
-        (answer,) = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([ask]))
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+        (answer,) = stub.ServerReflectionInfo(iter([ask]))
         names = {each.name for each in answer.list_services_response.service}
         assert {"runtime.v1.ImageService", "runtime.v1.RuntimeService", "grpc.health.v1.Health"} <= names
 
@@ -169,7 +171,10 @@ def test_drain_that_takes_too_long_ends_and_the_next_server_resumes(tmp_path: Pa
     seconds = "0.3s" if how == "timeout" else "10m"
     root = tmp_path / "root"
     with registry(bytes_per_second=MIB) as source:
-        with serving(root, "--drain-timeout", seconds) as server, pulling(server, source.server.reference(LARGE)) as pull:
+        with (
+            serving(root, "--drain-timeout", seconds) as server,
+            pulling(server, source.server.reference(LARGE)) as pull,
+        ):
             until(lambda: received(root) > MIB // 2, "half a mebibyte comes")
             server.send(signal.SIGTERM)
             server.hear("STOPPING=1")
@@ -358,5 +363,3 @@ def test_unit_files_are_printed() -> None:
     for name, word in (("imagestore.service", "Type=notify"), ("imagestore.socket", "ListenStream=")):
         command = [sys.executable, "-m", "imagestore", "serve", "--print-unit", name]
         assert word in subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-
-

@@ -1,4 +1,4 @@
-"""``imagestore serve`` as a process of its own, started like a service manager would: it says itself when it is ready."""
+"""``imagestore serve`` as a process of its own, started as a service manager would; it says itself when it is ready."""
 
 from __future__ import annotations
 
@@ -133,9 +133,10 @@ def serving(
     root: Path, *options: str, config: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
     """A server that is ready."""
-    with short_folder() as folder, contextlib.closing(
-        Server(folder, root, *options, config=config, environment=environment)
-    ) as server:
+    with (
+        short_folder() as folder,
+        contextlib.closing(Server(folder, root, *options, config=config, environment=environment)) as server,
+    ):
         server.hear("READY=1")
         yield server
 

@@ -16,7 +16,8 @@ import pytest
 from imagestore.errors import StoreBusyError
 from imagestore.rpc.answers import AnswerCache
 from imagestore.server.calls import CallWatch, ServicerContext
-from imagestore.server.observed import AnswerMemory, ObservedServer
+from imagestore.server.memory import AnswerMemory
+from imagestore.server.observed import ObservedServer
 
 SECRET = "hunter2-canary"
 
@@ -46,6 +47,11 @@ class Service:
 
     async def Echo(self, request: bytes, context: ServicerContext) -> bytes:
         self.computed += 1
+        return request
+
+    async def Slow(self, request: bytes, context: ServicerContext) -> bytes:
+        self.computed += 1
+        await asyncio.sleep(0.1)
         return request
 
     async def Bug(self, request: bytes, context: ServicerContext) -> bytes:
@@ -84,10 +90,16 @@ class Service:
         raise NotImplementedError
 
 
+def parsed(raw: bytes) -> bytes:
+    if raw == b"garbage":
+        raise ValueError(SECRET)
+    return raw
+
+
 def register(server: grpc.aio.Server, service: Service) -> None:
     handlers: dict[str, Any] = {
-        name: grpc.unary_unary_rpc_method_handler(getattr(service, name), bytes, bytes)
-        for name in ("Echo", "Bug", "Busy", "Abort", "RemoveImage", "Wait", "Refused")
+        name: grpc.unary_unary_rpc_method_handler(getattr(service, name), parsed, bytes)
+        for name in ("Echo", "Slow", "Bug", "Busy", "Abort", "RemoveImage", "Wait", "Refused")
     }
     for name in ("StreamNumbers", "Watch"):
         handlers[name] = grpc.unary_stream_rpc_method_handler(getattr(service, name), bytes, bytes)
@@ -103,7 +115,7 @@ class Bench:
         self.watch = CallWatch(self.numbers)
         self.service = Service()
         self.state: tuple[int, int] | None = (0, 0)
-        self.channel: grpc.aio.Channel
+        self.channel: Any
         self.server: ObservedServer
 
     @asynccontextmanager
@@ -178,7 +190,7 @@ def test_request_is_named_in_the_answer_and_in_the_log(folder: Path, caplog: pyt
             b"", metadata=(("x-request-id", "mine"), ("authorization", SECRET))
         )
         await call
-        assert ("x-request-id", "mine") in [tuple(each) for each in await call.trailing_metadata() or ()]
+        assert ("x-request-id", "mine") in [tuple(each) for each in await call.trailing_metadata()]
 
     bench = play(folder, scene)
     (record,) = [each for each in caplog.records if each.message == "call"]
@@ -292,6 +304,50 @@ def test_same_question_is_computed_once_while_the_state_stands(folder: Path) -> 
     bench = play(folder, scene, ["/t.T/Echo"])
     assert [code for _, code in bench.numbers.ended_calls] == ["OK"] * 7
     assert bench.numbers.began_count == 7
+
+
+def test_stream_is_remembered_too(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        for _ in range(3):
+            stream = bench.channel.unary_stream("/t.T/StreamNumbers")(b"3")
+            assert [each async for each in stream] == [b"0", b"1", b"2"]
+        assert bench.service.closed == 1
+
+    play(folder, scene, ["/t.T/StreamNumbers"])
+
+
+def test_many_who_ask_the_same_at_once_cost_one_answer(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        answers = await asyncio.gather(*(bench.ask("Slow", b"a") for _ in range(50)))
+        assert answers == [b"a"] * 50
+        assert bench.service.computed == 1
+
+    play(folder, scene, ["/t.T/Slow"])
+
+
+def test_who_fails_fails_alone(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        first = bench.channel.unary_unary("/t.T/Slow")(b"a")
+        while not bench.service.computed:
+            await asyncio.sleep(0.001)
+        others = [asyncio.create_task(bench.ask("Slow", b"a")) for _ in range(5)]
+        await asyncio.sleep(0.02)
+        first.cancel()
+        assert await asyncio.gather(*others) == [b"a"] * 5
+        assert bench.service.computed == 2
+
+    play(folder, scene, ["/t.T/Slow"])
+
+
+@pytest.mark.parametrize("cacheable", [[], ["/t.T/Echo"]])
+def test_request_that_is_no_message_is_the_callers_fault(folder: Path, cacheable: list[str]) -> None:
+    async def scene(bench: Bench) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await bench.ask("Echo", b"garbage")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert caught.value.details() == "/t.T/Echo: the request is no message of its type"
+
+    assert play(folder, scene, cacheable).service.computed == 0
 
 
 def test_failures_are_not_remembered(folder: Path) -> None:
