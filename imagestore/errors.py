@@ -3,6 +3,7 @@
     ImageStoreError
     ├─ InvalidInputError (ValueError)
     │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError   OutOfRangeError
+    │  ├─ InvalidQuantityError   InvalidResourcesError
     ├─ ConfigError
     │  └─ UnknownRuntimeHandlerError
     ├─ NotFoundError (LookupError)
@@ -114,6 +115,25 @@ class OutOfRangeError(InvalidInputError):
     category = Category.OUT_OF_RANGE
 
 
+class InvalidQuantityError(InvalidInputError):
+    """A resource quantity breaks Kubernetes' grammar, or is too large to be computed with.
+
+    Attributes:
+        text: what was given.
+        reason: the rule that was broken.
+    """
+
+    def __init__(self, text: str, reason: str, *, hint: str = "") -> None:
+        shown = text if len(text) <= 100 else text[:97] + "..."
+        super().__init__(f"quantity {shown!r}: {reason}", hint=hint)
+        self.text = text
+        self.reason = reason
+
+
+class InvalidResourcesError(InvalidInputError):
+    """Resources of a pod, a container or a node contradict themselves, or don't fit where they are to go."""
+
+
 class ConfigError(ImageStoreError):
     """A configuration file can't be used; names file, line and key."""
 
@@ -132,9 +152,10 @@ class UnknownRuntimeHandlerError(ConfigError):
 
     def __init__(self, handler: str, known: Sequence[str]) -> None:
         names = ", ".join(sorted(known))
+        shown = handler if len(handler) <= 100 else handler[:97] + "..."
         super().__init__(
-            f"runtime handler {handler!r} is not configured; known handlers: {names}",
-            hint=f"add a table runtimes.{handler} to the configuration, or use one of the known handlers",
+            f"runtime handler {shown!r} is not configured; known handlers: {names}",
+            hint=f"add a table runtimes.{shown} to the configuration, or use one of the known handlers",
         )
         self.handler = handler
         self.known = tuple(sorted(known))
@@ -278,6 +299,7 @@ class RegistryError(ImageStoreError):
     Attributes:
         host: host (and port) of the registry, or an empty text.
         status: HTTP status, or 0 when there was no answer.
+        said: what the answer said, shortened and escaped, as the message repeats it; may be empty.
     """
 
     category = Category.UNAVAILABLE
@@ -286,10 +308,21 @@ class RegistryError(ImageStoreError):
         super().__init__(message, hint=hint)
         self.host = host
         self.status = status
+        self.said = ""
 
 
 class RegistryUnavailableError(RegistryError):
-    """No connection, no answer, or an answer that says to try later."""
+    """No connection, no answer, or an answer that says to try later.
+
+    Attributes:
+        retry_after: seconds the registry asks to wait, or None.
+    """
+
+    def __init__(
+        self, message: str, *, host: str = "", status: int = 0, hint: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, host=host, status=status, hint=hint)
+        self.retry_after = retry_after
 
 
 class ReferenceNotFoundError(RegistryError, NotFoundError):

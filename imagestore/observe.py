@@ -35,6 +35,13 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
+class BlobAwaited:
+    """Another pull, of this process or another one, fetches this blob; this one waits and then uses it."""
+
+    descriptor: Descriptor
+
+
+@dataclass(frozen=True, slots=True)
 class BlobStarted:
     """Bytes of a blob begin to come; ``offset`` bytes were here already."""
 
@@ -93,7 +100,18 @@ class Noticed:
     message: str
 
 
-Event = Resolved | Selected | BlobStarted | BlobAdvanced | BlobVerifying | BlobDone | Waiting | SourceSwitched | Noticed
+Event = (
+    Resolved
+    | Selected
+    | BlobAwaited
+    | BlobStarted
+    | BlobAdvanced
+    | BlobVerifying
+    | BlobDone
+    | Waiting
+    | SourceSwitched
+    | Noticed
+)
 Observer = Callable[[Event], None]
 
 

@@ -311,13 +311,14 @@ class ImageStore(Archives, Upkeep):
             return self._registry
         with self._lock:
             if self._own_registry is None:
+                from imagestore.registry.breaker import STATE_FOLDER
                 from imagestore.registry.connect import connect
 
                 self._own_registry = connect(
                     config=self.config,
                     credentials=self._credentials,
                     policy=self._transfer,
-                    state_folder=str(self.root / "hosts"),
+                    state_folder=str(self.root / STATE_FOLDER),
                 )
             return self._own_registry
 

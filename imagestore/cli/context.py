@@ -144,15 +144,8 @@ class App:
 
     @functools.cached_property
     def store(self) -> ImageStore:
-        """The store, opened when first needed and closed when the command ends.
-
-        Raises:
-            UsageError: the user wants a server to be asked, and this command can't do that.
-        """
+        """The store, opened when first needed and closed when the command ends."""
         from imagestore.store import ImageStore
-
-        if self.remote is not None:
-            raise click.UsageError("this command (or one of its options) works on a local store, not with --endpoint")
 
         opened = ImageStore(
             self.root,

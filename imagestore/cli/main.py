@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import logging
 import os
@@ -18,6 +17,7 @@ from imagestore import errors
 from imagestore._version import __version__
 from imagestore.cli.context import App, RemoteOptions
 from imagestore.cli.failure import MEANINGS, ExitStatus, report
+from imagestore.cli.lazy import LazyGroup
 
 #: Command name to module, attribute and the one line that --help shows, so that help loads none of them.
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
@@ -48,39 +48,21 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "tape": ("imagestore.cli.tape", "tape", "Check, show and serve recorded registries."),
     "record": ("imagestore.cli.record", "record", "Run a command and record what it asks of registries."),
     "serve": ("imagestore.cli.serve", "serve", "Serve the store to node software over unix sockets."),
+    "node": ("imagestore.cli.node", "node", "The node side: what a kubelet does with images and resources."),
     "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
 }
+
+#: The commands that --endpoint is for.
+REMOTE_COMMANDS: Final = frozenset({"images", "pull", "inspecti", "rmi", "fsinfo", "info", "version"})
 
 _STATUS_TEXT: Final = "\n".join(
     ["\b", "Exit statuses:", *(f"  {status.value:>3}  {meaning}" for status, meaning in MEANINGS.items())]
 )
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command's module only when the command runs."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of COMMANDS: the main job first."""
-        return [*COMMANDS, *super().list_commands(ctx)]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command."""
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return super().get_command(ctx, cmd_name)
-        module, attribute, _ = entry
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command list, from the table alone."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
-
-
 @click.group(
     cls=LazyGroup,
+    table=COMMANDS,
     epilog=_STATUS_TEXT,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -156,6 +138,8 @@ def _remote(
             if value is not None:
                 raise click.UsageError(f"{name} needs --endpoint")
         return None
+    if ctx.invoked_subcommand not in REMOTE_COMMANDS:
+        raise click.UsageError(f"'{ctx.invoked_subcommand}' works on a local store, not with --endpoint")
     for parameter in ("root", "config_path", "sources"):
         if ctx.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE:
             option = {"config_path": "--config", "sources": "--source"}.get(parameter, "--root")

@@ -15,6 +15,7 @@ from imagestore.reference import Reference
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from imagestore.image import Image
     from imagestore.pull.plan import PullPlan
 
 
@@ -83,21 +84,24 @@ def pull(
     host = _single_host((reference for reference, _ in work), creds_stdin=creds_stdin)
     app.credentials = access.lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
     app.bytes_per_second = limit_rate
-    pulled = []
-    with cancelled_by_signals(deadline_seconds=deadline) as token, shown.observer(progress) as observer:
-        if dry_run:
-            _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
-            return
-        for reference, handler in work:
-            image = app.store.pull(
-                reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
-            )
-            pulled.append(image)
+    pulled: list[Image] = []
+    try:
+        with cancelled_by_signals(deadline_seconds=deadline) as token, shown.observer(progress) as observer:
+            if dry_run:
+                _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
+                return
+            for reference, handler in work:
+                image = app.store.pull(
+                    reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
+                )
+                pulled.append(image)
+    finally:
+        # Also what came before a failure; but not while bars are drawn, which would take the lines for theirs.
+        if output != "json":
+            for image in pulled:
+                print(f"{image.reference} ({image.runtime_handler}): {image.id}")
     if output == "json":
         render.dump_json({"images": [describe.image(image) for image in pulled]})
-        return
-    for image in pulled:
-        print(f"{image.reference} ({image.runtime_handler}): {image.id}")
 
 
 def _pull_remotely(
@@ -136,11 +140,10 @@ def _show_plan(app: App, plans: list[PullPlan], output: str) -> None:
 
     used = sum(info.size for info in app.store.content.walk())
     missing = sum(each.missing_bytes for each in plans)
+    after = used + sum(each.added_bytes for each in plans)
     if output == "json":
         pulls = [_plan_json(app, each) for each in plans]
-        render.dump_json(
-            {"pulls": pulls, "bytesToFetch": missing, "contentBytes": used, "contentBytesAfter": used + missing}
-        )
+        render.dump_json({"pulls": pulls, "bytesToFetch": missing, "contentBytes": used, "contentBytesAfter": after})
         return
     rows = [
         (
@@ -148,17 +151,14 @@ def _show_plan(app: App, plans: list[PullPlan], output: str) -> None:
             each.handler,
             describe.platform(each.choice.platform)["text"],
             "up to date" if each.is_current else render.size(each.missing_bytes),
-            render.size(each.bytes_of(Presence.HERE)),
+            render.size(each.bytes_of(Presence.HERE) + each.bytes_of(Presence.SOURCE)),
             render.size(each.bytes_of(Presence.PLANNED)),
             ", ".join(_sources(app, each.reference)),
         )
         for each in plans
     ]
     render.table(("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "TO FETCH", "HERE", "SHARED", "FROM"), rows)
-    print(
-        f"{render.size(missing)} to fetch; the store has {render.size(used)},"
-        f" and would have {render.size(used + missing)}"
-    )
+    print(f"{render.size(missing)} to fetch; the store has {render.size(used)}, and would have {render.size(after)}")
 
 
 def _plan_json(app: App, plan: PullPlan) -> dict[str, Any]:
@@ -173,6 +173,7 @@ def _plan_json(app: App, plan: PullPlan) -> dict[str, Any]:
         "upToDate": plan.is_current,
         "bytesToFetch": plan.missing_bytes,
         "bytesHere": plan.bytes_of(Presence.HERE),
+        "bytesAtSource": plan.bytes_of(Presence.SOURCE),
         "bytesShared": plan.bytes_of(Presence.PLANNED),
         "hosts": _sources(app, plan.reference),
         "blobs": [

@@ -33,7 +33,7 @@ from imagestore.errors import (
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import BinaryIO
 
     from imagestore.cancel import CancelToken
@@ -143,13 +143,24 @@ class LocalContentStore:
                 return 0
         return freed
 
-    def writer(self, ref: str, *, expected: Digest, total: int, cancel: CancelToken) -> LocalIngestWriter:
-        """Open an ingest, waiting while another writer (thread or process) holds it."""
+    def writer(
+        self,
+        ref: str,
+        *,
+        expected: Digest,
+        total: int,
+        cancel: CancelToken,
+        on_wait: Callable[[], None] | None = None,
+    ) -> LocalIngestWriter:
+        """Open an ingest, waiting while another writer (thread or process) holds it; ``on_wait`` is called before."""
         if not ref:
             raise InvalidInputError("an ingest needs a name")
         name = ingest_name(ref)
         lock = self._lock(name)
-        lock.acquire(cancel)
+        if not lock.try_acquire():
+            if on_wait is not None:
+                on_wait()
+            lock.acquire(cancel)
         try:
             if self.exists(expected):
                 raise AlreadyExistsError(f"content {expected} is in the store already")
@@ -211,6 +222,14 @@ class LocalContentStore:
                 except AlreadyExistsError:
                     return None
         return None
+
+    def is_at_source(self, digest: Digest, size: int) -> bool:
+        """Whether a source has a file of this name and size; adopt() hashes it before it counts."""
+        for source in self._sources if digest.is_verifiable else ():
+            with adopt.opened(source, digest, size) as descriptor:
+                if descriptor is not None:
+                    return True
+        return False
 
     def _adopt(self, descriptor: int, source: Path, digest: Digest, size: int, cancel: CancelToken) -> Adoption:
         with self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel) as writer:

@@ -19,7 +19,7 @@ from imagestore.errors import ContentNotFoundError, IntegrityError
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Sequence, Set
 
     from imagestore.content.api import ContentStore
     from imagestore.digest import Digest
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _MOST_USERS: Final = 20_000
+_LONGEST_USER: Final = 1024
 
 
 class Users:
@@ -63,7 +64,17 @@ def _user(raw: bytes) -> str:
         user = document["config"]["User"]
     except (ValueError, RecursionError, TypeError, KeyError):
         return ""
-    return user.partition(":")[0] if isinstance(user, str) else ""
+    name = user.partition(":")[0] if isinstance(user, str) else ""
+    # What no system could start as must not spoil a whole list: messages are UTF-8, and have a limit.
+    return name if len(name) <= _LONGEST_USER and _is_text(name) else ""
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can write
+        return False
+    return True
 
 
 def gather(records: Iterable[ImageRecord]) -> list[list[ImageRecord]]:
@@ -86,37 +97,35 @@ def names(records: Sequence[ImageRecord]) -> tuple[list[str], list[str]]:
     return list(tags), list(digests)
 
 
-def image(records: Sequence[ImageRecord], store: ImageStore, users: Users) -> api_pb2.Image:
-    """One entry.
+def images(groups: Iterable[Sequence[ImageRecord]], store: ImageStore, users: Users) -> list[api_pb2.Image]:
+    """Entries.
 
     Args:
-        records: all references of one image of one handler; not empty.
+        groups: for each entry all references of one image of one handler; none is empty.
         store: has the content and names the pinned images.
-        users: who the image starts as.
+        users: whom images start as.
     """
+    pinned = {pinned_name(text) for text in store.config.settings.pinned_images.values()}
+    return [_image(records, pinned, store.content, users) for records in groups]
+
+
+def _image(records: Sequence[ImageRecord], pinned: Set[str], content: ContentStore, users: Users) -> api_pb2.Image:
     first = records[0]
     tags, digests = names(records)
-    spec = api_pb2.ImageSpec(image=first.reference, runtime_handler=first.handler)
     message = api_pb2.Image(
         id=str(first.image_id),
         repo_tags=tags,
         repo_digests=digests,
         size=max(record.content_size for record in records),
-        spec=spec,
-        pinned=is_pinned(records, store),
+        spec=api_pb2.ImageSpec(image=first.reference, runtime_handler=first.handler),
+        pinned=any(record.is_pinned or record.reference in pinned for record in records),
     )
-    user = users.of(first.image_id, store.content)
+    user = users.of(first.image_id, content)
     if _NUMBER.fullmatch(user):
         message.uid.value = int(user)
     else:
         message.username = user
     return message
-
-
-def is_pinned(records: Iterable[ImageRecord], store: ImageStore) -> bool:
-    """Whether the caller's collection should spare the image: it was pinned, or the configuration pins it."""
-    configured = {pinned_name(text) for text in store.config.settings.pinned_images.values()}
-    return any(record.is_pinned or record.reference in configured for record in records)
 
 
 def pinned_name(text: str) -> str:

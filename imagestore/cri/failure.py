@@ -40,6 +40,7 @@ ERROR_KEY: Final = "imagestore-error-bin"
 REGISTRY_UNAVAILABLE: Final = "RegistryUnavailable"
 SIGNATURE_VALIDATION_FAILED: Final = "SignatureValidationFailed"
 _MOST_DATA_BYTES: Final = 2048
+_LONGEST_HANDLER: Final = 253
 
 
 def status_of(error: ImageStoreError) -> tuple[grpc.StatusCode, str]:
@@ -55,7 +56,7 @@ def status_of(error: ImageStoreError) -> tuple[grpc.StatusCode, str]:
 def data_of(error: ImageStoreError) -> bytes:
     """What a client of ours needs to raise the same error; empty when code and text are enough."""
     match error:
-        case UnknownRuntimeHandlerError():
+        case UnknownRuntimeHandlerError() if len(error.handler) <= _LONGEST_HANDLER:
             data: dict[str, object] = {"handler": error.handler, "known": error.known}
         case NoMatchingManifestError():
             data = {"reference": error.reference, "wanted": error.wanted, "offered": error.offered[:20]}

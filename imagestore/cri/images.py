@@ -8,6 +8,7 @@ docs/decisions/0007). Every image answered carries its handler in ``spec.runtime
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -67,7 +68,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
 
         def answer(store: ImageStore) -> api_pb2.ListImagesResponse:
             found = _listed(store, request.filter.image)
-            return api_pb2.ListImagesResponse(images=self._images(found, store))
+            return api_pb2.ListImagesResponse(images=convert.images(found, store, self._users))
 
         return await self._workers.quick(answer)
 
@@ -81,7 +82,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
             part = found[start : start + _STREAM_BATCH]
 
             def answer(store: ImageStore, part: list[list[ImageRecord]] = part) -> api_pb2.StreamImagesResponse:
-                return api_pb2.StreamImagesResponse(images=self._images(part, store))
+                return api_pb2.StreamImagesResponse(images=convert.images(part, store, self._users))
 
             yield await self._workers.quick(answer)
 
@@ -95,9 +96,9 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
             record = _meant(store, request.image)
             if record is None:
                 return api_pb2.ImageStatusResponse()
-            records = _whole(store, record)
+            (image,) = convert.images([_whole(store, record)], store, self._users)
             info = details.info(record, store) if request.verbose else {}
-            return api_pb2.ImageStatusResponse(image=convert.image(records, store, self._users), info=info)
+            return api_pb2.ImageStatusResponse(image=image, info=info)
 
         return await self._workers.quick(answer)
 
@@ -154,14 +155,11 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         root, usage = await self._workers.quick(lambda store: (store.content.root, content_use(store.content)))
         entry = api_pb2.FilesystemUsage(
             timestamp=time.time_ns(),
-            fs_id=api_pb2.FilesystemIdentifier(mountpoint=str(root)),
+            fs_id=api_pb2.FilesystemIdentifier(mountpoint=os.fsencode(root).decode("utf-8", "replace")),
             used_bytes=api_pb2.UInt64Value(value=usage.size),
             inodes_used=api_pb2.UInt64Value(value=usage.inodes),
         )
         return api_pb2.ImageFsInfoResponse(image_filesystems=[entry])
-
-    def _images(self, found: list[list[ImageRecord]], store: ImageStore) -> list[api_pb2.Image]:
-        return [convert.image(records, store, self._users) for records in found]
 
     def _fingerprint(self, explicit: Explicit | None) -> str:
         return explicit.fingerprint(self._fingerprint_key) if explicit is not None else ""

@@ -25,7 +25,7 @@ from imagestore.errors import (
     StoreFullError,
 )
 from imagestore.media_types import Kind
-from imagestore.observe import BlobAdvanced, BlobDone, BlobStarted, BlobVerifying, Noticed
+from imagestore.observe import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -124,7 +124,11 @@ class Fetcher:
             return 0
         try:
             writer = self.content.writer(
-                ingest_ref(descriptor), expected=descriptor.digest, total=descriptor.size, cancel=cancel
+                ingest_ref(descriptor),
+                expected=descriptor.digest,
+                total=descriptor.size,
+                cancel=cancel,
+                on_wait=lambda: self.observer(BlobAwaited(descriptor)),
             )
         except AlreadyExistsError:
             self.observer(BlobDone(descriptor, 0))
@@ -144,7 +148,9 @@ class Fetcher:
                 writer.write(raw)
                 writer.commit(descriptor.digest, len(raw))
         except AlreadyExistsError:
+            self.observer(BlobDone(descriptor, 0))
             return
+        self.observer(BlobDone(descriptor, len(raw)))
 
     def _fill(self, writer: IngestWriter, descriptor: Descriptor, cancel: CancelToken) -> int:
         received = 0

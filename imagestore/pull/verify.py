@@ -79,7 +79,8 @@ class ProgramVerifiers:
         except OSError as error:
             raise ConfigError(f"image verifiers: {folder}: {error.strerror}") from error
         programs = [os.path.join(folder, name) for name in names]
-        programs = [path for path in programs if os.path.isfile(path)]
+        # Only folders are passed over: a link whose program is gone must deny, not verify nothing.
+        programs = [path for path in programs if not os.path.isdir(path)]
         most = self.settings.max_verifiers
         # containerd runs the first ones and silently leaves out the others, which then verify nothing.
         if 0 <= most < len(programs):

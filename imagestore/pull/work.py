@@ -17,7 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore import lease
-from imagestore.errors import ContentNotFoundError, DocumentError, ReferenceNotFoundError, RegistryError
+from imagestore.errors import (
+    ContentNotFoundError,
+    DocumentError,
+    ReferenceNotFoundError,
+    RegistryError,
+    SizeMismatchError,
+)
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved
 from imagestore.pull.decide import Decider
@@ -96,7 +102,8 @@ class PullWork:
                 known = documents.remembered(descriptor)
                 if known is not None:
                     fetcher.keep(descriptor, known, cancel=self.cancel)
-            fetcher.fetch(choice.manifest.config, cancel=self.cancel)
+                else:
+                    fetcher.fetch(descriptor, cancel=self.cancel)
             choice = self._decider.complete(choice, documents)
             fetcher.fetch_all(choice.manifest.layers, cancel=self.cancel)
             return self.metadata.put_image(
@@ -174,14 +181,16 @@ class PullWork:
         return Decider(str(self.reference), self.handler, self.wanted, self.observer)
 
     def _choose_again_if_misled(self, target: Descriptor, documents: Documents) -> Choice:
-        """Some registries announce a digest for a tag that they then don't have: look at the body instead."""
+        """Some registries' HEAD announces a digest that they then don't have, or another size: look at the body."""
         try:
             return self._decider.choose(target, documents)
-        except ReferenceNotFoundError:
+        except (ReferenceNotFoundError, SizeMismatchError) as error:
             if self.reference.digest is not None or documents.remembered(target) is not None:
                 raise
             found = self.client.resolve(self.reference, from_body=True, cancel=self.cancel)
-            if found.digest == target.digest:
+            # Other content under the digest that was announced is damage, and not for the body to explain away.
+            is_same = found.digest == target.digest
+            if found == target or is_same != isinstance(error, SizeMismatchError):
                 raise
             self.verifier.verify(str(self.reference), found, cancel=self.cancel)
             return self._decider.choose(found, documents)

@@ -226,6 +226,16 @@ class BlobStream:
             else:
                 self._resume(failure)
 
+    def note_waste(self, byte_count: int) -> None:
+        """Bytes of the blob were received elsewhere in vain.
+
+        Raises:
+            RegistryUnavailableError: with these, too much was.
+        """
+        self._progress.wasted += byte_count
+        if self._body is not None:
+            self._check_waste(self._body.host)
+
     def close(self) -> None:
         """See BlobReader."""
         body, self._body = self._body, None
@@ -299,11 +309,14 @@ class BlobStream:
             self._end = self.descriptor.size
         self._progress.wasted += self._position - body.start if self._progress.has_begun else 0
         self._progress.has_begun = True
+        self._check_waste(body.host)
+        return body
+
+    def _check_waste(self, host: str) -> None:
         if self._progress.wasted > self._shared.policy.wasted_share * self.descriptor.size:
             self.close()
             raise RegistryUnavailableError(
-                f"{body.host}: ignores Range, and the transfer of {self.descriptor.digest} broke too often: "
+                f"{host}: ignores Range, and the transfer of {self.descriptor.digest} broke too often: "
                 f"{self._progress.wasted} bytes would have been received twice",
-                host=body.host,
+                host=host,
             )
-        return body

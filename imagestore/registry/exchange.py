@@ -126,6 +126,9 @@ class Authenticator(Protocol):
     def authorization(self, origin: Origin, repository: str) -> str:
         """The header value known so far, or an empty text (then the request goes out without)."""
 
+    def provenance(self, origin: Origin, repository: str) -> str:
+        """Where the credentials behind the last answer to a challenge came from; empty when it was anonymous."""
+
     def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
         """Answer a 401: read the challenges, obtain credentials or a token, return the header value to try once.
 

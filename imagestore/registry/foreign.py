@@ -65,6 +65,10 @@ class _Nobody:
         """Nothing."""
         return ""
 
+    def provenance(self, origin: Origin, repository: str) -> str:
+        """Nowhere."""
+        return ""
+
     def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
         """Refuse: no credentials go to an address that an image named."""
         raise ProtocolError(

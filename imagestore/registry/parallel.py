@@ -98,7 +98,7 @@ class ParallelStream:
             yield piece
             if self._first.end != proven:
                 # Its host changed its mind (or another host took over), and the stream goes on to the blob's end.
-                self._dismiss()
+                self._first.note_waste(self._dismiss())
         position = self._first.position
         if position < self._size:
             self._employ()
@@ -133,14 +133,17 @@ class ParallelStream:
         self._threads.append(thread)
         thread.start()
 
-    def _dismiss(self) -> None:
-        """End the threads and wait for them."""
+    def _dismiss(self) -> int:
+        """End the threads and wait for them; the bytes that came ahead of their turn and are lost."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         self._token.cancel("the transfer was closed")
         while self._threads:
             self._threads.pop().join()
+        lost = sum(len(piece) for part in self._window for piece in part.pieces)
+        self._window.clear()
+        return lost
 
     def _work(self) -> None:
         while (part := self._take()) is not None:
@@ -200,10 +203,7 @@ class ParallelStream:
 
     def _one_stream(self, start: int) -> Iterator[bytes]:
         """The rest of the blob without ranges; what came ahead of its turn is lost."""
-        self._dismiss()
-        lost = sum(len(piece) for part in self._window for piece in part.pieces)
-        self._window.clear()
-        stretch = Stretch(start, self._size, is_continued=True, wasted=lost)
+        stretch = Stretch(start, self._size, is_continued=True, wasted=self._dismiss())
         self._rest = self._make(stretch, self._cancel)
         yield from self._rest
 

@@ -108,10 +108,11 @@ class HostPauses:
             if known is None or known[0] < until:
                 self._until[host] = (until, reason)
 
-    def wait(self, host: str, *, cancel: CancelToken, observer: Observer) -> None:
+    def wait(self, host: str, longest_seconds: float, *, cancel: CancelToken, observer: Observer) -> None:
         """Sleep until the host may be asked.
 
         Raises:
+            RateLimitedError: that would take longer than the caller has.
             OperationCancelledError: cancelled meanwhile.
         """
         while True:
@@ -121,5 +122,8 @@ class HostPauses:
                 if seconds <= 0:
                     self._until.pop(host, None)
                     return
+            if seconds > longest_seconds:
+                message = f"{host}: is not asked for another {seconds:.0f} s, as it wished: {reason}"
+                raise RateLimitedError(message, host=host, retry_after=seconds)
             observer(Waiting(host, seconds, reason))
             self._timing.sleep(cancel, seconds)

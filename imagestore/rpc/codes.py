@@ -42,7 +42,7 @@ MOST_TEXT_BYTES: Final = 4096
 def text_of(error: ImageStoreError) -> str:
     """The message with its mend, one line, cut to what a status may carry."""
     text = f"{error} ({error.hint})" if error.hint else str(error)
-    if _encoded_bytes(text) <= MOST_TEXT_BYTES:
+    if len(text) <= MOST_TEXT_BYTES and _encoded_bytes(text) <= MOST_TEXT_BYTES:
         return text
     shown = text[:MOST_TEXT_BYTES]
     while _encoded_bytes(shown) > MOST_TEXT_BYTES - 3:

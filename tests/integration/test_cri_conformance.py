@@ -7,6 +7,8 @@ behind the server. Where containerd 1.6 is known to differ, the test says how.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -228,3 +230,27 @@ def test_a_verbose_status_tells_chain_and_config(client: CriImageService, regist
     (diff_id,) = info["imageSpec"]["rootfs"]["diff_ids"]
     assert info["chainID"] == diff_id
     assert info["imageSpec"]["config"]["User"] == "1002"
+
+
+def test_the_command_line_works_through_the_server(
+    endpoint: str, client: CriImageService, registries: Registries
+) -> None:
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "imagestore", "--endpoint", endpoint, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        return done.stdout
+
+    name = registries.name("tags:1")
+    run("pull", name, registries.name("tags:2"))
+    listed = json.loads(run("images", "-o", "json"))["images"]
+    assert [each["reference"] for each in listed] == [name, registries.name("tags:2")]
+    assert json.loads(run("images", name, "-o", "json"))["images"] == listed
+    shown = json.loads(run("inspecti", name, "-o", "json"))
+    assert (shown["id"], shown["platform"]["text"]) == (listed[0]["id"], PLATFORM)
+    assert json.loads(run("fsinfo", "-o", "json"))["imageFilesystems"][0]["timestamp"]
+    assert json.loads(run("version", "-o", "json"))["runtimeApiVersion"] == "v1"
+    assert "RuntimeReady" in run("info")
+    removed = json.loads(run("rmi", name, "-o", "json"))["removed"]
+    assert [each["reference"] for each in removed] == [each["reference"] for each in listed]
+    assert list(client.list()) == []

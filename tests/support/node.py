@@ -75,11 +75,13 @@ def node(
     text: str = CONFIG,
     verifier: ImageVerifier | None = None,
     auth: BasicAuth | TokenAuth | None = None,
+    sources: Sequence[Path] = (),
 ) -> Iterator[Node]:
     """Open a node on ``root``; the registry has python unless told otherwise."""
     registry = Registry(images if images is not None else {PYTHON: python_image()}, faults=faults, auth=auth)
     with ExitStack() as stack:
         client = stack.enter_context(connect(transport=registry.transport))
         settings = config.loads(text, filename="config.toml", host=host)
-        store = stack.enter_context(ImageStore(root, config=settings, host=host, registry=client, verifier=verifier))
+        opened = ImageStore(root, config=settings, host=host, registry=client, verifier=verifier, sources=sources)
+        store = stack.enter_context(opened)
         yield Node(store, registry, [])

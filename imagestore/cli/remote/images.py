@@ -121,23 +121,23 @@ def pull(
     output: str,
 ) -> None:
     """``pull``: references and handlers, one after the other."""
-    pulled: list[tuple[str, str, str]] = []
-    with cancelled_by_signals(deadline_seconds=deadline_seconds) as token:
-        for text, handler in work:
-            reference = str(Reference.parse(text))
-            image_id = service.pull(ImageSpec(reference, handler), auth=auth, cancel=token)
-            pulled.append((reference, handler, image_id))
-    found = []
-    for reference, handler, image_id in pulled:
-        status = service.status(ImageSpec(reference, handler))
-        if status is None:  # removed meanwhile
-            raise ImageNotFoundError(f"image {reference!r} was pulled as {image_id}, but is gone again")
-        found.append((reference, status))
+    pulled: list[tuple[str, ServedImage]] = []
+    try:
+        with cancelled_by_signals(deadline_seconds=deadline_seconds) as token:
+            for text, handler in work:
+                spec = ImageSpec(str(Reference.parse(text)), handler)
+                image_id = service.pull(spec, auth=auth, cancel=token)
+                status = service.status(spec)
+                if status is None:
+                    raise ImageNotFoundError(f"image {spec.image!r} was pulled as {image_id}, but is gone again")
+                pulled.append((spec.image, status))
+    finally:
+        # Also what came before a failure.
+        if output != "json":
+            for reference, status in pulled:
+                print(render.printable(f"{reference} ({status.spec.runtime_handler}): {status.id}"))
     if output == "json":
-        render.dump_json({"images": [describe.image(status, reference) for reference, status in found]})
-        return
-    for reference, status in found:
-        print(render.printable(f"{reference} ({status.spec.runtime_handler}): {status.id}"))
+        render.dump_json({"images": [describe.image(status, reference) for reference, status in pulled]})
 
 
 def refuse_local_options(given: dict[str, object]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.cri._proto import api_pb2
-from imagestore.errors import ImageServiceError
+from imagestore.errors import ImageServiceError, InvalidInputError
 from imagestore.image_service import (
     ContainerImage,
     FilesystemUsage,
@@ -27,7 +27,14 @@ _MOST_NAME: Final = 4096
 
 
 def spec_message(spec: ImageSpec) -> api_pb2.ImageSpec:
-    """The port's value as a message."""
+    """The port's value as a message.
+
+    Raises:
+        InvalidInputError: a text is no text (bytes of the command line that aren't UTF-8).
+    """
+    for what, text in (("image", spec.image), ("runtime handler", spec.runtime_handler)):
+        if not _is_text(text):
+            raise InvalidInputError(f"{what} {text!r}: expected UTF-8")
     return api_pb2.ImageSpec(
         image=spec.image,
         annotations=dict(spec.annotations),
@@ -36,8 +43,23 @@ def spec_message(spec: ImageSpec) -> api_pb2.ImageSpec:
     )
 
 
+def _is_text(value: str) -> bool:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def auth_message(auth: AuthConfig) -> api_pb2.AuthConfig:
-    """Credentials as a message; the only place where the client lays them open."""
+    """Credentials as a message; the only place where the client lays them open.
+
+    Raises:
+        InvalidInputError: one of them is no text.
+    """
+    secrets = (auth.password, auth.auth, auth.identity_token, auth.registry_token)
+    if not all(_is_text(text) for text in (auth.username, auth.server_address, *(each.reveal() for each in secrets))):
+        raise InvalidInputError("credentials: expected UTF-8")
     return api_pb2.AuthConfig(
         username=auth.username,
         password=auth.password.reveal(),

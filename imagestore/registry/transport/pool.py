@@ -39,6 +39,8 @@ class Pool:
         self._keep_alive_seconds = keep_alive_seconds
         self._lock = threading.Lock()
         self._pools: dict[bytes, httpcore.ConnectionPool] = {}
+        self._replaced: list[httpcore.ConnectionPool] = []
+        self._stamp: tls.Stamp = ()
 
     def handle(self, request: httpcore.Request) -> httpcore.Response:
         """Exchange a request for a response whose body has not been read.
@@ -51,14 +53,21 @@ class Pool:
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
-            pools = list(self._pools.values())
+            pools = [*self._pools.values(), *self._replaced]
             self._pools.clear()
+            self._replaced.clear()
         for pool in pools:
             pool.close()
 
     def _by_scheme(self, scheme: bytes) -> httpcore.ConnectionPool:
         # Apart by scheme, because making a TLS context costs 20 ms that plain http needn't pay.
+        stamp = tls.stamp_of(self._settings)
         with self._lock:
+            if stamp != self._stamp:
+                # Certificates are renewed while we run. Transfers under way keep their connections until close().
+                self._replaced += self._pools.values()
+                self._pools.clear()
+                self._stamp = stamp
             pool = self._pools.get(scheme)
             if pool is None:
                 pool = self._pools[scheme] = httpcore.ConnectionPool(

@@ -1,177 +1,110 @@
-// A client built with Go's gRPC library, as the kubelet and crictl are: it speaks to a CRI endpoint over a unix socket
-// and prints what it saw, a line each. Messages are encoded by hand, a field at a time, so that no generated code is
-// needed; the wire format is Protocol Buffers', the numbers are those of runtime.v1.
+// Asks a CRI server as the kubelet and crictl do: with Go's gRPC, over a unix socket, from messages that protoc's Go
+// plugin made of our .proto. Prints one JSON object for each question on its standard input:
+//
+//	list [IMAGE [HANDLER]] | stream | status IMAGE [HANDLER] | pull IMAGE [HANDLER [MILLISECONDS]] |
+//	remove IMAGE [HANDLER] | version | handlers
 package main
 
 import (
+	"bufio"
 	"context"
-	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	cri "imagestore/runtime/v1"
 )
 
-// raw passes messages as they are.
-type raw struct{}
+// As the kubelet's client allows it.
+const messageBytes = 16 * 1024 * 1024
 
-func (raw) Marshal(v interface{}) ([]byte, error) { return *(v.(*[]byte)), nil }
-func (raw) Unmarshal(data []byte, v interface{}) error {
-	*(v.(*[]byte)) = append([]byte(nil), data...)
-	return nil
-}
-func (raw) Name() string { return "proto" }
-
-// text encodes a field of characters or of a message.
-func text(number int, value string) string {
-	buffer := make([]byte, binary.MaxVarintLen64)
-	key := string(buffer[:binary.PutUvarint(buffer, uint64(number<<3|2))])
-	size := string(buffer[:binary.PutUvarint(buffer, uint64(len(value)))])
-	return key + size + value
-}
-
-// fields decodes a message's fields of characters or of messages; numbers are left out.
-func fields(message string) (map[int][]string, error) {
-	found := map[int][]string{}
-	for data := []byte(message); len(data) > 0; {
-		key, used := binary.Uvarint(data)
-		if used <= 0 {
-			return nil, io.ErrUnexpectedEOF
-		}
-		data = data[used:]
-		value, used := binary.Uvarint(data)
-		if used <= 0 {
-			return nil, io.ErrUnexpectedEOF
-		}
-		data = data[used:]
-		switch key & 7 {
-		case 0:
-		case 2:
-			if uint64(len(data)) < value {
-				return nil, io.ErrUnexpectedEOF
-			}
-			number := int(key >> 3)
-			found[number] = append(found[number], string(data[:value]))
-			data = data[value:]
-		default:
-			return nil, fmt.Errorf("unexpected wire type %d", key&7)
-		}
-	}
-	return found, nil
-}
-
-type client struct{ connection *grpc.ClientConn }
-
-func (c client) call(method string, request string, patience time.Duration) (map[int][]string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	question, answer := []byte(request), []byte{}
-	err := c.connection.Invoke(ctx, "/runtime.v1."+method, &question, &answer)
-	if err != nil {
-		return nil, err
-	}
-	return fields(string(answer))
-}
-
-func (c client) stream(method string) (int, int, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	stream, err := c.connection.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/runtime.v1."+method)
-	if err != nil {
-		return 0, 0, err
-	}
-	empty := []byte{}
-	if err = stream.SendMsg(&empty); err != nil {
-		return 0, 0, err
-	}
-	if err = stream.CloseSend(); err != nil {
-		return 0, 0, err
-	}
-	messages, images := 0, 0
-	for {
-		answer := []byte{}
-		err = stream.RecvMsg(&answer)
-		if err == io.EOF {
-			return messages, images, nil
-		}
-		if err != nil {
-			return 0, 0, err
-		}
-		found, err := fields(string(answer))
-		if err != nil {
-			return 0, 0, err
-		}
-		messages, images = messages+1, images+len(found[1])
-	}
-}
-
-// spec is an ImageSpec with a reference and a runtime handler.
-func spec(image, handler string) string {
-	message := text(1, image)
-	if handler != "" {
-		message += text(19, handler)
-	}
-	return message
-}
-
-func must(err error) {
-	if err != nil {
-		fmt.Println("failed:", err)
-		os.Exit(1)
-	}
+type client struct {
+	images  cri.ImageServiceClient
+	runtime cri.RuntimeServiceClient
 }
 
 func main() {
-	path, image, handler := os.Args[1], os.Args[2], os.Args[3]
-	dial := func(ctx context.Context, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, path string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}
-	limits := grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(16<<20))
-	connection, err := grpc.Dial(path, grpc.WithInsecure(), grpc.WithContextDialer(dial), grpc.WithAuthority("localhost"), limits)
-	must(err)
-	defer connection.Close()
-	c := client{connection}
+	connection, err := grpc.Dial(os.Args[1], grpc.WithInsecure(), grpc.WithContextDialer(dial),
+		grpc.WithAuthority("localhost"), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageBytes)))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	asking := client{cri.NewImageServiceClient(connection), cri.NewRuntimeServiceClient(connection)}
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		words := strings.Fields(lines.Text())
+		answer, err := asking.ask(words[0], append(words[1:], "", "", ""))
+		shown := map[string]interface{}{"answer": answer}
+		if err != nil {
+			shown = map[string]interface{}{"code": status.Code(err).String(), "error": status.Convert(err).Message()}
+		}
+		text, err := json.Marshal(shown)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(string(text))
+	}
+}
 
-	version, err := c.call("RuntimeService/Version", text(1, "0.1.0"), time.Minute)
-	must(err)
-	fmt.Println("version:", version[1][0], version[2][0], version[4][0])
+func (c client) ask(question string, words []string) (interface{}, error) {
+	ctx := context.Background()
+	spec := &cri.ImageSpec{Image: words[0], RuntimeHandler: words[1]}
+	switch question {
+	case "version":
+		return c.runtime.Version(ctx, &cri.VersionRequest{Version: "0.1.0"})
+	case "handlers":
+		answer, err := c.runtime.Status(ctx, &cri.StatusRequest{})
+		return answer.GetRuntimeHandlers(), err
+	case "list":
+		return c.images.ListImages(ctx, &cri.ListImagesRequest{Filter: &cri.ImageFilter{Image: spec}})
+	case "stream":
+		return c.stream(ctx)
+	case "status":
+		return c.images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: spec})
+	case "remove":
+		return c.images.RemoveImage(ctx, &cri.RemoveImageRequest{Image: spec})
+	case "pull":
+		if words[2] != "" {
+			milliseconds, err := strconv.Atoi(words[2])
+			if err != nil {
+				return nil, err
+			}
+			limited, cancel := context.WithTimeout(ctx, time.Duration(milliseconds)*time.Millisecond)
+			defer cancel()
+			ctx = limited
+		}
+		// An empty configuration, as crictl sends it with --pod-config.
+		return c.images.PullImage(ctx, &cri.PullImageRequest{Image: spec, SandboxConfig: &cri.PodSandboxConfig{}})
+	}
+	return nil, fmt.Errorf("unknown question %q", question)
+}
 
-	_, err = c.call("ImageService/PullImage", text(1, spec(image, handler)), time.Millisecond)
-	fmt.Println("too late:", status.Code(err) == codes.DeadlineExceeded)
-
-	_, err = c.call("ImageService/PullImage", text(1, spec(image, "nobody")), time.Minute)
-	fmt.Println("unknown handler:", status.Code(err))
-
-	pulled, err := c.call("ImageService/PullImage", text(1, spec(image, handler)), time.Minute)
-	must(err)
-	fmt.Println("pulled:", pulled[1][0])
-
-	found, err := c.call("ImageService/ImageStatus", text(1, spec(image, handler)), time.Minute)
-	must(err)
-	present, err := fields(found[1][0])
-	must(err)
-	own, err := fields(present[7][0])
-	must(err)
-	fmt.Println("status:", present[1][0], present[2][0], own[19][0])
-
-	listed, err := c.call("ImageService/ListImages", "", time.Minute)
-	must(err)
-	fmt.Println("listed:", len(listed[1]))
-	messages, images, err := c.stream("ImageService/StreamImages")
-	must(err)
-	fmt.Println("streamed:", messages, images)
-
-	_, err = c.call("ImageService/RemoveImage", text(1, spec(pulled[1][0], "")), time.Minute)
-	must(err)
-	gone, err := c.call("ImageService/ImageStatus", text(1, spec(image, handler)), time.Minute)
-	must(err)
-	fmt.Println("gone:", len(gone[1]) == 0)
-
-	_, err = c.call("RuntimeService/RunPodSandbox", "", time.Minute)
-	fmt.Println("no sandbox:", status.Code(err))
+func (c client) stream(ctx context.Context) (interface{}, error) {
+	parts, err := c.images.StreamImages(ctx, &cri.StreamImagesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	images := []*cri.Image{}
+	for {
+		part, err := parts.Recv()
+		if err == io.EOF {
+			return images, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		images = append(images, part.GetImages()...)
+	}
 }

@@ -91,6 +91,13 @@ def test_bars_are_drawn_for_each_blob_that_comes(line: Line) -> None:
     assert f"layer {shared.digest.short}" in line.error
 
 
+def test_what_was_pulled_before_a_failure_is_told(line: Line) -> None:
+    missing = line.server.server.reference("registry.example/library/missing:1")
+    out = line("pull", line.python, missing, status=3)
+    assert out.startswith(line.python)
+    assert len(out.splitlines()) == 1
+
+
 def test_a_dry_run_shows_what_would_come_and_stores_nothing(line: Line) -> None:
     plan = line.json("pull", "-n", line.python, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
     assert [each["runtimeHandler"] for each in plan["pulls"]] == [PROCESS, HYPERV]

@@ -31,7 +31,7 @@ from imagestore.errors import (
     ServiceUnavailableError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.image_service import ContainerImage, ImageSpec, SandboxMetadata
+from imagestore.image_service import ContainerImage, ImageService, ImageSpec, SandboxMetadata
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.secret import Secret
 
@@ -301,6 +301,12 @@ def test_images_and_containers_may_be_on_two_endpoints() -> None:
         both.list()
         assert [name for name, _ in runtime.calls] == ["Version"]
         assert [name for name, _ in images.calls] == ["StreamImages", "ListImages"]
+
+
+def test_the_client_is_the_port(tmp_path: Path) -> None:
+    with CriImageService(str(tmp_path / "none.sock")) as client:
+        service: ImageService = client
+        assert all(callable(getattr(service, name)) for name in vars(ImageService) if not name.startswith("_"))
 
 
 def test_lists_of_sixteen_mebibytes_come_through() -> None:

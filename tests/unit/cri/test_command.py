@@ -122,6 +122,7 @@ def test_the_server_shows_itself(line: Line) -> None:
         (("rmi", PYTHON, "--gc"), ExitStatus.USAGE, "--gc is for a local store"),
         (("df",), ExitStatus.USAGE, "works on a local store"),
         (("gc",), ExitStatus.USAGE, "works on a local store"),
+        (("config", "check"), ExitStatus.USAGE, "'config' works on a local store"),
     ],
 )
 def test_what_fails_has_the_status_of_a_local_store(

@@ -158,7 +158,17 @@ class Raw:
 
 
 @pytest.mark.parametrize(
-    "text", ["no JSON", "[]", '{"config": 1}', '{"config": {"User": 7}}', "[" * 100_000, '{"config": null}']
+    "text",
+    [
+        "no JSON",
+        "[]",
+        '{"config": 1}',
+        '{"config": {"User": 7}}',
+        "[" * 100_000,
+        '{"config": null}',
+        '{"config": {"User": "\\ud800"}}',
+        '{"config": {"User": "' + "x" * 5000 + '"}}',
+    ],
 )
 def test_a_config_of_any_shape_has_at_most_no_user(text: str) -> None:
     assert Users().of(Digest.of(text.encode()), Raw(text)) == ""  # type: ignore[arg-type]
@@ -216,6 +226,25 @@ def test_an_unknown_handler_is_refused_everywhere_before_anything_is_sent(
         getattr(client, call)(spec(f"{HOST}/team/tags:1", "gvisor"))
     assert (caught.value.handler, caught.value.known) == ("gvisor", ("kata", HYPERV, PROCESS))
     assert not here.registry.ledger.entries
+
+
+def test_a_megabyte_where_a_name_should_be_is_refused_or_absent(client: CriImageService) -> None:
+    huge = "x" * 1_000_000
+    assert client.status(spec(huge)) is None
+    assert list(client.list(spec(huge))) == []
+    client.remove(spec(huge))
+    for wrong in (spec(huge), spec(f"{HOST}/user:uid", huge), spec(f"{HOST}/user:uid", "\u00e9" * 100_000)):
+        with pytest.raises(InvalidInputError):
+            client.pull(wrong)
+
+
+def test_what_is_no_text_is_refused_before_it_is_sent(client: CriImageService) -> None:
+    for wrong in (spec("\udc80"), spec("a", "\udc80")):
+        with pytest.raises(InvalidInputError, match="expected UTF-8"):
+            client.status(wrong)
+    with pytest.raises(InvalidInputError, match="credentials: expected UTF-8") as caught:
+        client.pull(spec("a"), auth=AuthConfig(password=Secret(f"{CANARY}\udc80")))
+    assert CANARY not in repr(caught.getrepr(chain=True))
 
 
 def test_absence_is_an_answer(client: CriImageService) -> None:

@@ -57,11 +57,15 @@ class FakeAuthenticator:
     """Gives scripted header values and remembers what it was asked."""
 
     known: str = ""
+    account: str = ""
     answers: list[str] = field(default_factory=list)
     asked: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
 
     def authorization(self, origin: Origin, repository: str) -> str:
         return self.known
+
+    def provenance(self, origin: Origin, repository: str) -> str:
+        return self.account
 
     def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
         self.asked.append((str(origin), repository, headers.get_all("WWW-Authenticate")))
