@@ -28,6 +28,7 @@ from imagestore.errors import ImageStoreError, OperationCancelledError, UnknownR
 from imagestore.image_service import ImageSpec
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, synthetic_layer
 from imagestore.testing.faults.delivery import Drip
+from tests.support.go_client import GoClient, build
 from tests.support.node import CONFIG
 from tests.support.server import Server, serving, short_folder, until
 
@@ -363,3 +364,28 @@ def test_unit_files_are_printed() -> None:
     for name, word in (("imagestore.service", "Type=notify"), ("imagestore.socket", "ListenStream=")):
         command = [sys.executable, "-m", "imagestore", "serve", "--print-unit", name]
         assert word in subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("go"))
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_go_client_pulls_through_sockets_of_both_kinds(go_program: Path, tmp_path: Path, is_given: bool) -> None:
+    with (
+        short_folder() as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+        registry() as source,
+        contextlib.ExitStack() as stack,
+    ):
+        listener.bind(str(folder / "given.sock"))
+        listener.listen()
+        passed = listener.fileno() if is_given else None
+        server = stack.enter_context(contextlib.closing(Server(folder, tmp_path / "root", passed=passed)))
+        server.hear("READY=1")
+        path = folder / "given.sock" if is_given else server.socket
+        client = stack.enter_context(GoClient(go_program, str(path)))
+        image = client.ask("pull", source.server.reference(SMALL))["answer"]["image_ref"]
+        assert [each["id"] for each in client.ask("list")["answer"]["images"]] == [image]
+        assert client.ask("stream")["answer"][0]["id"] == image

@@ -44,6 +44,7 @@ def served(store: ImageStore, add: dict[Path, Add]) -> Iterator[None]:
         # A collection may still be under way.
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_asyncgens()
 
     servers = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
     try:
