@@ -150,7 +150,6 @@ def serve(
     from imagestore.server.sockets import SocketRights
     from imagestore.server.tracing import Tracing, named_exporter
 
-    logs.install(log_format, log_level)
     settings = ServerSettings(
         listen=tuple(dict.fromkeys(socket_path(each) for each in listen)),
         proxies=tuple(proxy(each) for each in proxy_content),
@@ -169,6 +168,7 @@ def serve(
         # An App of its own each time: it reads the configuration once.
         return App(given_root, given_config, sources).store
 
+    logs.install(log_format, log_level)
     ServerProcess(settings, open_store).run()
 
 
