@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 import socket
@@ -30,6 +31,7 @@ from imagestore.testing import FaultRule, RegistryServer, Where, build_image, bu
 from imagestore.testing.faults.delivery import Drip
 from tests.support.go_client import GoClient, build
 from tests.support.node import CONFIG
+from tests.support.peers import need
 from tests.support.server import Server, serving, short_folder, until
 
 pytestmark = pytest.mark.integration
@@ -389,3 +391,25 @@ def test_go_client_pulls_through_sockets_of_both_kinds(go_program: Path, tmp_pat
         image = client.ask("pull", source.server.reference(SMALL))["answer"]["image_ref"]
         assert [each["id"] for each in client.ask("list")["answer"]["images"]] == [image]
         assert client.ask("stream")["answer"][0]["id"] == image
+
+
+def test_content_proxy_has_a_socket_of_its_own_and_keeps_what_it_was_given(tmp_path: Path) -> None:
+    with short_folder() as folder:
+        place = folder / "p.sock"
+        options = ("--proxy-content", f"peer=unix://{place}", "--gc-interval", "1s")
+        with serving(tmp_path / "root", *options) as server:
+            data = b"content of a containerd"
+            digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+            def ctr(path: Path, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+                command = [need("ctr"), "--address", str(path), *words]
+                return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+
+            done = ctr(place, "content", "ingest", "--expected-digest", digest, "ref", stdin=data)
+            assert done.returncode == 0, done.stderr
+            orphan = tmp_path / "root/content/blobs/sha256" / ("ab" * 32)
+            orphan.write_bytes(b"nobody knows me")
+            until(lambda: not orphan.exists(), "a collection ran")
+            assert ctr(place, "content", "get", digest).stdout == data
+            assert b"not found" in ctr(server.socket, "content", "get", digest).stderr
+            assert ctr(place, "images", "ls").returncode != 0
