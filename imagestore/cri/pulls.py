@@ -86,6 +86,7 @@ class PullQueue:
 
     def __init__(self, *, limit: int = PULLS_AT_ONCE, waiting: int = MOST_WAITING, meter: Meter | None = None) -> None:
         self._places = asyncio.Semaphore(limit)
+        self._limit = limit
         self._most_waiting = waiting
         self._meter = meter or NoMeter()
         self._waiting = 0
@@ -132,9 +133,10 @@ class PullQueue:
             await asyncio.wait(list(self._tasks))
 
     def _begin(self, key: PullKey, work: Work) -> _Shared:
-        if self._places.locked() and self._waiting >= self._most_waiting:
+        waiting = len(self._tasks) - self._limit
+        if waiting >= self._most_waiting:
             raise StoreBusyError(
-                f"{key.reference}: expected a place in the line of pulls, but {self._waiting} wait already",
+                f"{key.reference}: expected a place in the line of pulls, but {waiting} wait already",
                 hint="try again later",
             )
         shared = _Shared(CancelToken())

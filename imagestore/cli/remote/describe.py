@@ -73,8 +73,10 @@ def image_in_full(details: ImageDetails, name: str) -> dict[str, Any]:
     own, containerds = _table(info.get("imagestore")), _table(info.get("info"))
     config = _table(containerds.get("imageSpec"))
     shown = image(details.image, name)
-    for key in ("wantedPlatform", "target", "manifest", "warnings"):
-        shown[key] = own.get(key, shown[key])
+    for key in ("wantedPlatform", "target", "manifest"):
+        shown[key] = own.get(key)
+    warnings = own.get("warnings")
+    shown["warnings"] = warnings if isinstance(warnings, list) else []
     for key in ("createdAt", "updatedAt"):
         moment = own.get(key)
         shown[key] = describe.time(moment) if isinstance(moment, float) and 0 <= moment < 2**33 else None

@@ -220,7 +220,9 @@ class ImageSpec(google.protobuf.message.Message):
     """Digest of an image that is mounted as a volume."""
     @property
     def annotations(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Free text that may help to choose one of several platforms. The kubelet sends the pod's annotations."""
+        """Free text that may help to choose one of several platforms. The kubelet sends the pod's annotations. Nothing here
+        chooses by them, and they are not kept: an image belongs to many pods, whose annotations may have 256 KiB each.
+        """
 
     def __init__(
         self,
