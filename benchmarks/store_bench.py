@@ -1,23 +1,26 @@
-"""What store operations cost, and how that grows with the number of records.
+"""What store operations cost, how that grows with the number of records, and what containerd takes for the same.
 
-    python benchmarks/store_bench.py [1000 10000 100000]
+    python -m benchmarks.store_bench [--sizes 1000 10000 100000] [--peers 10000] [--rounds 5] [--folder PLACE]
 
 For each size a store is made with that many images (a manifest, a config and a layer of their own, one base layer for
 each hundred), then measured: committing one more image durably, finding one by name and by id, listing all, deleting
-one with its bytes, a collection that finds nothing, accounting, and the longest wait of a writer in another process
-while a collection frees a tenth of the store.
+one with its bytes, a collection that finds nothing, accounting, the longest wait of a writer in another process (and of
+another thread) while a collection frees a tenth of the store, and a collection of everything. ``--peers`` compares with
+Debian's containerd on a layout of that many images (see ``store_peers``); it must be installed, and needs root.
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
-import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.store_peers import Peers, is_possible
 from imagestore.cancel import CancelToken
 from imagestore.collect import collect, collect_from
 from imagestore.content.local import LocalContentStore
@@ -79,9 +82,13 @@ class Bench:
                 writer.commit(digest, len(data))
         return digest
 
+    def key(self, number: int) -> tuple[str, str]:
+        """Reference and handler of an image."""
+        return f"registry.example/bench/image-{number}:1", "runc"
+
     def delete(self, number: int) -> None:
         """Remove an image and free its bytes."""
-        (removed,) = self.metadata.remove_images([(f"registry.example/bench/image-{number}:1", "runc")])
+        (removed,) = self.metadata.remove_images([self.key(number)])
         freed = collect_from(self.metadata, self.content, removed.roots)
         assert len(freed) >= 3
 
@@ -116,10 +123,9 @@ def _write_until(path: Path, stop: Event, answer: multiprocessing.SimpleQueue[tu
     answer.put((longest, count))
 
 
-def longest_wait(bench: Bench) -> tuple[float, float, int]:
+def longest_wait(bench: Bench) -> tuple[float, float]:
     """Seconds that the slowest write of another process took while a tenth of the store was freed; and of the whole."""
-    keys = [(f"registry.example/bench/image-{number}:1", "runc") for number in range(bench.size // 10)]
-    bench.metadata.remove_images(keys)
+    bench.metadata.remove_images(bench.key(number) for number in range(bench.size // 10))
     context = multiprocessing.get_context("spawn")
     stop, answer = context.Event(), context.SimpleQueue()
     writer = context.Process(target=_write_until, args=(bench.root / "metadata.db", stop, answer))
@@ -127,47 +133,91 @@ def longest_wait(bench: Bench) -> tuple[float, float, int]:
     time.sleep(1)
     whole = seconds(lambda: collect(bench.metadata, bench.content))
     stop.set()
-    longest, count = answer.get()
+    longest, _ = answer.get()
     writer.join()
-    return longest, whole, count
+    return longest, whole
+
+
+def longest_wait_of_a_thread(bench: Bench) -> float:
+    """As longest_wait, for a thread of the process that collects, with the next tenth."""
+    bench.metadata.remove_images(bench.key(number) for number in range(bench.size // 10, bench.size // 5))
+    done = threading.Event()
+    waits = [0.0]
+
+    def write() -> None:
+        while not done.is_set():
+            waits.append(seconds(lambda: bench.metadata.pin_images([bench.key(bench.size // 2)], is_pinned=False)))
+            time.sleep(_PAUSE_SECONDS)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    collect(bench.metadata, bench.content)
+    done.set()
+    thread.join()
+    return max(waits)
+
+
+def collect_everything(bench: Bench) -> None:
+    """Remove what is left and free its bytes."""
+    bench.metadata.remove_images((each.reference, each.handler) for each in bench.metadata.find_images())
+    assert collect(bench.metadata, bench.content).kept_blobs == 0
 
 
 def rows(bench: Bench) -> dict[str, float]:
     """Milliseconds by operation."""
     size = bench.size
     fresh, doomed = iter(range(size, size + 1000)), iter(range(size - 1, 0, -1))
-    middle = f"registry.example/bench/image-{size // 2}:1"
+    middle = bench.key(size // 2)
     prefix = str(Digest.of(f"config {size // 2}".encode()))[:20]
     found = {
         "commit one image (4 blobs, synced)": seconds(lambda: bench.put(next(fresh), bench.commit), 15),
-        "find by name": seconds(lambda: bench.metadata.get_image(middle, "runc"), 101),
+        "find by name": seconds(lambda: bench.metadata.get_image(*middle), 101),
         "find by id": seconds(lambda: bench.metadata.find_images(image_id_prefix=prefix), 101),
-        "list all": seconds(bench.metadata.find_images, 3),
+        "list all": seconds(bench.metadata.find_images, 5),
         "delete one image with its bytes": seconds(lambda: bench.delete(next(doomed)), 15),
         "collect, nothing to free": seconds(lambda: collect(bench.metadata, bench.content), 3),
         "account (df)": seconds(lambda: measure(bench.metadata, bench.content, bench.root)),
     }
-    longest, whole, _ = longest_wait(bench)
+    longest, whole = longest_wait(bench)
     found["collect, a tenth freed"] = whole
     found["longest wait of a writer meanwhile"] = longest
+    found["longest wait of a thread meanwhile"] = longest_wait_of_a_thread(bench)
+    found["database, bytes a record"] = (bench.root / "metadata.db").stat().st_size / size / 1000
+    found["remove and collect all that is left"] = seconds(lambda: collect_everything(bench))
     return {name: value * 1000 for name, value in found.items()}
 
 
-def main() -> None:
-    """Measure and print one line for each operation."""
-    sizes = [int(text) for text in sys.argv[1:]] or list(SIZES)
+def growth(sizes: list[int], place: str | None) -> None:
+    """Print one line for each operation, one column for each size."""
     table: dict[str, list[float]] = {}
     for size in sizes:
-        with tempfile.TemporaryDirectory(prefix="imagestore-bench-") as folder:
+        with tempfile.TemporaryDirectory(prefix="imagestore-bench-", dir=place) as folder:
             bench = Bench(Path(folder), size)
             for name, value in rows(bench).items():
                 table.setdefault(name, []).append(value)
-            bytes_per_record = (bench.root / "metadata.db").stat().st_size / size
-            table.setdefault("database, bytes a record", []).append(bytes_per_record)
             bench.metadata.close()
     print(f"{'milliseconds':<38}" + "".join(f"{size:>14,}" for size in sizes))
     for name, values in table.items():
         print(f"{name:<38}" + "".join(f"{value:>14,.2f}" for value in values))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="What store operations cost.")
+    parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES))
+    parser.add_argument("--peers", type=int, default=0, metavar="COUNT")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", help="where the stores are made")
+    arguments = parser.parse_args()
+    if arguments.sizes:
+        growth(arguments.sizes, arguments.folder)
+    if arguments.peers:
+        if not is_possible():
+            parser.error("containerd and ctr must be installed, and root must ask")
+        with tempfile.TemporaryDirectory(prefix="imagestore-peers-", dir=arguments.folder) as folder:
+            peers = Peers(Path(folder), arguments.peers)
+            peers.run(arguments.rounds)
+            print("\n".join(peers.lines()))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Garbage collection: free what no image record, no lease and no label keeps, without hurting work in other processes.
 
-Mark once, without a lock. Then sweep in batches: each batch holds the database's write lock, asks for each candidate
-whether anything keeps it *now* (upwards along edges, see ``metadata.graph``), and deletes it if nothing does. Whoever
-wants a blob leases it before looking for it (see ``lease``), so either the batch sees the lease, or the other process
-finds the blob gone and fetches it. No writer waits for more than one batch.
+Mark once, in a snapshot that nobody waits for. Then sweep in batches of some milliseconds: each holds the database's
+write lock, asks for each candidate whether anything keeps it *now* (upwards along edges, see ``metadata.graph``), and
+deletes it if nothing does. Whoever wants a blob leases it before looking for it (see ``lease``), so either the batch
+sees the lease, or the other process finds the blob gone and fetches it. Between two batches those go first who wait
+to write, so no writer waits for more than one batch.
 
 After a removal only what the removed records reached can have become garbage; ``collect_from`` asks about that alone.
 """
@@ -14,6 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from imagestore.errors import ContentNotFoundError
 from imagestore.gc import mark
 
 if TYPE_CHECKING:
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.metadata.api import MetadataStore
 
-# Asking and deleting take some 50 µs a blob: a batch holds other writers for a few milliseconds.
-_BATCH: Final = 128
+#: How long a batch holds other writers, but for its commit.
+_BATCH_SECONDS: Final = 0.004
+# Few enough to end a batch in time where deleting is slow, enough that asking for them costs one query.
+_STEP: Final = 16
 #: An ingest that nobody touched for so long is thrown away; containerd's default for unleased ingests.
 STALE_INGEST_SECONDS: Final = 24 * 3600.0
 
@@ -39,7 +43,6 @@ class GarbageReport:
         bytes_freed: their size and that of stale ingests.
         ingests: names of stale ingests.
         kept_blobs: how many blobs stay.
-        kept_bytes: their size.
     """
 
     dry_run: bool
@@ -47,7 +50,6 @@ class GarbageReport:
     bytes_freed: int
     ingests: tuple[str, ...]
     kept_blobs: int
-    kept_bytes: int
 
 
 def collect(
@@ -72,25 +74,23 @@ def collect(
         metadata.expire()
         for ref in metadata.sweep_namespaces():
             content.abort(ref)
-    live = metadata.reachable()
-    sizes = {info.digest: info.size for info in content.walk()}
-    garbage = {digest: size for digest, size in sizes.items() if digest not in live}
-    if not dry_run:
-        # A collection that died after deleting a blob left the edges that start there.
-        dangling = sorted(metadata.parents_of_any() - live - garbage.keys())
-        gone = sweep(metadata, content, [*sorted(garbage), *dangling])
-        garbage = {digest: size for digest, size in garbage.items() if digest in gone}
+    names = list(content.names())
+    candidates = metadata.garbage(names)
+    if dry_run:
+        sizes = ((digest, _size(content, digest)) for digest in candidates)
+        garbage = {digest: size for digest, size in sizes if size is not None}
+    else:
+        garbage = sweep(metadata, content, candidates)
         metadata.tidy()
-    spared = metadata.kept_ingests()
-    stale, stale_bytes = _stale_ingests(content, clock() - STALE_INGEST_SECONDS, spared, dry_run=dry_run)
-    freed = sum(garbage.values())
+    stale, stale_bytes = _stale_ingests(
+        content, clock() - STALE_INGEST_SECONDS, metadata.kept_ingests(), dry_run=dry_run
+    )
     return GarbageReport(
         dry_run=dry_run,
-        digests=tuple(sorted(garbage)),
-        bytes_freed=freed + stale_bytes,
+        digests=tuple(sorted(garbage, key=str)),
+        bytes_freed=sum(garbage.values()) + stale_bytes,
         ingests=tuple(stale),
-        kept_blobs=len(sizes) - len(garbage),
-        kept_bytes=sum(sizes.values()) - freed,
+        kept_blobs=len(names) - len(garbage),
     )
 
 
@@ -108,8 +108,14 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
     Raises:
         StoreError: a file can't be deleted; what was freed before stays freed.
     """
-    gone = sweep(metadata, content, sorted(mark(roots, metadata.children)))
-    return {digest: size for digest, size in gone.items() if size}
+    below: dict[Digest, tuple[Digest, ...]] = {}
+
+    def children(digest: Digest) -> tuple[Digest, ...]:
+        return below.setdefault(digest, metadata.children(digest))
+
+    reached = mark(roots, children)
+    # What points on goes first; then nothing is above what it pointed at any more, and asking for that is cheap.
+    return sweep(metadata, content, sorted(reached, key=lambda digest: (not below[digest], str(digest))))
 
 
 def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Sequence[Digest]) -> dict[Digest, int]:
@@ -121,16 +127,30 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Seque
         candidates: digests that may be garbage.
 
     Returns:
-        Bytes freed by digest; 0 for what wasn't there.
+        Bytes freed by digest, of what was there.
     """
     deleted: dict[Digest, int] = {}
-    for start in range(0, len(candidates), _BATCH):
-        with metadata.exclusive():
-            doomed = [digest for digest in candidates[start : start + _BATCH] if not metadata.is_held(digest)]
-            for digest in doomed:
-                deleted[digest] = content.delete(digest)
-            metadata.forget_content(doomed)
+    steps = iter([candidates[start : start + _STEP] for start in range(0, len(candidates), _STEP)])
+    step = next(steps, None)
+    while step is not None:
+        with content.deleting() as files, metadata.batch():
+            end = time.monotonic() + _BATCH_SECONDS
+            while step is not None and time.monotonic() < end:
+                doomed = metadata.unheld(step)
+                for digest in doomed:
+                    size = files.delete(digest)
+                    if size is not None:
+                        deleted[digest] = size
+                metadata.forget_content(doomed)
+                step = next(steps, None)
     return deleted
+
+
+def _size(content: LocalContentStore, digest: Digest) -> int | None:
+    try:
+        return content.info(digest).size
+    except ContentNotFoundError:
+        return None
 
 
 def _stale_ingests(

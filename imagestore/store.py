@@ -24,7 +24,7 @@ from imagestore.image import Image
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.observe import ignore
 from imagestore.reference import Reference
-from imagestore.upkeep.service import Removal, Upkeep
+from imagestore.upkeep.service import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -229,18 +229,6 @@ class ImageStore(Archives, Upkeep):
         records = self._doomed(name, runtime_handler, all_handlers=all_handlers)
         removed = self.metadata.remove_images((record.reference, record.handler) for record in records)
         return tuple((record.reference, record.handler) for record in removed)
-
-    def delete(self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False) -> Removal:
-        """Remove records and free what only they needed, at a cost that does not grow with the store.
-
-        Args:
-            name, runtime_handler, all_handlers: as for remove().
-
-        Raises:
-            UnknownRuntimeHandlerError, InvalidInputError: as remove().
-            StoreError: something can't be deleted.
-        """
-        return self._delete(self._doomed(name, runtime_handler, all_handlers=all_handlers))
 
     def _doomed(self, name: str, runtime_handler: str | None, *, all_handlers: bool) -> Sequence[ImageRecord]:
         if all_handlers and runtime_handler is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from typing import Final
 
 # Control, format (bidirectional marks among them), surrogate, private use, line and paragraph separators.
@@ -17,6 +16,8 @@ def printable(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
+    import unicodedata
+
     return "".join(
         character.encode("unicode_escape").decode("ascii") if unicodedata.category(character) in _UNSAFE else character
         for character in text

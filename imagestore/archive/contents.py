@@ -11,6 +11,7 @@ from imagestore.archive.source import read
 from imagestore.digest import verify
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ContentNotFoundError, SizeMismatchError
+from imagestore.pieces import PieceReader
 from imagestore.platforms import format_all
 
 if TYPE_CHECKING:
@@ -126,15 +127,17 @@ class ArchiveOrigin:
 
 
 class ArchiveTransfer:
-    """The bytes of a blob from ``start`` on; iterate once."""
+    """The bytes of a blob from ``start`` on."""
 
     def __init__(self, pieces: Iterator[bytes], start: int) -> None:
         self.start = start
         self.hosts: Collection[str] = ()
         self._pieces = pieces
+        self._reader = PieceReader(pieces)
 
-    def __iter__(self) -> Iterator[bytes]:
-        return self._pieces
+    def readinto(self, buffer: memoryview) -> int:
+        """Put the next bytes into a buffer; 0 at the end."""
+        return self._reader.readinto(buffer)
 
     def __enter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from imagestore import lease
 from imagestore.archive import names
 from imagestore.archive.oci import look_into
+from imagestore.archive.storing import Storing, Wanted
 from imagestore.archive.survey import survey
 from imagestore.descriptor import Descriptor
 from imagestore.documents.index import Index
@@ -28,12 +29,11 @@ from imagestore.media_types import OCI_INDEX
 from imagestore.observe import Noticed, Resolved
 from imagestore.platforms import format_all
 from imagestore.pull.decide import Decider
-from imagestore.pull.fetch import Fetcher
 from imagestore.pull.sources import Documents
 from imagestore.pull.undo import undone_on_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from imagestore.archive.contents import ArchiveImage, ArchiveOrigin
     from imagestore.archive.source import Source
@@ -126,6 +126,13 @@ class _Plan:
     def blobs(self) -> tuple[Descriptor, ...]:
         more = [each for found in self.others if found.manifest is not None for each in found.manifest.children]
         return tuple({each.digest: each for each in (*self.choice.manifest.children, *more)}.values())
+
+    @property
+    def wanted(self) -> Iterator[Wanted]:
+        for each in self.documents:
+            yield Wanted(self.reference, each, self.reader.raw(each))
+        for each in self.blobs:
+            yield Wanted(self.reference, each, self.reader.remembered(each))
 
     @property
     def size(self) -> int:
@@ -272,18 +279,14 @@ class ImportWork:
             lease.held(self.metadata, purpose="import") as held,
             undone_on_failure(self.metadata, self.content, held, tuple(everything.values())),
         ):
-            for plan in plans:
-                held.hold([each.digest for each in (*plan.documents, *plan.blobs)])
-                fetcher = Fetcher(self.content, origin, plan.reference, self.observer, held.renew)
-                fetcher.check(plan.blobs)
-                fetcher.fetch_all(plan.blobs, cancel=self.cancel)
-                for each in plan.documents:
-                    fetcher.keep(each, plan.reader.raw(each), cancel=self.cancel)
+            storing = Storing(self.content, origin, self.observer, held, self.cancel)
+            storing.lease(everything)
+            storing.store(each for plan in plans for each in plan.wanted)
             with self.metadata.exclusive():
                 # Somebody else may have pulled the name meanwhile.
                 records = [plan.record for plan in plans]
                 names.check_free(self.metadata, records, may_replace=self.options.may_replace)
-                return tuple(self.metadata.put_image(self._joined(plan), plan.edges) for plan in plans)
+                return self.metadata.put_images((self._joined(plan), plan.edges) for plan in plans)
 
     def _joined(self, plan: _Plan) -> ImageRecord:
         """Another import of the same content may have kept more of its platforms; they stay, if they are whole."""

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
 
 _MAX_MARK_BYTES: Final = 4096
+# The list of a layout's images is no image's index, and no registry has to take it: ten thousand with long names fit.
+_MAX_INDEX_BYTES: Final = 4 * MAX_DOCUMENT_BYTES
+_IMAGES: Final = (Kind.INDEX, Kind.MANIFEST)
 
 
 def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
@@ -53,12 +56,13 @@ def _layout(source: Source) -> ArchiveContents:
         found = str(mark.get("imageLayoutVersion"))[:40]
         raise DocumentError(source.what, [f"has layout version {found!r}, expected {layout.VERSION!r}"])
     what = f"{source.what}: {layout.INDEX}"
-    index = Index.parse(read(source, layout.INDEX, limit_bytes=MAX_DOCUMENT_BYTES), what=what)
-    usable = [entry for entry in index.manifests if entry.kind in (Kind.INDEX, Kind.MANIFEST)]
+    raw = read(source, layout.INDEX, limit_bytes=_MAX_INDEX_BYTES)
+    index = Index.parse(raw, what=what, limit_bytes=_MAX_INDEX_BYTES)
+    usable = [entry for entry in index.manifests if entry.kind in _IMAGES]
     notes = tuple(
         f"{what}: entry {entry.digest} is of type {entry.media_type[:100]!r}, neither an index nor a manifest"
         for entry in index.manifests
-        if entry not in usable
+        if entry.kind not in _IMAGES
     )
     images = grouped((*_name(entry, what), entry) for entry in usable)
     return ArchiveContents(False, images, ArchiveOrigin(source, dict(_places(source))), notes)

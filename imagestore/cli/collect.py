@@ -59,10 +59,7 @@ def gc(
     verb = "would be freed" if dry_run else "freed"
     if evicted is not None:
         print(f"{render.size(evicted.bytes_freed)} of {len(evicted.evicted)} removed images {verb}")
-    print(
-        f"{render.size(report.bytes_freed)} in {len(report.digests)} blobs {verb};"
-        f" {render.size(report.kept_bytes)} in {report.kept_blobs} blobs kept"
-    )
+    print(f"{render.size(report.bytes_freed)} in {len(report.digests)} blobs {verb}; {report.kept_blobs} blobs kept")
     leases = sum(1 for _ in app.store.metadata.leases())
     if leases:
         print(f"{leases} leases of unfinished work keep content, until they expire; see 'imagestore leases list'")
@@ -94,7 +91,6 @@ def _garbage_json(report: GarbageReport, evicted: EvictionReport | None) -> dict
         "ingests": list(report.ingests),
         "bytesFreed": report.bytes_freed + (evicted.bytes_freed if evicted is not None else 0),
         "keptBlobs": report.kept_blobs,
-        "keptBytes": report.kept_bytes,
     }
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from imagestore import platforms
-from imagestore.reference import Reference
+from imagestore.cli.names import familiar as familiar
 
 if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
@@ -66,13 +66,6 @@ def image_in_full(value: Image) -> dict[str, Any]:
         "layers": layers,
         "config": None if config is None else {"created": config.created, **config.settings},
     }
-
-
-def familiar(reference: str) -> tuple[str, str]:
-    """Name and tag (or shortened digest) as short as people write them."""
-    parsed = Reference.parse(reference)
-    tag = parsed.tag or "<none>"
-    return parsed.familiar_name, tag if parsed.digest is None else f"{tag}@{parsed.digest.short}"
 
 
 def time(seconds: float) -> str:

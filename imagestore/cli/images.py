@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from imagestore.cli import describe, render
+from imagestore.cli import render
 from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.names import familiar
+from imagestore.platforms import format_all
 
 if TYPE_CHECKING:
-    from imagestore.image import Image
+    from collections.abc import Mapping
+
+    from imagestore.metadata.summaries import ImageSummary
 
 
 @click.command()
@@ -31,15 +36,32 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
 
         show_list(app.service, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
         return
-    found = list(app.store.list(name=name, runtime_handler=runtime_handler))
+    if output == "json" and not quiet:
+        from imagestore.cli import describe
+
+        shown = app.store.list(name=name, runtime_handler=runtime_handler)
+        render.dump_json({"images": [describe.image(each) for each in shown]})
+        return
+    found = _summaries(app, name, runtime_handler)
     if quiet:
-        for each in found:
-            print(each.id)
-    elif output == "json":
-        render.dump_json({"images": [describe.image(each) for each in found]})
-    else:
-        headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "IMAGE ID", "SIZE")
-        render.table(headings, (_row(each, whole_id=no_trunc) for each in found))
+        print("".join([f"{each.image_id}\n" for each in found]), end="")
+        return
+    headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "IMAGE ID", "SIZE")
+    render.table(headings, [_row(each, whole_id=no_trunc) for each in found])
+
+
+def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSummary]:
+    """What the table shows; without conditions straight from the database: no store, no configuration."""
+    from imagestore.metadata.summaries import ImageSummary, read_summaries
+
+    if name is None and handler is None:
+        found = read_summaries(app.root / "metadata.db")
+        if found is not None:
+            return found
+    return [
+        ImageSummary(each.reference, each.runtime_handler, str(each.id), each.platform, each.size)
+        for each in app.store.list(name=name, runtime_handler=handler)
+    ]
 
 
 @click.command()
@@ -57,6 +79,8 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
 
         show_image(app.service, name, runtime_handler, output=output)
         return
+    from imagestore.cli import describe
+
     found = app.store.get(name, runtime_handler=runtime_handler)
     shown = describe.image_in_full(found)
     if output == "json":
@@ -103,17 +127,20 @@ def rmi(
         remote.refuse_local_options({"--gc": collect})
         remote.remove(app.service, names, runtime_handler, is_everywhere=all_handlers, output=output)
         return
-    removed: list[tuple[str, str]] = []
     freed: int | None = None
-    for name in names:
-        if collect:
-            removal = app.store.delete(name, runtime_handler=runtime_handler, all_handlers=all_handlers)
-            gone, freed = removal.removed, (freed or 0) + removal.bytes_freed
-        else:
-            gone = app.store.remove(name, runtime_handler=runtime_handler, all_handlers=all_handlers)
+    by_name: Mapping[str, tuple[tuple[str, str], ...]]
+    if collect:
+        removals = app.store.delete_each(names, runtime_handler=runtime_handler, all_handlers=all_handlers)
+        by_name, freed = removals.removed, removals.bytes_freed
+    else:
+        by_name = {
+            name: app.store.remove(name, runtime_handler=runtime_handler, all_handlers=all_handlers)
+            for name in dict.fromkeys(names)
+        }
+    for name, gone in by_name.items():
         if not gone:
             print(f"imagestore: {render.printable(name)}: not in the store, nothing removed", file=sys.stderr)
-        removed += gone
+    removed = [key for gone in by_name.values() for key in gone]
     if output == "json":
         pairs = [{"reference": reference, "runtimeHandler": handler} for reference, handler in removed]
         render.dump_json({"removed": pairs, "bytesFreed": freed})
@@ -124,8 +151,11 @@ def rmi(
         print(f"freed {render.size(freed)}")
 
 
-def _row(image: Image, *, whole_id: bool) -> tuple[str, ...]:
-    name, tag = describe.familiar(image.reference)
-    shown = str(image.id) if whole_id else image.id.short
-    platform = describe.platform(image.platform)["text"]
-    return (name, tag, image.runtime_handler, platform, shown, render.size(image.size))
+def _row(image: ImageSummary, *, whole_id: bool) -> tuple[str, ...]:
+    name, tag = familiar(image.reference)
+    shown = image.image_id if whole_id else image.image_id.partition(":")[2][:12]
+    return (name, tag, image.handler, _platform(image.platform), shown, render.size(image.size))
+
+
+# A list has thousands of lines and few platforms.
+_platform = functools.lru_cache(maxsize=256)(format_all)

@@ -6,8 +6,6 @@ JSON is written in ASCII.
 
 from __future__ import annotations
 
-import json
-import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,17 +38,20 @@ def size(byte_count: int) -> str:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, stream: TextIO | None = None) -> None:
     """Print aligned columns under headings, as crictl and kubectl do."""
-    lines = [tuple(printable(cell) for cell in row) for row in (headings, *rows)]
-    widths = _widths(lines)
-    for line in lines:
-        text = _GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        print(text.rstrip(), file=stream or sys.stdout)
+    columns = [[printable(cell) for cell in column] for column in zip(headings, *rows, strict=True)]
+    widths = [max(map(len, column)) for column in columns]
+    # One template and one write: a long list has ten thousand lines.
+    line = _GAP.join(f"{{:{width}}}" for width in widths).format
+    text = "\n".join([line(*cells).rstrip() for cells in zip(*columns, strict=True)])
+    print(text, file=stream or sys.stdout)
 
 
 def fits(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Whether a table's lines fit the terminal; anything fits a file or a pipe."""
     if not sys.stdout.isatty():
         return True
+    import shutil
+
     lines = [tuple(printable(cell) for cell in row) for row in (headings, *rows)]
     return sum(_widths(lines)) + len(_GAP) * (len(headings) - 1) <= shutil.get_terminal_size().columns
 
@@ -61,10 +62,14 @@ def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
 
 def shortened(value: object) -> str:
     """A value for a table: texts as they are, others as JSON, long ones cut."""
+    import json
+
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def dump_json(value: Any) -> None:
     """Print one JSON document, indented, in ASCII, with a newline."""
+    import json
+
     print(json.dumps(value, indent=2, ensure_ascii=True))

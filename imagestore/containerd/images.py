@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.empty_pb2 import Empty
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from imagestore.containerd.handler_images import HandlerImage
     from imagestore.rpc.workers import StoreWorkers
     from imagestore.store import ImageStore
+
+#: The longest key of containerd's database.
+_LONGEST_NAME: Final = 32768
 
 
 class ImagesService(ImagesServicer):
@@ -173,8 +176,8 @@ def _update_record(store: ImageStore, record: HandlerImage, after: NamedImage) -
 
 
 def _checked(image: wire.Image, namespace: str) -> NamedImage:
-    if not image.name:
-        raise InvalidInputError("an image needs a name")
+    if not image.name or len(image.name.encode()) > _LONGEST_NAME:
+        raise InvalidInputError(f"an image needs a name, of at most {_LONGEST_NAME} bytes")
     target = _target(image)
     return NamedImage(namespace, image.name, target, dict(image.target.annotations), dict(image.labels))
 

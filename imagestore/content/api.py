@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import TracebackType
     from typing import BinaryIO, Self
@@ -60,6 +60,17 @@ class IngestWriter(Protocol):
 
         Raises:
             StoreFullError: no space is left; the ingest stays as long as it got.
+        """
+
+    def fill(self, readinto: Callable[[memoryview], int], *, advanced: Callable[[int], None]) -> None:
+        """Append what a source gives until its end; what came before it fails is kept.
+
+        Args:
+            readinto: puts the next bytes into a buffer and says how many; 0 at the end.
+            advanced: called with the new offset before bytes are written; may refuse them by raising.
+
+        Raises:
+            StoreFullError: as write(); and whatever the arguments raise.
         """
 
     def truncate(self) -> None:

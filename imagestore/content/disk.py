@@ -19,7 +19,7 @@ _REFUSED: Final = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @contextlib.contextmanager
-def translated(what: str, path: Path) -> Iterator[None]:
+def translated(what: str, path: Path | str) -> Iterator[None]:
     """Turn an OSError into a StoreError that names what was tried and where.
 
     Raises:

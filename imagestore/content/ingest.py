@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import IngestStatus
 from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
+from imagestore.content.filling import LEAST_LARGE_BYTES, Filling
 from imagestore.digest import Digest, new_hash
-from imagestore.errors import AlreadyExistsError, DigestMismatchError, SizeMismatchError, StoreCorruptError
+from imagestore.errors import AlreadyExistsError, DigestMismatchError, SizeMismatchError, StoreCorruptError, StoreError
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from imagestore.content.filling import Buffers, ReadInto
     from imagestore.content.locks import FileLock
 
 _READ_BYTES: Final = 1024 * 1024
@@ -95,17 +97,32 @@ class LocalIngestWriter:
         algorithm: used for hashing on the way.
         total: size in bytes, 0 when unknown.
         lock: released by close().
+        buffers: for filling.
     """
 
-    def __init__(self, directory: Path, blobs: Path, *, ref: str, algorithm: str, total: int, lock: FileLock) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        blobs: Path,
+        *,
+        ref: str,
+        algorithm: str,
+        total: int,
+        lock: FileLock,
+        buffers: Buffers,
+    ) -> None:
         self.directory = directory
         self._data = directory / "data"
         self._blobs = blobs
         self._ref = ref
         self._lock = lock
+        self._buffers = buffers
+        self._total = total
         self._algorithm = algorithm
         self._hash = new_hash(algorithm)
         self._offset = 0
+        # Whether the file lacks bytes that were hashed.
+        self._is_behind = False
         self._descriptor = -1
         with translated("open ingest", directory):
             if not self._can_resume(total):
@@ -147,6 +164,19 @@ class LocalIngestWriter:
                 self._offset += written
                 rest = rest[written:]
 
+    def fill(self, readinto: ReadInto, *, advanced: Callable[[int], None]) -> None:
+        """Append what a source gives until its end; what came before it fails is kept."""
+        is_large = self._total - self._offset >= LEAST_LARGE_BYTES
+        filling = Filling(self._data, self._descriptor, self._offset, digester=self._hash, buffers=self._buffers)
+        with translated("write ingest", self._data):
+            try:
+                (filling.large if is_large else filling.small)(readinto, advanced)
+            except OSError:
+                self._is_behind = True
+                raise
+            finally:
+                self._offset = os.lseek(self._descriptor, filling.offset, os.SEEK_SET)
+
     def truncate(self) -> None:
         """Start again from nothing."""
         with translated("truncate ingest", self._data):
@@ -154,6 +184,7 @@ class LocalIngestWriter:
             os.ftruncate(self._descriptor, 0)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
         self._offset = 0
+        self._is_behind = False
         self._hash = new_hash(self._algorithm)
 
     def clone(self, share: Callable[[int], bool]) -> bool:
@@ -171,6 +202,8 @@ class LocalIngestWriter:
 
     def commit(self, expected: Digest, size: int) -> None:
         """Verify and publish, then close."""
+        if self._is_behind:
+            raise StoreError(f"ingest {self._ref}: writing it failed before", hint="open it again and resume")
         if self._offset != size:
             raise SizeMismatchError(str(expected), expected=size, actual=self._offset)
         if self.digest != expected:

@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content import adopt
 from imagestore.content.adopt import Adoption
 from imagestore.content.api import ContentInfo, IngestStatus
+from imagestore.content.batch import BlobBatches, batches
+from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directory, translated
+from imagestore.content.filling import Buffers
 from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.digest import VERIFIABLE, Digest, verify
@@ -30,10 +33,10 @@ from imagestore.errors import (
     SizeMismatchError,
     StoreBusyError,
 )
-from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from typing import BinaryIO
 
     from imagestore.cancel import CancelToken
@@ -61,6 +64,7 @@ class LocalContentStore:
         self._blobs = root / "blobs"
         self._ingests = root / "ingest"
         self._locks = locks
+        self._buffers = Buffers()
         with translated("make the content folders", root):
             for directory in (self._blobs / "sha256", self._ingests, locks):
                 make_directory(directory)
@@ -131,17 +135,28 @@ class LocalContentStore:
                     if stat.S_ISREG(status.st_mode):
                         yield ContentInfo(Digest(algorithm, name), status.st_size, status.st_mtime)
 
+    def names(self) -> Iterator[str]:
+        """Every blob's digest in text form, in no particular order; no file is looked at."""
+        for algorithm, length in sorted(VERIFIABLE.items()):
+            folder = self._blobs / algorithm
+            with (
+                translated("list", folder),
+                contextlib.suppress(FileNotFoundError),
+                os.scandir(folder) as entries,
+            ):
+                for entry in entries:
+                    name = entry.name
+                    if len(name) == length and _HEX.fullmatch(name) and entry.is_file(follow_symlinks=False):
+                        yield f"{algorithm}:{name}"
+
+    def deleting(self) -> Deleting:
+        """For deleting many blobs under a lock, as a context manager entered before that lock is taken."""
+        return Deleting(self._blobs)
+
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""
-        path = self._blob(digest)
-        with translated("delete", path):
-            try:
-                freed = os.stat(path).st_size
-                reach("delete-unlink")
-                os.unlink(path)
-            except FileNotFoundError:
-                return 0
-        return freed
+        with self.deleting() as files:
+            return files.delete(digest) or 0
 
     def writer(
         self,
@@ -165,7 +180,13 @@ class LocalContentStore:
             if self.exists(expected):
                 raise AlreadyExistsError(f"content {expected} is in the store already")
             return LocalIngestWriter(
-                self._ingests / name, self._blobs, ref=ref, algorithm=expected.algorithm, total=total, lock=lock
+                self._ingests / name,
+                self._blobs,
+                ref=ref,
+                algorithm=expected.algorithm,
+                total=total,
+                lock=lock,
+                buffers=self._buffers,
             )
         except BaseException:
             lock.release()
@@ -191,7 +212,13 @@ class LocalContentStore:
             raise StoreBusyError(f"ingest {ref!r} is locked by another writer", hint="try again when it ended")
         try:
             return LocalIngestWriter(
-                self._ingests / name, self._blobs, ref=ref, algorithm=algorithm, total=total, lock=lock
+                self._ingests / name,
+                self._blobs,
+                ref=ref,
+                algorithm=algorithm,
+                total=total,
+                lock=lock,
+                buffers=self._buffers,
             )
         except BaseException:
             lock.release()
@@ -200,6 +227,17 @@ class LocalContentStore:
     def status(self, ref: str) -> IngestStatus | None:
         """One unfinished ingest, or None."""
         return read_status(self._ingests / ingest_name(ref))
+
+    def batches(self, cancel: CancelToken) -> AbstractContextManager[BlobBatches]:
+        """For storing many small blobs; a lease must hold each of them already.
+
+        Args:
+            cancel: ends the work.
+        """
+        for algorithm in VERIFIABLE:
+            with translated("make the content folders", self._blobs):
+                make_directory(self._blobs / algorithm)
+        return batches(self._ingests, self._blobs, self._locks, cancel)
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
         """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise meanwhile).

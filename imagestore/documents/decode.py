@@ -5,22 +5,26 @@ see two documents): bytes that aren't UTF-8, a byte-order mark, NaN and Infinity
 bits, duplicate member names, and members equal to a known name but for case (Go's decoder takes those, Python's does
 not).
 
-The schemas are our own, JSON Schema Draft 2020-12, flat, one per kind of document, beside this module.
+The schemas are our own, JSON Schema Draft 2020-12, flat, one per kind of document, beside this module. What surely
+keeps them is taken at once (``accept.py``); the schema library judges, and words, the rest.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import pkgutil
 import re
-from importlib import resources
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from imagestore.documents.accept import compiled
 from imagestore.errors import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
+
+    from imagestore.documents.accept import Accepts
 
 #: Largest index, manifest or config read, in bytes; what registries and pullers agree on (registries answer 413 above).
 MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
@@ -33,12 +37,13 @@ _STRING_END: Final = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL)
 type_names: Final = {dict: "object", list: "array", str: "string", int: "integer", bool: "boolean", type(None): "null"}
 
 
-def decode(raw: bytes, what: str) -> dict[str, Any]:
+def decode(raw: bytes, what: str, *, limit_bytes: int = MAX_DOCUMENT_BYTES) -> dict[str, Any]:
     """Decode a document's bytes into a plain object.
 
     Args:
         raw: the bytes as received; their digest must have been verified already.
         what: names the document in errors.
+        limit_bytes: the longest that is read.
 
     Raises:
         DocumentError: says which rule is broken.
@@ -46,8 +51,8 @@ def decode(raw: bytes, what: str) -> dict[str, Any]:
     >>> decode(b'{"a": [1]}', "test")
     {'a': [1]}
     """
-    if len(raw) > MAX_DOCUMENT_BYTES:
-        _refuse(what, f"is {len(raw)} bytes long, more than the {MAX_DOCUMENT_BYTES} allowed")
+    if len(raw) > limit_bytes:
+        _refuse(what, f"is {len(raw)} bytes long, more than the {limit_bytes} allowed")
     if raw.startswith(b"\xef\xbb\xbf"):
         _refuse(what, "starts with a byte-order mark, which JSON forbids")
     try:
@@ -79,20 +84,30 @@ def validate(document: Mapping[str, Any], schema: str, what: str) -> None:
     Raises:
         DocumentError: lists the faults found (at most MAX_FAULTS), each with its JSON path.
     """
-    validator = _validator(schema)
-    faults = sorted(validator.iter_errors(document), key=lambda error: error.json_path)
+    if _accepts(schema)(document):
+        return
+    faults = sorted(_validator(schema).iter_errors(document), key=lambda error: error.json_path)
     if faults:
         shown = [f"{error.json_path}: {_fault(error)}" for error in faults[:MAX_FAULTS]]
         raise DocumentError(what, shown)
 
 
 @functools.cache
+def _accepts(schema: str) -> Accepts:
+    return compiled(_schema(schema))
+
+
+@functools.cache
 def _validator(schema: str) -> Any:
-    # jsonschema costs 60 ms to load, and listing images never needs it.
     from jsonschema import Draft202012Validator
 
-    text = resources.files("imagestore.documents.schemas").joinpath(f"{schema}.json").read_text("utf-8")
-    return Draft202012Validator(json.loads(text))
+    return Draft202012Validator(_schema(schema))
+
+
+def _schema(name: str) -> Any:
+    text = pkgutil.get_data("imagestore.documents.schemas", f"{name}.json")
+    assert text is not None, "a loader of packages can read their data"
+    return json.loads(text)
 
 
 def refuse_case_variants(document: Mapping[str, Any], known: frozenset[str], what: str, *, path: str = "$") -> None:

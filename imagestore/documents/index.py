@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
-from imagestore.documents.decode import decode, refuse_case_variants, validate
+from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants, validate
 from imagestore.documents.fields import check_media_type, parse_descriptor
 
 if TYPE_CHECKING:
@@ -41,18 +41,21 @@ class Index:
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def parse(cls, raw: bytes, *, media_type: str = "", what: str = "index") -> Self:
+    def parse(
+        cls, raw: bytes, *, media_type: str = "", what: str = "index", limit_bytes: int = MAX_DOCUMENT_BYTES
+    ) -> Self:
         """Read an index from its (verified) bytes.
 
         Args:
             raw: the bytes as received.
             media_type: what the descriptor or the server announced; empty when nothing was.
             what: names the document in errors.
+            limit_bytes: the longest that is read.
 
         Raises:
             DocumentError: lists the faults with their JSON paths.
         """
-        document = decode(raw, what)
+        document = decode(raw, what, limit_bytes=limit_bytes)
         refuse_case_variants(document, _MEMBERS, what)
         validate(document, "index", what)
         found = check_media_type(

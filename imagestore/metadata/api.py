@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from imagestore.metadata.namespace_api import HOME
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -140,6 +140,11 @@ class MetadataStore(Protocol):
             The record as stored.
         """
 
+    def put_images(
+        self, records: Iterable[tuple[ImageRecord, Mapping[Digest, Iterable[Digest]]]]
+    ) -> tuple[ImageRecord, ...]:
+        """As put_image() for several records with their edges, all of them or none."""
+
     def get_image(self, reference: str, handler: str) -> ImageRecord | None:
         """One record, or None."""
 
@@ -237,8 +242,19 @@ class MetadataStore(Protocol):
     def content_labels(self, digest: Digest) -> dict[str, str]:
         """The labels of content."""
 
-    def reachable(self) -> frozenset[Digest]:
-        """What records, unexpired leases and labels keep, along all edges, at one moment."""
+    def garbage(self, present: Iterable[str]) -> list[Digest]:
+        """What nothing keeps at one moment, for a collection that then asks for each again; no writer waits meanwhile.
+
+        Args:
+            present: digests in text form of the content that is there.
+
+        Returns:
+            Those of them that no record, no unexpired lease and no label keeps along any edges, and other content that
+            edges or labels still start from in vain. What points at something comes before what doesn't.
+        """
+
+    def unheld(self, digests: Sequence[Digest]) -> list[Digest]:
+        """Those of some digests that nothing keeps now; the cost is that of their parents, not of the store."""
 
     def is_held(self, digest: Digest) -> bool:
         """Whether anything keeps this content now; the cost is that of its parents, not of the store."""
@@ -248,9 +264,6 @@ class MetadataStore(Protocol):
 
     def parents(self, digest: Digest) -> tuple[Digest, ...]:
         """Which contents point at this one."""
-
-    def parents_of_any(self) -> frozenset[Digest]:
-        """Every content that edges or labels start from."""
 
     def edges(self) -> Mapping[Digest, tuple[Digest, ...]]:
         """Every edge: children by parent."""
@@ -262,7 +275,7 @@ class MetadataStore(Protocol):
         """Replace the edges that start at each parent."""
 
     def expire(self) -> int:
-        """Delete expired leases, and records whose gc.expire label is past; return how many."""
+        """Delete expired leases (in batches), and records whose gc.expire label is past; return how many."""
 
     def sweep_namespaces(self) -> tuple[str, ...]:
         """Drop content records that nothing in their namespace keeps; names the unfinished writes that are over."""
@@ -278,6 +291,15 @@ class MetadataStore(Protocol):
 
     def exclusive(self) -> AbstractContextManager[None]:
         """Hold the database's write lock, so that no lease and no record can appear meanwhile; commits at the end."""
+
+    def batch(self) -> AbstractContextManager[None]:
+        """As exclusive(), for one short step of a long work: lets those go first who wait, and isn't synced by itself.
+
+        Only for changes that a power cut may undo without harm.
+        """
+
+    def give_way(self) -> None:
+        """Let those go first who wait to write; between two steps of a long work."""
 
     def damage(self) -> tuple[str, ...]:
         """What is wrong with the database's own files, a line each; nothing when they are whole."""

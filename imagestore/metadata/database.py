@@ -2,57 +2,31 @@
 
 Write-ahead log, full sync. Every read-then-write begins with BEGIN IMMEDIATE: a plain BEGIN that later writes fails at
 once when another process wrote in between. One connection serves all threads of a process, one call at a time; calls
-take microseconds.
+take microseconds. Reads of the whole store have a connection and a snapshot of their own, so nobody waits for them;
+long work that writes does so in batches and steps aside between them (see ``turns``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import random
 import sqlite3
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from imagestore.errors import StoreBusyError, StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
+from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 from imagestore.metadata import location, schema
 from imagestore.metadata.ballast import Ballast
+from imagestore.metadata.failures import CORRUPT_HINT, is_busy, translated
 from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.turns import BUSY_SECONDS, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-_BUSY_SECONDS: Final = 30.0
-_CODES: Final[dict[int, type[StoreError]]] = {
-    sqlite3.SQLITE_BUSY: StoreBusyError,
-    sqlite3.SQLITE_LOCKED: StoreBusyError,
-    sqlite3.SQLITE_FULL: StoreFullError,
-    sqlite3.SQLITE_READONLY: StoreReadOnlyError,
-    sqlite3.SQLITE_CANTOPEN: StoreReadOnlyError,
-    sqlite3.SQLITE_PERM: StoreReadOnlyError,
-    sqlite3.SQLITE_CORRUPT: StoreCorruptError,
-    sqlite3.SQLITE_NOTADB: StoreCorruptError,
-}
-_NUMBERS: Final[dict[int, type[StoreError]]] = {
-    errno.ENOSPC: StoreFullError,
-    errno.EDQUOT: StoreFullError,
-    errno.EROFS: StoreReadOnlyError,
-    errno.EACCES: StoreReadOnlyError,
-    errno.EPERM: StoreReadOnlyError,
-}
-CORRUPT_HINT: Final = (
-    "the content beside it is not touched; 'imagestore check --rebuild' keeps the file and restores the records"
-)
-_HINTS: Final[dict[type[StoreError], str]] = {
-    StoreBusyError: "another process holds the database; try again",
-    StoreFullError: "free space there, or run 'imagestore gc'",
-    StoreReadOnlyError: "choose a folder you may write with --root",
-    StoreCorruptError: CORRUPT_HINT,
-}
 
 
 class SchemaTooNewError(StoreCorruptError):
@@ -85,6 +59,8 @@ class Database:
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._depth = 0
+        self._writer = 0
+        self._turns = Turns(path.with_name("waiting"))
         self._after_commit: list[Callable[[], None]] = []
         self._journal = RecordJournal(path.with_name("records.jsonl"))
         location.refuse_network(path, file_system(path.parent))
@@ -102,9 +78,9 @@ class Database:
                 self._ballast.keep()
 
     def _open(self, *, is_rebuilding: bool) -> None:
-        with self._translated():
+        with translated(self._path):
             self._connection = sqlite3.connect(
-                self._address(), timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
+                self._address(), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
             )
             try:
                 if self._is_read_only:
@@ -144,6 +120,21 @@ class Database:
         with self._writing():
             yield
 
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """One short step of a long work: let others go first, then hold the write lock; not synced by itself.
+
+        What a power cut may undo must be harmless to undo. Later commits sync this one too.
+        """
+        self.give_way()
+        with self._relaxed():
+            yield
+
+    def give_way(self) -> None:
+        """Let those go first who wait to write; between two steps of a long work."""
+        if not self._is_writing():
+            self._turns.give_way()
+
     def backup(self, target: Path) -> None:
         """Write a consistent copy to a new file while others go on reading and writing.
 
@@ -154,7 +145,7 @@ class Database:
             raise StoreError(f"{target}: expected a new file, but it exists", hint="name another file")
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            with self._lock, self._translated(target):
+            with self._locked(), translated(self._path, target):
                 os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 reach("backup-write")
                 copy = sqlite3.connect(temporary, isolation_level=None)
@@ -178,7 +169,7 @@ class Database:
 
     def close(self) -> None:
         """Close the database."""
-        with self._lock:
+        with self._locked():
             self._connection.close()
 
     def _prepare(self, *, is_rebuilding: bool) -> None:
@@ -210,10 +201,47 @@ class Database:
             db.execute(f"PRAGMA user_version = {schema.CURRENT}")
 
     @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """This process's connection to ourselves, in words of ours when something fails."""
+        if not self._lock.acquire(blocking=False):
+            with self._turns.waiting_thread():
+                self._lock.acquire()
+        try:
+            with translated(self._path):
+                yield
+        finally:
+            self._lock.release()
+
+    @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         self._check_process()
-        with self._lock, self._translated():
+        with self._locked():
             yield self._connection
+
+    @contextlib.contextmanager
+    def _reading_apart(self) -> Iterator[sqlite3.Connection]:
+        """A snapshot for reads of the whole store, that neither threads nor processes wait for."""
+        self._check_process()
+        if self._is_writing():  # what this thread wrote and didn't commit yet is seen only here
+            yield self._connection
+            return
+        with self._snapshot_apart() as db:
+            yield db
+
+    @contextlib.contextmanager
+    def _snapshot_apart(self) -> Iterator[sqlite3.Connection]:
+        """What is committed now, through a connection of its own."""
+        with translated(self._path):
+            db = sqlite3.connect(
+                self._address(), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
+            )
+            try:
+                db.execute("BEGIN")
+                # A snapshot is taken by the first read, not by BEGIN.
+                db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+                yield db
+            finally:
+                db.close()
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -232,12 +260,13 @@ class Database:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """A write transaction; inner ones join the outer."""
         self._check_process()
-        with self._lock, self._translated():
+        with self._locked():
             db = self._connection
             if self._depth == 0:
                 reach("database-begin")
-                db.execute("BEGIN IMMEDIATE")
+                self._turns.begin(db)
                 reach("database-begun")
+                self._writer = threading.get_ident()
             self._depth += 1
             try:
                 yield db
@@ -253,7 +282,26 @@ class Database:
             finally:
                 self._depth -= 1
                 if self._depth == 0:
+                    self._writer = 0
                     self._after_commit.clear()
+
+    def _is_writing(self) -> bool:
+        return self._writer == threading.get_ident()
+
+    @contextlib.contextmanager
+    def _relaxed(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction that isn't synced by itself; inside another one simply a part of it."""
+        self._check_process()
+        with self._locked():
+            if self._depth:
+                yield self._connection
+                return
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            try:
+                with self._writing() as db:
+                    yield db
+            finally:
+                self._connection.execute("PRAGMA synchronous = FULL")
 
     def _check_process(self) -> None:
         """SQLite's locks belong to the process that opened the file; used in a forked child they protect nothing."""
@@ -267,22 +315,6 @@ class Database:
         waiting, self._after_commit = self._after_commit, []
         for work in waiting:
             work()
-
-    @contextlib.contextmanager
-    def _translated(self, path: Path | None = None) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            # The low byte of an extended code is the plain one.
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            kind = _CODES.get(code, StoreError)
-            if code == sqlite3.SQLITE_IOERR and location.is_full(self._path.parent):
-                kind = StoreFullError  # what a full disk looks like to SQLite's log
-            raise kind(f"{path or self._path}: {error}", hint=_HINTS.get(kind, "")) from error
-        except OSError as error:
-            kind = _NUMBERS.get(error.errno or 0, StoreError)
-            text = f"{path or self._path}: {error.strerror or error}"
-            raise kind(text, hint=_HINTS.get(kind, "")) from error
 
     @contextlib.contextmanager
     def _damage_named(self) -> Iterator[None]:
@@ -300,12 +332,12 @@ def _use_log(db: sqlite3.Connection) -> None:
     While several processes make or recover the database at once, SQLite answers "locked" here without waiting, since
     waiting could never end if each held what the other wants. So each lets go and tries again.
     """
-    give_up_at = time.monotonic() + _BUSY_SECONDS
+    give_up_at = time.monotonic() + BUSY_SECONDS
     while True:
         try:
             db.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+            if not is_busy(error) or time.monotonic() > give_up_at:
                 raise
             time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - jitter, not a secret

@@ -6,6 +6,7 @@ one content, so that removing one image costs what the image has, not what the s
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 from imagestore import gc_labels
@@ -19,23 +20,26 @@ from imagestore.metadata.namespace_api import HOME
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 _EDGES: Final = "SELECT parent, child FROM edge UNION ALL SELECT parent, child FROM label_edge"
-_DEEP_ROOTS: Final = (
-    "SELECT digest FROM image_root UNION ALL SELECT digest FROM content_root UNION ALL"
-    " SELECT digest FROM lease_content JOIN lease ON lease = id WHERE expires_at > :now AND NOT flat UNION ALL"
-    " SELECT r.digest FROM named_image_root r JOIN named_image USING (namespace, name)"
+_LEASED: Final = "SELECT digest FROM lease_content JOIN lease ON lease = id WHERE expires_at > :now AND"
+_ROOTED: Final = "SELECT digest FROM image_root UNION ALL SELECT digest FROM content_root"
+_NAMED: Final = (
+    "SELECT r.digest FROM named_image_root r JOIN named_image USING (namespace, name)"
     " WHERE namespace = 'k8s.io' AND expires_at > :now"
 )
+_DEEP_ROOTS: Final = f"{_ROOTED} UNION ALL {_LEASED} NOT flat UNION ALL {_NAMED}"
 #: What holds a digest and nothing below it.
-_FLAT_ROOTS: Final = (
-    "SELECT digest FROM lease_content JOIN lease ON lease = id WHERE expires_at > :now AND flat UNION ALL"
-    " SELECT digest FROM namespace_content"
+_FLAT: Final = f"{_LEASED} flat UNION ALL SELECT digest FROM namespace_content"  # noqa: S608 - constants
+_CHILDREN: Final = (
+    "SELECT child FROM edge WHERE parent = :parent UNION SELECT child FROM label_edge WHERE parent = :parent"
 )
 _PARENTS: Final = (
     "SELECT parent FROM edge WHERE child = :child UNION SELECT parent FROM label_edge WHERE child = :child"
 )
+#: How much of a digest's text decides which part it is sorted in: two hex digits behind the algorithm.
+_SORTED_BY: Final = len("sha256:") + 2
 #: Whether something keeps a digest and all it points at.
 _IS_ROOT: Final = (
     "EXISTS (SELECT 1 FROM image_root r WHERE r.digest = {0})"
@@ -44,6 +48,25 @@ _IS_ROOT: Final = (
     " WHERE l.digest = {0} AND expires_at > :now AND NOT flat)"
     " OR EXISTS (SELECT 1 FROM named_image_root n JOIN named_image USING (namespace, name)"
     " WHERE n.digest = {0} AND namespace = 'k8s.io' AND expires_at > :now)"
+)
+#: Labels are few: looking for each one's root is cheaper than collecting all roots again.
+_BELOW_ROOTS: Final = (
+    f"SELECT child FROM edge WHERE parent IN ({_DEEP_ROOTS})"  # noqa: S608 - constants
+    f" UNION ALL SELECT child FROM label_edge e WHERE {_IS_ROOT.format('e.parent')}"
+)
+#: What edges or labels start from, unless it is a root that isn't looked for in vain.
+_INNER: Final = (
+    f"SELECT DISTINCT parent FROM edge e WHERE NOT ({_IS_ROOT.format('e.parent')})"  # noqa: S608 - constants
+    f" UNION SELECT digest FROM content_label d WHERE NOT ({_IS_ROOT.format('d.digest')})"
+)
+#: Those of some digests that are roots, leased or pointed at: what may be held. The others certainly aren't.
+_SUSPECTS: Final = (
+    f"SELECT value FROM json_each(:texts) WHERE {_IS_ROOT.format('value')}"  # noqa: S608 - constants
+    " OR EXISTS (SELECT 1 FROM lease_content l JOIN lease ON l.lease = lease.id"
+    " WHERE l.digest = value AND expires_at > :now)"
+    " OR EXISTS (SELECT 1 FROM edge WHERE child = value)"
+    " OR EXISTS (SELECT 1 FROM label_edge WHERE child = value)"
+    " OR EXISTS (SELECT 1 FROM namespace_content WHERE digest = value)"
 )
 
 
@@ -77,45 +100,50 @@ class GraphTables(Database):
 
     def edges(self) -> Mapping[Digest, tuple[Digest, ...]]:
         """Every edge: children by parent."""
-        with self._reading() as db:
-            pairs = db.execute(_EDGES).fetchall()
         found: dict[Digest, dict[Digest, None]] = {}
-        for parent, child in pairs:
-            found.setdefault(Digest.parse(parent), {})[Digest.parse(child)] = None
+        with self._reading_apart() as db:
+            for parent, child in db.execute(_EDGES):
+                found.setdefault(_as_written(parent), {})[_as_written(child)] = None
         return {parent: tuple(children) for parent, children in found.items()}
 
     def children(self, digest: Digest) -> tuple[Digest, ...]:
         """What one content points at."""
-        query = (
-            "SELECT child FROM edge WHERE parent = :parent UNION SELECT child FROM label_edge WHERE parent = :parent"
-        )
         with self._reading() as db:
-            found = db.execute(query, {"parent": str(digest)}).fetchall()
-        return tuple(Digest.parse(text) for (text,) in found)
+            return tuple(map(Digest.parse, _texts(db, _CHILDREN, {"parent": str(digest)})))
 
     def parents(self, digest: Digest) -> tuple[Digest, ...]:
         """Which contents point at this one."""
         with self._reading() as db:
-            return tuple(Digest.parse(text) for text in _parents(db, str(digest)))
+            return tuple(map(Digest.parse, _texts(db, _PARENTS, {"child": str(digest)})))
 
-    def reachable(self) -> frozenset[Digest]:
-        """What records, unexpired leases and labels keep, along all edges, at one moment."""
-        now = self._clock()
+    def garbage(self, present: Iterable[str]) -> list[Digest]:
+        """Which of these digests nothing keeps at one moment, and what else edges or labels start from in vain.
+
+        Works on texts and lets the database join: a big store has a million of them.
+        """
+        with self._reading_apart() as db:
+            values = {"now": self._clock()}
+            # What points on without being a root itself: garbage, or inside a graph of several levels; usually little.
+            inner = set(_texts(db, _INNER, values))
+            rest = inner.union(present)
+            rest.difference_update(_texts(db, _DEEP_ROOTS, values))
+            rest.difference_update(_texts(db, _BELOW_ROOTS, values))
+            below = mark(inner - rest, lambda text: _texts(db, _CHILDREN, {"parent": text}))
+            rest -= below
+            rest.difference_update(_texts(db, _FLAT, values))
+            return list(map(_as_written, [*_in_order(rest & inner), *_in_order(rest - inner)]))
+
+    def unheld(self, digests: Sequence[Digest]) -> list[Digest]:
+        """Those of some digests that nothing keeps now."""
+        texts = [str(digest) for digest in digests]
         with self._snapshot() as db:
-            roots = {text for (text,) in db.execute(_DEEP_ROOTS, {"now": now})}
-            flat = {text for (text,) in db.execute(_FLAT_ROOTS, {"now": now})}
-            edges: dict[str, list[str]] = {}
-            for parent, child in db.execute(_EDGES):
-                edges.setdefault(parent, []).append(child)
-        # Marking works on the texts: a big store has a million of them.
-        live = mark(roots, lambda text: edges.get(text, ())) | flat
-        return frozenset(map(_as_written, live))
-
-    def parents_of_any(self) -> frozenset[Digest]:
-        """Every content that edges or labels start from."""
-        query = "SELECT parent FROM edge UNION SELECT parent FROM label_edge UNION SELECT digest FROM content_label"
-        with self._reading() as db:
-            return frozenset(_as_written(text) for (text,) in db.execute(query))
+            found = db.execute(_SUSPECTS, {"texts": json.dumps(texts), "now": self._clock()})
+            suspects = {text for (text,) in found}
+            return [
+                digest
+                for digest, text in zip(digests, texts, strict=True)
+                if text not in suspects or not self.is_held(digest)
+            ]
 
     def is_held(self, digest: Digest) -> bool:
         """Whether anything keeps this content now."""
@@ -138,7 +166,7 @@ class GraphTables(Database):
             is_root = f"SELECT {_IS_ROOT.format(':key')}"
             chain = climb(
                 key,
-                lambda text: _parents(db, text),
+                lambda text: _texts(db, _PARENTS, {"child": text}),
                 lambda text: bool(db.execute(is_root, {"key": text, "now": now}).fetchone()[0]),
             )
             return bool(chain)
@@ -175,6 +203,8 @@ class GraphTables(Database):
 
     def forget_content(self, digests: Collection[Digest]) -> None:
         """Drop labels of content that was deleted, and the edges that start there."""
+        if not digests:
+            return
         with self._writing() as db:
             db.executemany("DELETE FROM edge WHERE parent = ?", [(str(digest),) for digest in digests])
             _forget_labels(db, digests)
@@ -186,8 +216,18 @@ def _as_written(text: str) -> Digest:
     return Digest(algorithm, encoded)
 
 
-def _parents(db: sqlite3.Connection, child: str) -> list[str]:
-    return [text for (text,) in db.execute(_PARENTS, {"child": child})]
+def _texts(db: sqlite3.Connection, query: str, values: Mapping[str, object]) -> Iterator[str]:
+    """The only column of a query's rows, as they come."""
+    return (text for (text,) in db.execute(query, values))
+
+
+def _in_order(texts: Iterable[str]) -> Iterator[str]:
+    """Sorted, in many small steps: sorting half a million texts at once would stop all other threads meanwhile."""
+    parts: dict[str, list[str]] = {}
+    for text in texts:
+        parts.setdefault(text[:_SORTED_BY], []).append(text)
+    for start in sorted(parts):
+        yield from sorted(parts[start])
 
 
 def _forget_labels(db: sqlite3.Connection, digests: Iterable[Digest]) -> None:

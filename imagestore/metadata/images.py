@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import sqlite3
 from typing import TYPE_CHECKING, Final
 
+from imagestore.descriptor import Descriptor
 from imagestore.gc_labels import EXPIRE, LeaseTerms
 from imagestore.metadata import rows
 from imagestore.metadata.database import Database
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    import sqlite3
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord
@@ -25,30 +27,42 @@ class ImageTables(Database):
 
     def put_image(self, record: ImageRecord, edges: Mapping[Digest, Iterable[Digest]]) -> ImageRecord:
         """Insert or replace a record together with its edges, durably; keeps creation time, pin and time of use."""
+        (stored,) = self.put_images([(record, edges)])
+        return stored
+
+    def put_images(
+        self, records: Iterable[tuple[ImageRecord, Mapping[Digest, Iterable[Digest]]]]
+    ) -> tuple[ImageRecord, ...]:
+        """Insert or replace records together with their edges, all or none."""
+        stored: list[ImageRecord] = []
         with self._writing() as db:
-            now = self._clock()
-            key = (record.reference, record.handler)
-            before = self.get_image(*key)
-            stored = dataclasses.replace(
-                record,
-                created_at=before.created_at if before else record.created_at or now,
-                updated_at=now,
-                is_pinned=record.is_pinned or (before is not None and before.is_pinned),
-                used_at=max(record.used_at, before.used_at if before else 0.0),
-            )
-            db.execute("DELETE FROM image WHERE reference = ? AND handler = ?", key)
-            values = rows.from_record(stored, created_at=stored.created_at, updated_at=now)
-            db.execute(f"INSERT INTO image ({rows.COLUMNS}) VALUES ({rows.MARKS})", values)  # noqa: S608 - constants
-            db.executemany(
-                "INSERT INTO image_root VALUES (?, ?, ?, ?)",
-                [(*key, position, str(digest)) for position, digest in enumerate(record.roots)],
-            )
-            insert_edges(db, edges)
-            self._journal.put(self._number_change(), [stored])
-            # As it reads back: descriptors in records have no platform and no annotations.
-            found = self.get_image(*key)
-            assert found is not None
-            return found
+            for record, edges in records:
+                stored.append(self._put(db, record))
+                insert_edges(db, edges)
+            if stored:
+                self._journal.put(self._number_change(), stored)
+        return tuple(stored)
+
+    def _put(self, db: sqlite3.Connection, record: ImageRecord) -> ImageRecord:
+        now, key = self._clock(), (record.reference, record.handler)
+        query = "SELECT created_at, pinned, used_at FROM image WHERE reference = ? AND handler = ?"
+        created_at, pinned, used_at = db.execute(query, key).fetchone() or (record.created_at or now, 0, 0.0)
+        # As it reads back: descriptors in records have no platform and no annotations.
+        stored = dataclasses.replace(
+            record,
+            target=_bare(record.target),
+            manifest=_bare(record.manifest),
+            created_at=created_at,
+            updated_at=now,
+            is_pinned=record.is_pinned or bool(pinned),
+            used_at=max(record.used_at, used_at),
+        )
+        db.execute("DELETE FROM image WHERE reference = ? AND handler = ?", key)
+        values = rows.from_record(stored, created_at=created_at, updated_at=now)
+        db.execute(f"INSERT INTO image ({rows.COLUMNS}) VALUES ({rows.MARKS})", values)  # noqa: S608 - constants
+        roots = [(*key, position, str(digest)) for position, digest in enumerate(record.roots)]
+        db.executemany("INSERT INTO image_root VALUES (?, ?, ?, ?)", roots)
+        return stored
 
     def get_image(self, reference: str, handler: str) -> ImageRecord | None:
         """One record, or None."""
@@ -70,7 +84,11 @@ class ImageTables(Database):
             # "g" is above every hex digit, so this is the range of texts with that beginning, found by the index.
             conditions.append("image_id >= ? AND image_id < ?")
             values += [image_id_prefix, image_id_prefix + "g"]
-        return self._select(" AND ".join(conditions) or "TRUE", values)
+        if reference is None and image_id_prefix is None:
+            with self._reading_apart() as db, self._damage_named():
+                query = _query(" AND ".join(conditions) or "TRUE")
+                return [rows.to_record(row) for row in db.execute(query, values)]
+        return self._select(" AND ".join(conditions), values)
 
     def find_by_root(self, digest: Digest) -> list[ImageRecord]:
         """Records that hold this index or manifest."""
@@ -114,12 +132,9 @@ class ImageTables(Database):
             # A clock set back must not stop the times for ever.
             if found is None or db.in_transaction or abs(now - found[0]) < _USE_SECONDS:
                 return
-            # Losing this with the power is no harm; waiting for the disk at each use would be.
-            db.execute("PRAGMA synchronous = NORMAL")
-            try:
-                db.execute("UPDATE image SET used_at = ? WHERE reference = ? AND handler = ?", (now, *key))
-            finally:
-                db.execute("PRAGMA synchronous = FULL")
+        # Losing this with the power is no harm; waiting for the disk at each use would be.
+        with self._relaxed() as db:
+            db.execute("UPDATE image SET used_at = ? WHERE reference = ? AND handler = ?", (now, *key))
 
     def _number_change(self) -> int:
         """The next number of a change of records; inside a write transaction."""
@@ -127,30 +142,61 @@ class ImageTables(Database):
         (number,) = self._connection.execute(query).fetchone()
         return int(number)
 
-    def _expired_images(self) -> list[tuple[str, str]]:
-        now = self._clock()
-        labelled = self._select("labels LIKE ?", [f'%"{EXPIRE}"%'])
-        return [
-            (record.reference, record.handler) for record in labelled if LeaseTerms.of(record.labels).expires_at <= now
-        ]
+    def _expire_images(self) -> int:
+        with self._reading_apart() as db, self._damage_named():
+            found = db.execute(_query("labels LIKE ?"), [f'%"{EXPIRE}"%'])
+            expired = [record for record in map(rows.to_record, found) if self._has_expired(record)]
+        if not expired:
+            return 0
+        with self._writing():
+            # What was put anew meanwhile is looked at again.
+            keys = [(each.reference, each.handler) for each in expired]
+            current = [record for key in keys if (record := self.get_image(*key)) is not None]
+            gone = [(each.reference, each.handler) for each in current if self._has_expired(each)]
+            return len(self.remove_images(gone))
+
+    def _has_expired(self, record: ImageRecord) -> bool:
+        return EXPIRE in record.labels and LeaseTerms.of(record.labels).expires_at <= self._clock()
 
     def _shorten_journal(self) -> None:
-        with self._reading() as db:
+        """Write the journal anew where it is missing or much too long; nobody waits for the writing."""
+        if not self._journal.is_long():
+            return
+        with self._reading_apart() as db:
             (count,) = db.execute("SELECT COUNT(*) FROM image").fetchone()
-        if self._journal.is_due(count):
+        if not self._journal.is_due(count):
+            return
+        with contextlib.ExitStack() as stack:
             with self._writing():
-                self._journal.rewrite(self._number_change(), self.find_images())
+                # Nobody is between an entry and its commit now: what the journal says up to here, the snapshot has.
+                number, length = self._number_change(), self._journal.size()
+                db = stack.enter_context(self._snapshot_apart())
+            prepared = stack.enter_context(self._journal.prepared(number, self._records(db)))
+            if prepared is not None:
+                with self._writing():
+                    self._journal.exchange(prepared, length)
 
-    def _select(self, condition: str, values: list[str]) -> list[ImageRecord]:
+    def _records(self, db: sqlite3.Connection) -> Iterator[ImageRecord]:
+        with self._damage_named():
+            yield from map(rows.to_record, db.execute(_query("TRUE")))
+
+    def _select(self, condition: str, values: Sequence[str]) -> list[ImageRecord]:
         with self._reading() as db:
-            found = db.execute(
-                f"SELECT {rows.COLUMNS}, (SELECT json_group_array(digest) FROM (SELECT digest FROM image_root r"  # noqa: S608
-                " WHERE r.reference = image.reference AND r.handler = image.handler ORDER BY position))"
-                f" FROM image WHERE {condition} ORDER BY reference, handler",
-                values,
-            ).fetchall()
-            with self._damage_named():
-                return [rows.to_record(row) for row in found]
+            found = db.execute(_query(condition), values).fetchall()
+        with self._damage_named():
+            return [rows.to_record(row) for row in found]
+
+
+def _query(condition: str) -> str:
+    return (
+        f"SELECT {rows.COLUMNS}, (SELECT json_group_array(digest) FROM (SELECT digest FROM image_root r"  # noqa: S608
+        " WHERE r.reference = image.reference AND r.handler = image.handler ORDER BY position))"
+        f" FROM image WHERE {condition} ORDER BY reference, handler"
+    )
+
+
+def _bare(descriptor: Descriptor) -> Descriptor:
+    return Descriptor(descriptor.media_type, descriptor.digest, descriptor.size)
 
 
 def insert_edges(db: sqlite3.Connection, edges: Mapping[Digest, Iterable[Digest]]) -> None:

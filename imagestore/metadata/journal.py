@@ -9,8 +9,10 @@ rebuild checks each record against the content anyway.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +20,9 @@ from imagestore.failpoint import reach
 from imagestore.metadata import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
+    from typing import BinaryIO
 
     from imagestore.metadata.api import ImageRecord
 
@@ -47,7 +50,8 @@ class Journaled:
 class RecordJournal:
     """The journal in one file; made when the first record comes.
 
-    Callers hold the database's write lock, and so are alone.
+    Whoever puts holds the database's write lock; removals come after their commit and so without it. Each append holds
+    a shared flock on the file, an exchange of the file an exclusive one, so that no line goes into a file that is gone.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,45 +76,101 @@ class RecordJournal:
     def _append(self, entries: Iterable[str]) -> None:
         # A line break first: what a full disk cut off must not spoil the next entry.
         data = "".join(f"\n{entry}" for entry in entries).encode()
-        reach("journal-open")
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = self._open_shared()
         try:
             reach("journal-append")
             os.write(descriptor, data)
         finally:
             os.close(descriptor)
 
+    def _open_shared(self) -> int:
+        while True:
+            reach("journal-open")
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if _is_named(descriptor, self.path):
+                return descriptor
+            os.close(descriptor)
+
+    def size(self) -> int:
+        """Its length in bytes."""
+        try:
+            return os.stat(self.path).st_size
+        except FileNotFoundError:
+            return 0
+
     def has_entries(self) -> bool:
         """Whether the journal knows anything."""
-        try:
-            return os.stat(self.path).st_size > 0
-        except FileNotFoundError:
-            return False
+        return self.size() > 0
+
+    def is_long(self) -> bool:
+        """Whether it is worth asking how many records there are."""
+        return self.size() > _SMALLEST_BYTES or not self.path.exists()
 
     def is_due(self, records: int) -> bool:
-        """Whether the journal is much longer than so many records need."""
-        try:
-            size = os.stat(self.path).st_size
-        except FileNotFoundError:
+        """Whether the journal is missing, or much longer than so many records need."""
+        if not self.path.exists():
             return records > 0
-        return size > _SMALLEST_BYTES + records * _RECORD_BYTES
+        return self.size() > _SMALLEST_BYTES + records * _RECORD_BYTES
 
-    def rewrite(self, number: int, records: Iterable[ImageRecord]) -> None:
-        """Replace the journal by one entry for each record.
+    @contextlib.contextmanager
+    def prepared(self, number: int, records: Iterable[ImageRecord]) -> Iterator[BinaryIO | None]:
+        """A new journal beside this one, with an entry for each record, written without any lock; gone with the block.
+
+        Yields:
+            The open file, for exchange(); None while another process prepares one.
 
         Raises:
-            OSError: the file can't be written; the old one stays.
+            OSError: it can't be written.
         """
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        with open(temporary, "w", encoding="ascii") as file:
-            os.fchmod(file.fileno(), 0o600)
-            for record in records:
-                file.write(f"\n{_put(number, record)}")
-            file.flush()
-            reach("journal-sync")
-            os.fsync(file.fileno())
-        reach("journal-rename")
-        os.replace(temporary, self.path)
+        temporary = f"{self.path}.tmp"
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield None
+                return
+            if not _is_named(descriptor, temporary):  # whoever had the lock before us exchanged it
+                yield None
+                return
+            try:
+                file.truncate()
+                file.writelines(f"\n{_put(number, record)}".encode() for record in records)
+                file.flush()
+                reach("journal-sync")
+                os.fsync(descriptor)
+                yield file
+            finally:
+                if _is_named(descriptor, temporary):
+                    os.unlink(temporary)
+
+    def exchange(self, prepared: BinaryIO, start: int) -> bool:
+        """Put a prepared journal in this one's place, with the lines that came since; under the write lock.
+
+        Args:
+            prepared: with the records as they were when this journal was ``start`` bytes long.
+            start: that length.
+
+        Returns:
+            Whether it was exchanged; not while somebody appends, or when somebody else exchanged it.
+
+        Raises:
+            OSError: it can't be written; this one stays.
+        """
+        with open(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as current:
+            try:
+                fcntl.flock(current, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            if not _is_named(current.fileno(), self.path) or os.fstat(current.fileno()).st_size < start:
+                return False
+            current.seek(start)
+            shutil.copyfileobj(current, prepared)
+            prepared.flush()
+            reach("journal-rename")
+            os.replace(f"{self.path}.tmp", self.path)
+            return True
 
     def read(self) -> Journaled:
         """What it says."""
@@ -156,6 +216,15 @@ class _Found:
             if alive:
                 found.append(alive[::-1])
         return found
+
+
+def _is_named(descriptor: int, path: str | Path) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        ours, named = os.fstat(descriptor), os.stat(path)
+    except FileNotFoundError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
 
 
 def _put(number: int, record: ImageRecord) -> str:

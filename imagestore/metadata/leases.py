@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Final
 
 from imagestore import gc_labels
 from imagestore.digest import Digest
@@ -17,6 +18,11 @@ from imagestore.metadata.namespace_api import HOME
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterable, Iterator, Mapping
+
+#: When a lease ends that expired and is being deleted.
+_GONE: Final = -math.inf
+#: Contents of expired leases that go in one batch: some milliseconds.
+_EXPIRY_BATCH: Final = 512
 
 
 class LeaseTables(Database):
@@ -40,6 +46,7 @@ class LeaseTables(Database):
         expires_at = terms.expires_at if gc_labels.EXPIRE in kept else now + lifetime_seconds
         lease = Lease(lease_id, now, expires_at, terms.is_flat, kept, namespace)
         with self._writing() as db:
+            db.execute("DELETE FROM lease WHERE id = ? AND expires_at = ?", (lease_id, _GONE))
             if db.execute("SELECT 1 FROM lease WHERE id = ?", (lease_id,)).fetchone():
                 raise AlreadyExistsError(f"lease {lease_id!r} exists already")
             if namespace != HOME:
@@ -53,7 +60,8 @@ class LeaseTables(Database):
         """Move a lease's end to now plus its lifetime."""
         with self._writing() as db:
             end = self._clock() + lifetime_seconds
-            if not db.execute("UPDATE lease SET expires_at = ? WHERE id = ?", (end, lease_id)).rowcount:
+            query = "UPDATE lease SET expires_at = ? WHERE id = ? AND expires_at > ?"
+            if not db.execute(query, (end, lease_id, _GONE)).rowcount:
                 raise _no_lease(lease_id)
 
     def lease_content(self, lease_id: str, digests: Collection[Digest]) -> None:
@@ -92,7 +100,11 @@ class LeaseTables(Database):
     def leases(self) -> Iterator[Lease]:
         """Every lease, expired ones too."""
         with self._reading() as db:
-            found = db.execute("SELECT id, created_at, expires_at, flat, labels, namespace FROM lease ORDER BY id")
+            found = db.execute(
+                "SELECT id, created_at, expires_at, flat, labels, namespace FROM lease"
+                " WHERE expires_at > ? ORDER BY id",
+                (_GONE,),
+            )
             rows = found.fetchall()
         return (
             Lease(lease_id, created_at, expires_at, bool(flat), json.loads(labels), namespace)
@@ -100,12 +112,22 @@ class LeaseTables(Database):
         )
 
     def _expire_leases(self) -> int:
+        """Delete expired leases: end them for good, then what they list in batches, then themselves."""
         with self._writing() as db:
-            return db.execute("DELETE FROM lease WHERE expires_at <= ?", (self._clock(),)).rowcount
+            # An owner that comes back late must find its lease gone, not shortened.
+            db.execute("UPDATE lease SET expires_at = ? WHERE expires_at <= ?", (_GONE, self._clock()))
+        some = (
+            "DELETE FROM lease_content WHERE (lease, digest) IN (SELECT lease, digest FROM lease_content"
+            " WHERE lease IN (SELECT id FROM lease WHERE expires_at = ?) LIMIT ?)"
+        )
+        while True:
+            with self.batch():
+                if not self._connection.execute(some, (_GONE, _EXPIRY_BATCH)).rowcount:
+                    return self._connection.execute("DELETE FROM lease WHERE expires_at = ?", (_GONE,)).rowcount
 
 
 def _check_lease(db: sqlite3.Connection, lease_id: str) -> None:
-    if not db.execute("SELECT 1 FROM lease WHERE id = ?", (lease_id,)).fetchone():
+    if not db.execute("SELECT 1 FROM lease WHERE id = ? AND expires_at > ?", (lease_id, _GONE)).fetchone():
         raise _no_lease(lease_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,10 @@ _NAMES: Final = (
     "used_at",
 )
 COLUMNS: Final = ", ".join(_NAMES)
+_NO_LABELS: Final = "{}"
+_NO_WARNINGS: Final = "[]"
+# What json.loads() does for a text, without looking at its arguments.
+_decode: Final = json.JSONDecoder().decode
 MARKS: Final = ", ".join("?" for _ in _NAMES)
 
 
@@ -54,25 +59,31 @@ def from_record(record: ImageRecord, *, created_at: float, updated_at: float) ->
 
 
 def to_record(row: Sequence[Any]) -> ImageRecord:
-    """A record from a row of COLUMNS followed by a JSON list of its roots."""
+    """A record from a row of COLUMNS followed by a JSON list of its roots.
+
+    Raises:
+        ValueError, TypeError, KeyError: something in it isn't what from_record() writes.
+    """
     reference, handler, target, manifest, image_id, platform, wanted, size, labels, warnings, *rest = row
     created_at, updated_at, pinned, used_at, roots = rest
+    points_at = _descriptor(target)
+    # By position: lists of thousands are read, and names cost a third more. The usual values need no parser.
     return ImageRecord(
-        reference=reference,
-        handler=handler,
-        target=_descriptor(target),
-        manifest=_descriptor(manifest),
-        image_id=Digest.parse(image_id),
-        platform=_platform(platform),
-        wanted=wanted,
-        roots=tuple(Digest.parse(text) for text in json.loads(roots)),
-        content_size=size,
-        labels=json.loads(labels),
-        warnings=tuple(json.loads(warnings)),
-        created_at=created_at,
-        updated_at=updated_at,
-        is_pinned=bool(pinned),
-        used_at=used_at,
+        reference,
+        handler,
+        points_at,
+        points_at if manifest == target else _descriptor(manifest),
+        Digest.parse(image_id),
+        _platform(platform),
+        wanted,
+        tuple(map(Digest.parse, _decode(roots))),
+        size,
+        {} if labels == _NO_LABELS else _decode(labels),
+        () if warnings == _NO_WARNINGS else tuple(_decode(warnings)),
+        created_at,
+        updated_at,
+        bool(pinned),
+        used_at,
     )
 
 
@@ -81,7 +92,7 @@ def _descriptor_text(descriptor: Descriptor) -> str:
 
 
 def _descriptor(text: str) -> Descriptor:
-    media_type, digest, size = json.loads(text)
+    media_type, digest, size = _decode(text)
     return Descriptor(media_type, Digest.parse(digest), size)
 
 
@@ -91,6 +102,8 @@ def _platform_text(platform: Platform) -> str:
     )
 
 
+@functools.lru_cache(maxsize=256)
 def _platform(text: str) -> Platform:
-    os, architecture, variant, os_version, os_features = json.loads(text)
+    """A node has images of a few platforms only."""
+    os, architecture, variant, os_version, os_features = _decode(text)
     return Platform(os, architecture, variant, os_version, tuple(os_features))

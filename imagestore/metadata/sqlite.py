@@ -48,9 +48,7 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
 
     def expire(self) -> int:
         """Delete expired leases, and images whose gc.expire label is past; return how many."""
-        with self._writing():
-            records = len(self.remove_images(self._expired_images()))
-            return records + self._expire_named_images() + self._expire_leases()
+        return self._expire_images() + self._expire_named_images() + self._expire_leases()
 
     def tidy(self) -> None:
         """Shorten the journal if it is much longer than its records need."""

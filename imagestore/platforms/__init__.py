@@ -25,13 +25,20 @@ runs where.
 
 from __future__ import annotations
 
-from imagestore.platforms import host, windows
-from imagestore.platforms.default import default_for
-from imagestore.platforms.match import Matcher, any_of, everything, exact, only, only_os, only_strict, ordered
+import importlib
+from typing import TYPE_CHECKING, Any
+
+# Not on first use: importing the submodule would put the module where the function belongs.
 from imagestore.platforms.normalize import normalize
-from imagestore.platforms.rules import Explanation, Rule
 from imagestore.platforms.spec import Platform
-from imagestore.platforms.specifier import format, format_all, parse, parse_all  # noqa: A004 - our public name
+from imagestore.platforms.writing import format, format_all  # noqa: A004 - our public name
+
+if TYPE_CHECKING:
+    from imagestore.platforms import host, windows
+    from imagestore.platforms.default import default_for
+    from imagestore.platforms.match import Matcher, any_of, everything, exact, only, only_os, only_strict, ordered
+    from imagestore.platforms.rules import Explanation, Rule
+    from imagestore.platforms.specifier import parse, parse_all
 
 __all__ = [
     "Explanation",
@@ -54,3 +61,33 @@ __all__ = [
     "parse_all",
     "windows",
 ]
+
+# Whoever lists images needs a platform's text and no matcher.
+_HOMES = {
+    "Explanation": "rules",
+    "Matcher": "match",
+    "Rule": "rules",
+    "any_of": "match",
+    "default_for": "default",
+    "everything": "match",
+    "exact": "match",
+    "only": "match",
+    "only_os": "match",
+    "only_strict": "match",
+    "ordered": "match",
+    "parse": "specifier",
+    "parse_all": "specifier",
+}
+_MODULES = frozenset({"host", "windows"})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"imagestore.platforms.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"imagestore.platforms.{name}")
+    raise AttributeError(f"module 'imagestore.platforms' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

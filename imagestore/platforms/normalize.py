@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from imagestore.platforms import host as host_module
 from imagestore.platforms.spec import Platform
 
 #: What Go's toolchain calls operating systems; one of these alone is a complete specifier.
@@ -119,6 +118,9 @@ def normalize_os(name: str, *, host: Platform | None = None) -> str:
     'darwin'
     """
     if not name:
+        # Rarely asked for, and how a machine is looked at takes longer to load than this module.
+        from imagestore.platforms import host as host_module
+
         return (host if host is not None else host_module.detect()).os
     lowered = lower(name)
     return _OS_NAMES.get(lowered, lowered)

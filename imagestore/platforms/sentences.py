@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.platforms import windows
 from imagestore.platforms.fallback import pair_name
-from imagestore.platforms.specifier import format_all
 from imagestore.platforms.windows_releases import name_of
+from imagestore.platforms.writing import format_all
 
 if TYPE_CHECKING:
     from imagestore.platforms.fallback import Fallbacks, Pair

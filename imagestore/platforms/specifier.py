@@ -1,4 +1,4 @@
-"""The text form of a platform: reading and writing.
+"""The text form of a platform: reading; ``writing`` is the other way.
 
 ::
 
@@ -9,9 +9,6 @@ NAME takes ASCII letters, digits, ``_`` and ``-``; architecture and variant also
 and ``%XX`` for anything else. One part alone is an operating system or an architecture, and the host gives the rest.
 This is the grammar of containerd's platform library (version 1.0.0-rc.5), with its rules on which variant a short
 form means.
-
-Writing doesn't normalise: ``linux/arm64/v8`` stays as it is. Parts are joined without the file-path rules that upstream
-applies to ``.`` and ``..`` (see :mod:`imagestore.platforms.differences`).
 """
 
 from __future__ import annotations
@@ -36,8 +33,6 @@ _OS_PART: Final = re.compile(r"([A-Za-z0-9_-]+)(?:\(([A-Za-z0-9_.%-]*)((?:\+[A-Z
 _OS_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _PART: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_ESCAPES: Final = str.maketrans({"%": "%25", "+": "%2B", "(": "%28", ")": "%29", "/": "%2F"})
-_SLASHES: Final = re.compile(r"/{2,}")
 # Lone surrogates: how undecodable bytes of a %XX escape arrive from the decoder.
 _UNDECODABLE: Final = re.compile("[\udc80-\udcff]")
 _FORM: Final = "write os, architecture, os/architecture or os/architecture/variant, for example linux/arm/v7"
@@ -98,43 +93,6 @@ def parse_all(texts: Iterable[str], *, host: Platform | None = None) -> tuple[Pl
         except InvalidPlatformError as error:
             raise InvalidPlatformError(f"{error} (item {number} of the list)", hint=error.hint) from error
     return tuple(platforms)
-
-
-def format(platform: Platform) -> str:  # noqa: A001 - the pair of parse, under the name that containerd's users know
-    """Write ``os/architecture/variant``, empty parts left out; ``unknown`` when there is no operating system.
-
-    >>> format(Platform("linux", "arm64", "v8"))
-    'linux/arm64/v8'
-    """
-    return _join(platform.os, platform) if platform.os else "unknown"
-
-
-def format_all(platform: Platform) -> str:
-    """Write the long form, with os version and features behind the operating system.
-
-    >>> format_all(Platform("windows", "amd64", os_version="10.0.17763", os_features=("win32k",)))
-    'windows(10.0.17763+win32k)/amd64'
-    """
-    if not platform.os:
-        return "unknown"
-    if not platform.os_version and not platform.os_features:
-        return _join(platform.os, platform)
-    features = sorted({feature for feature in platform.os_features if feature})
-    options = "".join([escape(platform.os_version), *("+" + escape(feature) for feature in features)])
-    return _join(f"{platform.os}({options})" if options else platform.os, platform)
-
-
-def escape(text: str) -> str:
-    """Encode what would end a version or feature inside the brackets."""
-    return text.translate(_ESCAPES)
-
-
-def _join(os_part: str, platform: Platform) -> str:
-    joined = "/".join(part for part in (os_part, platform.architecture, platform.variant) if part)
-    if "//" in joined or joined.endswith("/"):
-        # Only documents can hold slashes inside a part; upstream folds them.
-        joined = _SLASHES.sub("/", joined).rstrip("/") or "/"
-    return joined
 
 
 def _complete(text: str, os_name: str, os_version: str, os_features: tuple[str, ...], host: Platform) -> Platform:

@@ -195,24 +195,26 @@ class Fetcher:
         """Append the rest of a blob to its ingest; the bytes that came, and the hosts they came from."""
         if writer.offset == descriptor.size > 0:
             return 0, avoid
-        received = 0
         event_due = 0.0
+
+        def advanced(offset: int) -> None:
+            nonlocal event_due
+            cancel.check()
+            if offset > descriptor.size:
+                raise SizeMismatchError(str(descriptor.digest), expected=descriptor.size, actual=offset)
+            if time.monotonic() >= event_due:
+                event_due = time.monotonic() + _EVENT_SECONDS
+                self.keep_alive()
+                self.observer(BlobAdvanced(descriptor.digest, offset))
+
         blob = self.client.blob(self.reference, descriptor, offset=writer.offset, avoid=avoid, cancel=cancel)
         with blob as stream:
             if stream.start != writer.offset:
                 writer.truncate()
-            self.observer(BlobStarted(descriptor, writer.offset))
-            for chunk in stream:
-                cancel.check()
-                writer.write(chunk)
-                received += len(chunk)
-                if writer.offset > descriptor.size:
-                    raise SizeMismatchError(str(descriptor.digest), expected=descriptor.size, actual=writer.offset)
-                if time.monotonic() >= event_due:
-                    event_due = time.monotonic() + _EVENT_SECONDS
-                    self.keep_alive()
-                    self.observer(BlobAdvanced(descriptor.digest, writer.offset))
-            return received, stream.hosts
+            start = writer.offset
+            self.observer(BlobStarted(descriptor, start))
+            writer.fill(stream.readinto, advanced=advanced)
+            return writer.offset - start, stream.hosts
 
     def _foreign(self, descriptor: Descriptor, error: ReferenceNotFoundError) -> ReferenceNotFoundError:
         return ReferenceNotFoundError(

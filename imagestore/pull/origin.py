@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
     from types import TracebackType
     from typing import Self
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Transfer(Protocol):
-    """The bytes of a blob from ``start`` to its end; iterate once, close always."""
+    """The bytes of a blob from ``start`` to its end; close always."""
 
     @property
     def start(self) -> int:
@@ -25,8 +25,8 @@ class Transfer(Protocol):
     def hosts(self) -> Collection[str]:
         """Which hosts the bytes came from; empty when it was none."""
 
-    def __iter__(self) -> Iterator[bytes]:
-        """The bytes, in pieces of bounded size."""
+    def readinto(self, buffer: memoryview) -> int:
+        """Put the next bytes into a buffer, often fewer than fit; 0 only at the end."""
 
     def __enter__(self) -> Self:
         """Close at the end of the block."""

@@ -18,7 +18,7 @@ from imagestore.registry.retry import backoff_seconds, is_transient
 from imagestore.registry.session import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from collections.abc import Set as AbstractSet
     from types import TracebackType
     from typing import Self
@@ -100,9 +100,9 @@ class RangeIgnoredError(Exception):
 
 
 class BlobReader(Protocol):
-    """The bytes of a blob from ``start`` to its end, in order; iterate once, close always.
+    """The bytes of a blob from ``start`` to its end, in order; close always.
 
-    Iterating raises SizeMismatchError (the host sends more than the descriptor's size), RegistryError (the transfer
+    Reading raises SizeMismatchError (the host sends more than the descriptor's size), RegistryError (the transfer
     broke, and resuming it failed too often) and OperationCancelledError.
     """
 
@@ -114,8 +114,8 @@ class BlobReader(Protocol):
     def hosts(self) -> tuple[str, ...]:
         """Who has served so far, in order; the ones to avoid when the content turns out wrong."""
 
-    def __iter__(self) -> Iterator[bytes]:
-        """The bytes, in pieces of the transport's choosing."""
+    def readinto(self, buffer: memoryview) -> int:
+        """Put the next bytes into a buffer, often fewer than fit; 0 only at the end."""
 
     def close(self) -> None:
         """Give up the connections; may be called again."""
@@ -178,7 +178,8 @@ class BlobStream:
         self._end = stretch.end
         self._progress = _Progress(mark=stretch.start, wasted=stretch.wasted, has_begun=stretch.is_continued)
         self._body: Body | None = None
-        self._start = self._position = stretch.start
+        # Offset behind the last byte that the body gave, ahead of the position or behind it.
+        self._start = self._position = self._arrived = stretch.start
         # Everything is there already; only an empty blob is still asked for, to learn whether it exists.
         if stretch.start < stretch.end or descriptor.size == 0:
             body = self._open(stretch.start)
@@ -205,11 +206,13 @@ class BlobStream:
         """See BlobReader."""
         return tuple(dict.fromkeys(self._progress.hosts))
 
-    def __iter__(self) -> Iterator[bytes]:
+    def readinto(self, buffer: memoryview) -> int:
         """See BlobReader."""
         while self._body is not None:
             try:
-                yield from self._pieces(self._body)
+                count = self._read(self._body, buffer)
+                if count:
+                    return count
                 failure: RegistryError = RegistryUnavailableError(
                     f"{self._body.host}: the body ended after {self._position} of {self.descriptor.size} bytes",
                     host=self._body.host,
@@ -219,12 +222,12 @@ class BlobStream:
             if self._position == self._end:
                 # Whatever broke after the last byte doesn't matter any more.
                 self.close()
-                return
-            if self._position == self._body.end and self._position - self._progress.mark >= _LEAST_PART_BYTES:
+            elif self._position == self._body.end and self._position - self._progress.mark >= _LEAST_PART_BYTES:
                 # The host hands the blob out in parts: legal, and no failure.
                 self._continue()
             else:
                 self._resume(failure)
+        return 0
 
     def note_waste(self, byte_count: int) -> None:
         """Bytes of the blob were received elsewhere in vain.
@@ -250,26 +253,26 @@ class BlobStream:
     ) -> None:
         self.close()
 
-    def _pieces(self, body: Body) -> Iterator[bytes]:
-        """What one transfer adds to what we have."""
-        arrived = body.start
-        pieces = body.response.chunks()
-        while True:
+    def _read(self, body: Body, buffer: memoryview) -> int:
+        """What one transfer adds to what we have; 0 when it is over."""
+        fresh = 0
+        while fresh <= 0:
             self._cancel.check()
-            piece = next(pieces, b"")
-            if not piece:
-                return
-            self._operation.throttle(len(piece), cancel=self._cancel)
-            arrived += len(piece)
-            if arrived > self._end:
+            count = body.response.readinto(buffer[: self._operation.share(len(buffer))])
+            if not count:
+                return 0
+            self._operation.throttle(count, cancel=self._cancel)
+            self._arrived += count
+            if self._arrived > self._end:
                 what = f"blob {self.descriptor.digest} from {body.host}"
                 if self._end < self.descriptor.size:
                     what = f"bytes {body.start} to {self._end} of {what}"
-                raise SizeMismatchError(what, expected=self._end, actual=arrived)
-            fresh = arrived - self._position
-            if fresh > 0:
-                self._position = arrived
-                yield piece if fresh == len(piece) else piece[-fresh:]
+                raise SizeMismatchError(what, expected=self._end, actual=self._arrived)
+            fresh = self._arrived - self._position
+        if fresh < count:
+            buffer[:fresh] = buffer[count - fresh : count]
+        self._position = self._arrived
+        return min(fresh, count)
 
     def _continue(self) -> None:
         """Ask for the next part."""
@@ -301,6 +304,7 @@ class BlobStream:
 
     def _open(self, offset: int) -> Body:
         body = self._body = self._opener(offset, self._end, self._progress.suspects)
+        self._arrived = body.start
         self._progress.hosts.append(body.host)
         if self._end < self.descriptor.size and (body.start != offset or body.end > self._end):
             if self._is_exact:

@@ -70,6 +70,9 @@ class Response(Protocol):
     def chunks(self) -> Iterator[bytes]:
         """Body bytes as they come off the wire, in sizes of the transport's choosing; never decoded."""
 
+    def readinto(self, buffer: memoryview) -> int:
+        """Put the next bytes of the body into a buffer; 0 only at its end. Not to be mixed with chunks()."""
+
     def read(self, limit_bytes: int) -> bytes:
         """The whole body.
 

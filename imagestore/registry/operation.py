@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+_SHARE_SECONDS: Final = 0.1
+_LEAST_SHARE_BYTES: Final = 4096
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
@@ -38,6 +41,12 @@ class Operation:
                 return False
             self._retries_left -= 1
             return True
+
+    def share(self, byte_count: int) -> int:
+        """How many of so many bytes to read at once, so that a limited transfer goes on evenly."""
+        if self._bytes_per_second is None:
+            return byte_count
+        return min(byte_count, max(_LEAST_SHARE_BYTES, int(self._bytes_per_second * _SHARE_SECONDS)))
 
     def throttle(self, byte_count: int, *, cancel: CancelToken) -> None:
         """Sleep so long that the operation stays within its bytes per second.

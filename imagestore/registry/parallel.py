@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.registry.blob import BlobStream, RangeIgnoredError, Stretch
@@ -37,13 +37,15 @@ class _Part:
 
     Attributes:
         stretch: which bytes.
-        pieces: those that came and were not handed out.
+        buffer: where they go.
+        received: how many are there.
         is_over: nothing more comes.
         failure: why it broke off, if it did.
     """
 
     stretch: Stretch
-    pieces: deque[bytes] = field(default_factory=deque)
+    buffer: memoryview
+    received: int = 0
     is_over: bool = False
     failure: BaseException | None = None
 
@@ -74,6 +76,9 @@ class ParallelStream:
         self._is_closed = False
         self._threads: list[threading.Thread] = []
         self._rest: BlobStream | None = None
+        self._proven = first.end
+        self._position = first.start
+        self._has_begun = self._is_first_over = False
         self._stack = ExitStack()
         self._token = self._stack.enter_context(cancel.child())
 
@@ -89,28 +94,27 @@ class ParallelStream:
         with self._changed:
             return tuple(dict.fromkeys((*self._first.hosts, *self._hosts, *rest)))
 
-    def __iter__(self) -> Iterator[bytes]:
+    def readinto(self, buffer: memoryview) -> int:
         """See BlobReader."""
-        proven = self._first.end
-        for _ in range(self._connections - 1):
-            self._employ()
-        for piece in self._first:
-            yield piece
-            if self._first.end != proven:
+        if self._rest is not None:
+            return self._rest.readinto(buffer)
+        if not self._has_begun:
+            self._has_begun = True
+            for _ in range(self._connections - 1):
+                self._employ()
+        if not self._is_first_over:
+            count = self._first.readinto(buffer)
+            self._position += count
+            if self._first.end != self._proven and not self._is_closed:
                 # Its host changed its mind (or another host took over), and the stream goes on to the blob's end.
                 self._first.note_waste(self._dismiss())
-        position = self._first.position
-        if position < self._size:
-            self._employ()
-        while position < self._size:
-            part = self._head()
-            yield from self._pieces(part)
-            if isinstance(part.failure, RangeIgnoredError):
-                yield from self._one_stream(part.stretch.start)
-                return
-            if part.failure is not None:
-                raise part.failure
-            position = part.stretch.end
+            if count:
+                return count
+            self._is_first_over = True
+            if self._position < self._size:
+                # Its connection is free now.
+                self._employ()
+        return self._from_window(buffer)
 
     def close(self) -> None:
         """See BlobReader."""
@@ -134,16 +138,16 @@ class ParallelStream:
         thread.start()
 
     def _dismiss(self) -> int:
-        """End the threads and wait for them; the bytes that came ahead of their turn and are lost."""
+        """End the threads and wait for them; empty the window, and say how many bytes were in it."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         self._token.cancel("the transfer was closed")
         while self._threads:
             self._threads.pop().join()
-        lost = sum(len(piece) for part in self._window for piece in part.pieces)
+        received = sum(part.received for part in self._window)
         self._window.clear()
-        return lost
+        return received
 
     def _work(self) -> None:
         while (part := self._take()) is not None:
@@ -166,16 +170,19 @@ class ParallelStream:
                 if len(self._window) < self._connections * _PARTS_PER_CONNECTION:
                     break
                 self._changed.wait()
-            part = _Part(self._waiting.popleft())
+            stretch = self._waiting.popleft()
+            part = _Part(stretch, memoryview(bytearray(stretch.end - stretch.start)))
             self._window.append(part)
             self._changed.notify_all()
             return part
 
     def _receive(self, part: _Part) -> None:
         with self._make(part.stretch, self._token) as stream:
-            for piece in stream:
+            # Reading on after the last byte lets the connection serve the next request.
+            end = memoryview(bytearray(1))
+            while count := stream.readinto(part.buffer[part.received :] or end):
                 with self._changed:
-                    part.pieces.append(piece)
+                    part.received += count
                     self._changed.notify_all()
             with self._changed:
                 self._hosts.update(dict.fromkeys(stream.hosts))
@@ -187,25 +194,36 @@ class ParallelStream:
                 self._changed.wait()
             return self._window[0]
 
-    def _pieces(self, part: _Part) -> Iterator[bytes]:
-        """What one part brings, as it comes; then it leaves the window, unless it failed."""
-        while True:
+    def _from_window(self, buffer: memoryview) -> int:
+        """The next bytes of the parts in order; 0 when they were the last."""
+        while self._position < self._size or self._window:
+            part = self._head()
+            done = self._position - part.stretch.start
             with self._changed:
-                while not part.pieces and not part.is_over:
+                while part.received == done and not part.is_over:
                     self._changed.wait()
-                if not part.pieces:
-                    if part.failure is None:
-                        self._window.popleft()
-                        self._changed.notify_all()
-                    return
-                piece = part.pieces.popleft()
-            yield piece
+                count = min(part.received - done, len(buffer))
+                if not count and part.failure is None:
+                    # Only now is it known to have ended well.
+                    self._window.popleft()
+                    self._changed.notify_all()
+                    continue
+            if count:
+                buffer[:count] = part.buffer[done : done + count]
+                self._position += count
+                return count
+            if isinstance(part.failure, RangeIgnoredError):
+                return self._one_stream(buffer)
+            assert part.failure is not None
+            raise part.failure
+        return 0
 
-    def _one_stream(self, start: int) -> Iterator[bytes]:
-        """The rest of the blob without ranges; what came ahead of its turn is lost."""
-        stretch = Stretch(start, self._size, is_continued=True, wasted=self._dismiss())
+    def _one_stream(self, buffer: memoryview) -> int:
+        """Go on without ranges; what came ahead of its turn is lost."""
+        handed_out = self._position - self._window[0].stretch.start
+        stretch = Stretch(self._position, self._size, is_continued=True, wasted=self._dismiss() - handed_out)
         self._rest = self._make(stretch, self._cancel)
-        yield from self._rest
+        return self._rest.readinto(buffer)
 
 
 def _stretches(start: int, end: int, step: int) -> Iterator[Stretch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore import collect, lease, lookup
 from imagestore.cancel import CancelToken
@@ -14,7 +14,7 @@ from imagestore.observe import ignore
 from imagestore.upkeep import accounting, policy, why
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from imagestore.config import Config
@@ -31,12 +31,24 @@ if TYPE_CHECKING:
     from imagestore.upkeep.repair import RepairReport
     from imagestore.upkeep.why import Chain
 
+T = TypeVar("T")
+#: Records that go in one transaction: some milliseconds.
+_AT_ONCE: Final = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Removal:
     """Records that were removed, as (reference, runtime handler), and the bytes that their content took."""
 
     removed: tuple[tuple[str, str], ...]
+    bytes_freed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """What several names removed, as (reference, runtime handler) by name, and the bytes freed by all together."""
+
+    removed: Mapping[str, tuple[tuple[str, str], ...]]
     bytes_freed: int
 
 
@@ -62,6 +74,10 @@ class Upkeep(abc.ABC):
     @abc.abstractmethod
     def registry(self) -> RegistryClient:
         """The registry client in use."""
+
+    @abc.abstractmethod
+    def _doomed(self, name: str, runtime_handler: str | None, *, all_handlers: bool) -> Sequence[ImageRecord]:
+        """The records that a removal of this name means."""
 
     def pin(self, name: str, *, runtime_handler: str | None = None) -> tuple[tuple[str, str], ...]:
         """Spare images from policies until unpinned; the rules for names are those of remove().
@@ -132,18 +148,60 @@ class Upkeep(abc.ABC):
         usage = self.usage()
         chosen = policy.choose(usage.images, usage.disk, rules, now=self._clock())
         if dry_run:
-            going = {(each.record.reference, each.record.handler) for each in chosen}
-            staying = [each for each in usage.images if (each.record.reference, each.record.handler) not in going]
+            gone = {(each.record.reference, each.record.handler) for each in chosen}
+            staying = [each for each in usage.images if (each.record.reference, each.record.handler) not in gone]
             kept = {digest for each in staying for digest in each.blobs}
             blobs = {digest: size for each in usage.images for digest, size in each.blobs.items()}
             return EvictionReport(True, chosen, sum(size for digest, size in blobs.items() if digest not in kept))
-        with self.metadata.exclusive():
-            # What was pinned, pulled or used since the choice stays.
-            chosen = tuple(each for each in chosen if self._is_unchanged(each.record))
-            self.metadata.remove_images((each.record.reference, each.record.handler) for each in chosen)
-        roots = {digest for each in chosen for digest in each.record.roots}
+        evicted: list[Eviction] = []
+        for some in _slices(chosen):
+            self.metadata.give_way()
+            with self.metadata.exclusive():
+                # What was pinned, pulled or used since the choice stays.
+                going = [each for each in some if self._is_unchanged(each.record)]
+                self.metadata.remove_images((each.record.reference, each.record.handler) for each in going)
+            evicted += going
+        roots = {digest for each in evicted for digest in each.record.roots}
         freed = collect.collect_from(self.metadata, self.content, roots)
-        return EvictionReport(False, chosen, sum(freed.values()))
+        return EvictionReport(False, tuple(evicted), sum(freed.values()))
+
+    def delete(self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False) -> Removal:
+        """Remove records and free what only they needed, at a cost that does not grow with the store.
+
+        Args:
+            name, runtime_handler, all_handlers: as for remove().
+
+        Raises:
+            UnknownRuntimeHandlerError, InvalidInputError: as remove().
+            StoreError: something can't be deleted.
+        """
+        removals = self.delete_each([name], runtime_handler=runtime_handler, all_handlers=all_handlers)
+        return Removal(removals.removed[name], removals.bytes_freed)
+
+    def delete_each(
+        self, names: Iterable[str], *, runtime_handler: str | None = None, all_handlers: bool = False
+    ) -> Removals:
+        """As delete() for several names, with few transactions and one sweep for all.
+
+        Args:
+            names, runtime_handler, all_handlers: as for remove().
+
+        Raises:
+            UnknownRuntimeHandlerError, InvalidInputError: as remove(); what went before is freed by a collection.
+            StoreError: something can't be deleted.
+        """
+        removed: dict[str, tuple[tuple[str, str], ...]] = {}
+        roots: set[Digest] = set()
+        for some in _slices(list(dict.fromkeys(names))):
+            self.metadata.give_way()
+            with self.metadata.exclusive():
+                for name in some:
+                    records = self._doomed(name, runtime_handler, all_handlers=all_handlers)
+                    gone = self.metadata.remove_images((record.reference, record.handler) for record in records)
+                    removed[name] = tuple((each.reference, each.handler) for each in gone)
+                    roots.update(digest for each in gone for digest in each.roots)
+        freed = collect.collect_from(self.metadata, self.content, roots)
+        return Removals(removed, sum(freed.values()))
 
     def check(self, *, options: CheckOptions | None = None, cancel: CancelToken | None = None) -> CheckReport:
         """Hash every blob again, compare every edge and record with the content; only reads.
@@ -187,13 +245,6 @@ class Upkeep(abc.ABC):
         """
         self.metadata.backup(target)
 
-    def _delete(self, records: Iterable[ImageRecord]) -> Removal:
-        """Remove records and free what only they needed; costs what they have, not what the store has."""
-        removed = self.metadata.remove_images((record.reference, record.handler) for record in records)
-        roots = {digest for record in removed for digest in record.roots}
-        freed = collect.collect_from(self.metadata, self.content, roots)
-        return Removal(tuple((record.reference, record.handler) for record in removed), sum(freed.values()))
-
     def _is_unchanged(self, record: ImageRecord) -> bool:
         return self.metadata.get_image(record.reference, record.handler) == record
 
@@ -205,3 +256,8 @@ class Upkeep(abc.ABC):
             under = f" under runtime handler {handler!r}" if handler else ""
             raise ImageNotFoundError(f"image {name!r} is not in the store{under}", hint="pull it first")
         return tuple((record.reference, record.handler) for record in changed)
+
+
+def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 TOP = Path(__file__).parents[2]
 REFERENCES = tuple(f"registry.example/crash/{name}:1" for name in ("a", "b", "c", "d"))
+ARCHIVE = "images.tar"
 WORKERS = 3
 LONGEST_SECONDS = 1.5
 _PRELOADED = ["httpx", "jsonschema", "imagestore.store", "imagestore.pull.work", "imagestore.registry.connect"]
@@ -92,6 +93,7 @@ def crash(kills: int, *, seed: int, say: bool = False) -> Outcome:
         failures = Path(folder) / "failures"
         failures.mkdir()
         root = Path(folder) / "store"
+        _make_archive(registry.references, Path(folder))
         while outcome.kills < kills:
             before = len(outcome.violations)
             registry.move_tags(chance)
@@ -169,6 +171,21 @@ def _age(root: Path) -> None:
 
     with ImageStore(root, clock=lambda: time.time() + LATER_SECONDS) as store:
         store.collect_garbage()
+
+
+def _make_archive(references: list[str], folder: Path) -> None:
+    """One archive of all references, for the processes that import."""
+    from imagestore import config, platforms
+    from imagestore.archive.exporting import ExportOptions
+    from imagestore.store import ImageStore
+    from tests.support.node import CONFIG
+
+    host = platforms.parse("windows(10.0.20348)/amd64")
+    settings = config.loads(CONFIG, filename="config.toml", host=host)
+    with ImageStore(folder / "source", config=settings, host=host) as store:
+        for reference in references:
+            store.pull(reference)
+        store.export_images(references, folder / ARCHIVE, options=ExportOptions())
 
 
 @contextlib.contextmanager

@@ -9,9 +9,22 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-_MIXED = [*["pull"] * 6, "remove", "delete", "delete", "collect", "collect", "pin", "touch", "evict", "lease"]
+_MIXED = [
+    *["pull"] * 6,
+    "remove",
+    "delete",
+    "delete",
+    "collect",
+    "collect",
+    "pin",
+    "touch",
+    "evict",
+    "lease",
+    "import",
+    "import",
+]
 #: What a process is out for; those that only pull and those that only clear away meet most often.
-_ROLES = [_MIXED, _MIXED, ["pull"], ["collect"], ["delete", "collect"]]
+_ROLES = [_MIXED, _MIXED, ["pull"], ["collect"], ["delete", "collect"], ["import", "delete"]]
 
 
 def run(root: Path, references: Sequence[str], seed: int, failpoint: str, failures: Path) -> None:
@@ -34,7 +47,8 @@ def run(root: Path, references: Sequence[str], seed: int, failpoint: str, failur
 
 def _work(root: Path, references: Sequence[str], chance: random.Random) -> None:
     from imagestore import config, platforms
-    from imagestore.errors import ImageNotFoundError
+    from imagestore.archive.importing import ImportOptions
+    from imagestore.errors import ContentNotFoundError, ImageNotFoundError
     from imagestore.store import ImageStore
     from imagestore.upkeep.policy import Policy
     from tests.support.node import CONFIG
@@ -61,6 +75,10 @@ def _work(root: Path, references: Sequence[str], chance: random.Random) -> None:
                             chance.choice([store.pin, store.unpin])(reference, runtime_handler=handler)
                     case "touch":
                         store.touch(reference, runtime_handler=handler)
+                    case "import":
+                        options = ImportOptions((handler,), may_replace=True)
+                        with contextlib.suppress(ContentNotFoundError):  # the archive has one handler's content
+                            store.import_images(root.parent / "images.tar", options=options)
                     case "evict":
                         store.evict(Policy(keep_last=1))
                     case "lease":

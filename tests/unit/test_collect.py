@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagestore.cancel import CancelToken
-from imagestore.collect import STALE_INGEST_SECONDS, collect, sweep
+from imagestore.collect import STALE_INGEST_SECONDS, collect, collect_from, sweep
 from imagestore.content.ingest import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.descriptor import Descriptor
@@ -142,3 +142,34 @@ def test_edges_of_content_that_is_gone_are_forgotten(node: Node) -> None:
     node.content.delete(Digest.of(b"manifest one runc"))
     collect(node.metadata, node.content)
     assert node.metadata.edges() == {}
+
+
+def test_a_batch_that_takes_its_time_ends_and_others_follow(node: Node) -> None:
+    """More garbage than one batch asks about at once, images and orphans mixed."""
+    for number in range(12):
+        node.image(f"image {number}", f"layer {number}", "base")
+        node.blob(f"orphan {number}")
+    node.image("kept", "base")
+    node.metadata.remove_images((f"registry.example/image {number}:1", "runc") for number in range(12))
+    freed = collect(node.metadata, node.content)
+    assert (len(freed.digests), freed.kept_blobs) == (36, 2)
+    assert node.names() == {"manifest kept runc", "base"}
+    assert node.metadata.edges().keys() == {Digest.of(b"manifest kept runc")}
+
+
+def test_labels_on_content_that_is_gone_or_can_not_be_here_are_forgotten(node: Node) -> None:
+    child = node.blob("child")
+    for digest in (Digest.of(b"gone"), Digest("blake3", "0" * 64)):
+        node.metadata.label_content(digest, {"containerd.io/gc.ref.content.0": str(child)})
+    report = collect(node.metadata, node.content)
+    assert report.digests == (child,)
+    assert node.metadata.edges() == {}
+
+
+def test_removed_images_take_what_only_they_pointed_at(node: Node) -> None:
+    node.image("one", "shared", "own")
+    node.image("two", "shared")
+    (removed,) = node.metadata.remove_images([("registry.example/one:1", "runc")])
+    freed = collect_from(node.metadata, node.content, removed.roots)
+    assert freed == {Digest.of(b"manifest one runc"): 17, Digest.of(b"own"): 3}
+    assert collect_from(node.metadata, node.content, removed.roots) == {}

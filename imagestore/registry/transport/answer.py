@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ProtocolError
+from imagestore.pieces import PieceReader
 from imagestore.registry.exchange import Headers
 from imagestore.registry.transport import urls
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from imagestore.registry.transport import addresses
+    from imagestore.registry.transport.direct import DirectBody
 
 _MAX_HEADER_COUNT: Final = 256
 _MAX_HEADER_BYTES: Final = 64 * 1024
@@ -47,6 +50,8 @@ class Answer:
         url: absolute address that answered.
         peer: network address that answered; None when unknown.
         pieces: the body as it comes off the wire.
+        direct: makes what reads the rest of the body, given the length of the first piece; None, or answering None,
+            where only ``pieces`` can.
         guard: wraps each step of reading; translates errors.
         on_close: what to undo when closed.
     """
@@ -59,6 +64,7 @@ class Answer:
         url: str,
         peer: addresses.Address | None,
         pieces: Iterator[bytes],
+        direct: Callable[[int], DirectBody | None] | None = None,
         guard: Callable[[], AbstractContextManager[None]],
         on_close: ExitStack,
     ) -> None:
@@ -67,6 +73,9 @@ class Answer:
         self.url = url
         self.peer = peer
         self._pieces = pieces
+        self._reader = PieceReader(pieces)
+        self._make_direct = direct
+        self._direct: DirectBody | None = None
         self._guard = guard
         self._on_close = on_close
 
@@ -79,6 +88,20 @@ class Answer:
                 return
             if piece:
                 yield piece
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Put the next bytes of the body into a buffer; 0 only at its end."""
+        with self._guard():
+            if self._make_direct is not None:
+                self._begin_direct(self._make_direct)
+            count = self._reader.readinto(buffer)
+            return count if count or self._direct is None else self._direct.readinto(buffer)
+
+    def _begin_direct(self, make: Callable[[int], DirectBody | None]) -> None:
+        piece = next(self._pieces, b"")
+        self._make_direct, self._direct = None, make(len(piece))
+        rest = self._pieces if self._direct is None else ()
+        self._reader = PieceReader(itertools.chain((piece,), rest))
 
     def read(self, limit_bytes: int) -> bytes:
         """The whole body; see Response."""

@@ -4,8 +4,8 @@ What it adds to the library: bytes exactly as stored (identity coding, never dec
 credentials from the environment, proxies by our own rules, limits on the response head, time limits that a slow peer
 can't stretch, cancellation that ends a blocked read, and the package's own errors with addresses that hold no secret.
 
-Bodies are handed out in the pieces the transport reads; asking the library for another chunk size costs two thirds of
-the throughput.
+Large bodies are read past the library (``direct.py``); others come in the pieces it reads, since asking it for another
+chunk size costs two thirds of the throughput.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from imagestore.errors import ImageStoreError, ProtocolError, RegistryUnavailabl
 from imagestore.registry.exchange import Origin, Request, Response, Sender
 from imagestore.registry.transport import addresses, tls, urls
 from imagestore.registry.transport.answer import Answer, check_head
-from imagestore.registry.transport.network import Exchange, Network, Pace
+from imagestore.registry.transport.direct import DirectBody, known_length
+from imagestore.registry.transport.network import Exchange, Network, Pace, Stream
 from imagestore.registry.transport.pool import Pool
 from imagestore.registry.transport.proxies import ProxyRules
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from imagestore.cancel import CancelToken
 
@@ -158,7 +159,7 @@ class HttpxSender:
         pool = self._pool(origin, towards, public_only=public_only)
         started = time.monotonic()
         try:
-            answer = _send(pool, self._library_request(request, towards), cancel, self._timeouts.pace)
+            answer = _send(pool, self._library_request(request, towards), cancel, self._timeouts)
         except ImageStoreError as error:
             seconds = time.monotonic() - started
             _log.debug("%s %s -> %s after %.3f s", request.method, urls.shown(request.url), error, seconds)
@@ -260,7 +261,7 @@ class _PoolTransport(httpx.BaseTransport):
                 extensions=request.extensions,
             )
         )
-        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer))
+        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer), extensions=answer.extensions)
 
     def close(self) -> None:
         """Close all connections."""
@@ -278,9 +279,9 @@ class _Body(httpx.SyncByteStream):
         self._answer.close()
 
 
-def _send(pool: httpx.BaseTransport, request: httpx.Request, cancel: CancelToken, pace: Pace) -> Answer:
+def _send(pool: httpx.BaseTransport, request: httpx.Request, cancel: CancelToken, timeouts: Timeouts) -> Answer:
     network = pool.pool.network if isinstance(pool, _PoolTransport) else None
-    exchange = Exchange(cancel, pace)
+    exchange = Exchange(cancel, timeouts.pace)
     url = str(request.url)
     host = urls.host_port(urls.origin_of(url))
     with ExitStack() as stack:
@@ -300,9 +301,24 @@ def _send(pool: httpx.BaseTransport, request: httpx.Request, cancel: CancelToken
             url=url,
             peer=exchange.peer,
             pieces=iter(body),
+            direct=_direct_body(pool, request, response, timeouts),
             guard=lambda: _guarded(exchange, network, host, "while reading a response"),
             on_close=stack.pop_all(),
         )
+
+
+def _direct_body(
+    pool: httpx.BaseTransport, request: httpx.Request, response: httpx.Response, timeouts: Timeouts
+) -> Callable[[int], DirectBody | None] | None:
+    """What reads the body once the library has read some bytes of it; None where only the library can."""
+    stream = response.extensions.get("network_stream")
+    if not isinstance(pool, _PoolTransport) or not pool.pool.is_direct or not isinstance(stream, Stream):
+        return None
+    version = response.extensions.get("http_version")
+    length = known_length(request.method, response.status_code, version, response.headers.raw)
+    if length is None:
+        return None
+    return lambda read: DirectBody(stream, length - read, timeouts.idle) if read < length else None
 
 
 def _close_quietly(response: httpx.Response) -> None:

@@ -27,7 +27,7 @@ from imagestore.registry.transport import addresses
 from imagestore.registry.transport.dial import Dial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from imagestore.cancel import CancelToken
 
@@ -194,7 +194,7 @@ class Network(httpcore.NetworkBackend):
         timeout: float | None = None,
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.NetworkStream:
+    ) -> Stream:
         """Resolve, check and connect, one address after the other.
 
         Raises:
@@ -205,7 +205,7 @@ class Network(httpcore.NetworkBackend):
         allowed = exchange.allowed_seconds(timeout) if exchange is not None else timeout
         options = list(socket_options or ())
         if self._unix_socket:
-            return _Stream(self._inner.connect_unix_socket(self._unix_socket, allowed, options), self)
+            return Stream(self._inner.connect_unix_socket(self._unix_socket, allowed, options), self)
         candidates = self._resolve(host, port)
         deadline = None if allowed is None else time.monotonic() + allowed
         for position, address in enumerate(candidates):
@@ -217,8 +217,8 @@ class Network(httpcore.NetworkBackend):
             try:
                 connect = functools.partial(self._inner.connect_tcp, address, port, share, local_address, options)
                 if exchange is None:
-                    return _Stream(connect(), self)
-                return _Stream(Dial(connect).result(exchange.wait_for_connection), self)
+                    return Stream(connect(), self)
+                return Stream(Dial(connect).result(exchange.wait_for_connection), self)
             except (httpcore.ConnectError, httpcore.ConnectTimeout):
                 if left == 1 or (deadline is not None and time.monotonic() >= deadline):
                     raise
@@ -280,12 +280,41 @@ def _is_public_text(text: str) -> bool:
     return address is not None and addresses.is_public(address)
 
 
-class _Stream(httpcore.NetworkStream):
+class Stream(httpcore.NetworkStream):
     """A connection whose every wait is bounded by the exchange it serves at the moment."""
 
     def __init__(self, inner: httpcore.NetworkStream, network: Network) -> None:
         self._inner = inner
         self._network = network
+        #: Set by whoever knows that the last response ended exactly here.
+        self.is_between_messages = False
+        #: Takes the connection when its user gives it up between two messages; without one, it is closed.
+        self.on_give_up: Callable[[Stream], None] | None = None
+
+    def readinto(self, buffer: memoryview, timeout: float) -> int:
+        """Read what is there into a buffer, without the library; 0 when the peer closed its side.
+
+        Raises:
+            httpcore.ReadTimeout, httpcore.ReadError: nothing comes, or the connection broke.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        exchange = self._network.current
+        connection = self._inner.get_extra_info("socket")
+        assert exchange is not None
+        assert isinstance(connection, socket.socket)
+        exchange.use(self)
+        started = time.monotonic()
+        try:
+            connection.settimeout(exchange.allowed_seconds(timeout))
+            count = connection.recv_into(buffer)
+        except TimeoutError as error:
+            raise httpcore.ReadTimeout(str(error)) from error
+        except OSError as error:
+            raise httpcore.ReadError(error) from error
+        if not count:
+            exchange.saw_end = True
+        exchange.note_read(count, time.monotonic() - started)
+        return count
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         exchange = self._network.current
@@ -307,6 +336,13 @@ class _Stream(httpcore.NetworkStream):
         self._inner.write(buffer, timeout)
 
     def close(self) -> None:
+        if self.is_between_messages and self.on_give_up is not None:
+            self.on_give_up(self)
+        else:
+            self.drop()
+
+    def drop(self) -> None:
+        """Close the connection whatever it might still be good for."""
         self._inner.close()
 
     def start_tls(
@@ -316,7 +352,9 @@ class _Stream(httpcore.NetworkStream):
         if exchange is not None:
             exchange.use(self)
             timeout = exchange.allowed_seconds(timeout)
-        return _Stream(self._inner.start_tls(ssl_context, server_hostname, timeout), self._network)
+        secure = Stream(self._inner.start_tls(ssl_context, server_hostname, timeout), self._network)
+        secure.on_give_up = self.on_give_up
+        return secure
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)

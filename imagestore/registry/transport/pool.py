@@ -11,6 +11,7 @@ import httpcore
 
 from imagestore.errors import ConfigError
 from imagestore.registry.transport import tls
+from imagestore.registry.transport.parking import Parking
 
 if TYPE_CHECKING:
     from imagestore.config.connection import ConnectionSettings
@@ -38,9 +39,14 @@ class Pool:
         self._proxy = _parse_proxy(proxy) if proxy else None
         self._keep_alive_seconds = keep_alive_seconds
         self._lock = threading.Lock()
-        self._pools: dict[bytes, httpcore.ConnectionPool] = {}
-        self._replaced: list[httpcore.ConnectionPool] = []
+        self._pools: dict[bytes, tuple[httpcore.ConnectionPool, Parking]] = {}
+        self._replaced: list[tuple[httpcore.ConnectionPool, Parking]] = []
         self._stamp: tls.Stamp = ()
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether connections lead to the hosts themselves, not to a proxy."""
+        return self._proxy is None
 
     def handle(self, request: httpcore.Request) -> httpcore.Response:
         """Exchange a request for a response whose body has not been read.
@@ -56,8 +62,9 @@ class Pool:
             pools = [*self._pools.values(), *self._replaced]
             self._pools.clear()
             self._replaced.clear()
-        for pool in pools:
+        for pool, parking in pools:
             pool.close()
+            parking.close()
 
     def _by_scheme(self, scheme: bytes) -> httpcore.ConnectionPool:
         # Apart by scheme, because making a TLS context costs 20 ms that plain http needn't pay.
@@ -68,17 +75,20 @@ class Pool:
                 self._replaced += self._pools.values()
                 self._pools.clear()
                 self._stamp = stamp
-            pool = self._pools.get(scheme)
-            if pool is None:
-                pool = self._pools[scheme] = httpcore.ConnectionPool(
-                    ssl_context=tls.make_context(self._settings) if scheme == b"https" else None,
+            found = self._pools.get(scheme)
+            if found is None:
+                is_secure = scheme == b"https"
+                parking = Parking(self.network, self._keep_alive_seconds, is_secure=is_secure)
+                pool = httpcore.ConnectionPool(
+                    ssl_context=tls.make_context(self._settings) if is_secure else None,
                     proxy=self._proxy,
                     max_connections=_MAX_CONNECTIONS,
                     max_keepalive_connections=_MAX_IDLE_CONNECTIONS,
                     keepalive_expiry=self._keep_alive_seconds,
-                    network_backend=self.network,
+                    network_backend=parking if self.is_direct else self.network,
                 )
-            return pool
+                found = self._pools[scheme] = pool, parking
+            return found[0]
 
 
 def _parse_proxy(url: str) -> httpcore.Proxy:

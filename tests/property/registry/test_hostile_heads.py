@@ -20,6 +20,7 @@ from imagestore.registry.credentials.model import Credential, Found, Target
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.retry import Timing
 from imagestore.secret import Secret
+from tests.support.streams import drain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,7 +142,7 @@ def test_any_fields_give_a_result_or_a_typed_printable_error(script: list[Callab
 
     def read_blob(offset: int) -> None:
         with client.blob(REFERENCE, LAYER, offset=offset, cancel=CancelToken(10)) as stream:
-            list(stream)
+            drain(stream)
 
     with client:
         for work in (

@@ -387,7 +387,7 @@ HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] 
         "layout version '2.0.0'",
     ),
     "layout mark too long": (changed(layout.MARK, b" " * 5000), DocumentError, "more than the 4096 allowed"),
-    "index.json too long": (changed(layout.INDEX, b" " * 4_194_305), DocumentError, "more than the 4194304 allowed"),
+    "index.json too long": (changed(layout.INDEX, b" " * 16_777_217), DocumentError, "than the 16777216 allowed"),
     "index.json too deep": (changed(layout.INDEX, b"[" * 100_000), DocumentError, "nested deeper"),
     "index.json no JSON": (changed(layout.INDEX, b"{"), DocumentError, "is not JSON"),
     "index.json with layers": (

@@ -296,7 +296,20 @@ def test_help_loads_no_heavy_package() -> None:
 
 def test_listing_loads_neither_http_nor_schemas(line: Line) -> None:
     line("pull", line.python)
-    heavy = ("httpx", "httpcore", "jsonschema", "rich", "asyncio", "grpc", "google.protobuf")
+    heavy = [
+        "httpx",
+        "httpcore",
+        "jsonschema",
+        "rich",
+        "asyncio",
+        "grpc",
+        "google.protobuf",
+        "logging",
+        "tomllib",
+        "shutil",
+        "imagestore.store",
+    ]
+    heavy += ["imagestore.config", "imagestore.platforms.host", "imagestore.platforms.match", "imagestore.reference"]
     arguments = ["--root", str(line.root), "--config", str(line.config), "images"]
     code = (
         f"import sys; from imagestore.cli.main import main; status = main({arguments!r});"
@@ -304,6 +317,19 @@ def test_listing_loads_neither_http_nor_schemas(line: Line) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "0 []"
+
+
+def test_the_quick_list_and_the_whole_store_say_the_same(line: Line) -> None:
+    for handler in (PROCESS, HYPERV):
+        line("pull", line.python, "--runtime-handler", handler)
+    shown = [line("images", *more) for more in ((), ("--no-trunc",), ("-q",))]
+    assert len(shown[0].splitlines()) == 3
+    # With a condition the store answers; both handlers' lines together are the quick list.
+    for whole, *more in zip(shown, ((), ("--no-trunc",), ("-q",)), strict=True):
+        lines = [line("images", "--runtime-handler", handler, *more[0]).splitlines() for handler in (PROCESS, HYPERV)]
+        assert {each.replace(" ", "") for part in lines for each in part} == {
+            each.replace(" ", "") for each in whole.splitlines()
+        }
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

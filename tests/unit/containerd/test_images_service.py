@@ -60,8 +60,12 @@ def test_an_image_may_name_what_is_not_there(client: Client) -> None:
     assert client.within("other").image_names() == []
     with refused(EXISTS):
         client.create_image("any text, spaces too", B)
+    with refused(INVALID, "at most 32768 bytes"):
+        client.create_image("ä" * 20_000, A)
     with refused(NOT_FOUND):
         client.image("other")
+    with refused(NOT_FOUND, "..."):
+        client.image("x" * 20_000)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +38,14 @@ def digest(name: str) -> Digest:
 
 
 A, B, C, D = (digest(name) for name in "abcd")
+
+
+def kept(store: SqliteMetadataStore, names: Iterable[Digest] = (A, B, C, D)) -> set[Digest]:
+    """What a collection would spare; the question that it asks again before it deletes must agree."""
+    names = list(names)
+    garbage = set(store.garbage(map(str, names)))
+    assert set(store.unheld(names)) == garbage & set(names)
+    return set(names) - garbage
 
 
 class Clock:
@@ -120,12 +130,12 @@ def test_labels_are_bounded(store: SqliteMetadataStore, labels: dict[str, str]) 
 def test_a_root_label_keeps_content_and_what_its_reference_labels_name(store: SqliteMetadataStore) -> None:
     store.label_content(A, {gc_labels.ROOT: "now", f"{gc_labels.REFERENCE}.0": str(B), "free": "text", "empty": ""})
     store.put_edges({B: [C]})
-    assert store.reachable() == {A, B, C}
+    assert kept(store) == {A, B, C}
     assert [store.is_held(each) for each in (A, B, C, D)] == [True, True, True, False]
     assert store.content_labels(A).keys() == {gc_labels.ROOT, f"{gc_labels.REFERENCE}.0", "free"}
     assert (store.children(A), store.parents(B)) == ((B,), (A,))
     store.label_content(A, {"free": "text"})
-    assert store.reachable() == frozenset()
+    assert kept(store) == set()
     assert store.parents(B) == ()
     store.forget_content([A])
     assert store.content_labels(A) == {}
@@ -135,7 +145,7 @@ def test_a_flat_lease_keeps_what_it_lists_and_nothing_below(store: SqliteMetadat
     store.put_edges({A: [B], B: [C]})
     store.create_lease("flat", lifetime_seconds=10, labels={gc_labels.FLAT: "yes"})
     store.lease_content("flat", [A, C])
-    assert store.reachable() == {A, C}
+    assert kept(store) == {A, C}
     assert [store.is_held(each) for each in (A, B, C)] == [True, False, True]
 
 
@@ -153,7 +163,7 @@ def test_the_expiry_label_of_a_lease_goes_before_its_lifetime(
     assert store.create_lease("l", lifetime_seconds=10, labels=labels).expires_at == expires_at
     store.lease_content("l", [A])
     clock.now += 11
-    assert store.reachable() == ({A} if math.isinf(expires_at) else set())
+    assert kept(store) == ({A} if math.isinf(expires_at) else set())
     assert store.expire() == (0 if math.isinf(expires_at) else 1)
 
 
@@ -244,9 +254,17 @@ def test_climbing_finds_a_root_exactly_for_what_marking_reaches(
             assert all(low in children[high] for high, low in itertools.pairwise(chain))
 
 
-@given(GRAPH, st.sets(st.integers(0, 9), max_size=3), st.sets(st.integers(0, 9), max_size=2))
+NODES = st.sets(st.integers(0, 9), max_size=3)
+
+
+@given(GRAPH, NODES, NODES, NODES, NODES)
 def test_both_questions_of_collection_agree(
-    tmp_path_factory: pytest.TempPathFactory, children: dict[int, list[int]], leased: set[int], rooted: set[int]
+    tmp_path_factory: pytest.TempPathFactory,
+    children: dict[int, list[int]],
+    leased: set[int],
+    flat: set[int],
+    rooted: set[int],
+    present: set[int],
 ) -> None:
     store = SqliteMetadataStore(tmp_path_factory.mktemp("graph") / "metadata.db")
     names = [digest(str(number)) for number in range(10)]
@@ -254,9 +272,18 @@ def test_both_questions_of_collection_agree(
         store.put_edges({names[parent]: [names[child] for child in below] for parent, below in children.items()})
         store.create_lease("l", lifetime_seconds=100)
         store.lease_content("l", [names[number] for number in leased])
+        store.create_lease("flat", lifetime_seconds=100, labels={gc_labels.FLAT: "1"})
+        store.lease_content("flat", [names[number] for number in flat])
         for number in rooted:
             store.label_content(names[number], {gc_labels.ROOT: "1"})
-    live = store.reachable()
+    live = kept(store, names)
+    assert live == {names[each] for each in mark(leased | rooted, lambda node: children.get(node, ())) | flat}
+    found = store.garbage(str(names[number]) for number in present)
+    starts = {names[number] for number, below in children.items() if below} | {names[number] for number in rooted}
+    assert set(found) == ({names[number] for number in present} | starts) - live
+    assert len(set(found)) == len(found)
+    inner = [each in starts for each in found]
+    assert inner == sorted(inner, reverse=True), "what points on comes first"
     assert {each for each in names if store.is_held(each)} == live
     assert {each for each in names if explain(store, each)} == live
     store.close()
@@ -293,6 +320,34 @@ def test_a_long_journal_is_shortened(tmp_path: Path, store: SqliteMetadataStore)
     assert journal.stat().st_size < 2000
     assert restorable(store) == ([[kept]], 0)
     assert sorted(path.name for path in tmp_path.glob("records*")) == ["records.jsonl"]
+
+
+def test_what_is_journaled_while_a_new_journal_is_written_stays(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    """Both before and after the exchange there is an entry for each record, and for each removal."""
+    kept = store.put_image(record(), {})
+    gone = store.put_image(record("registry.example/b:1", B), {})
+    journal = RecordJournal(tmp_path / "records.jsonl")
+    length = journal.size()
+    with journal.prepared(2, [kept, gone]) as prepared:
+        assert prepared is not None
+        with journal.prepared(2, [kept, gone]) as second:
+            assert second is None, "another process is at it"
+        late = store.put_image(record("registry.example/c:1", C), {})
+        store.remove_images([(gone.reference, gone.handler)])
+        assert journal.exchange(prepared, length)
+        assert not journal.exchange(prepared, journal.size() + 1), "it isn't the journal that was read any more"
+    assert restorable(store) == ([[kept], [late]], 0)
+    assert sorted(path.name for path in tmp_path.glob("records*")) == ["records.jsonl"]
+
+
+def test_a_journal_is_not_exchanged_under_somebody_who_appends(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    kept = store.put_image(record(), {})
+    journal = RecordJournal(tmp_path / "records.jsonl")
+    with open(journal.path, "ab") as appending, journal.prepared(5, []) as prepared:
+        fcntl.flock(appending, fcntl.LOCK_SH)
+        assert prepared is not None
+        assert not journal.exchange(prepared, journal.size())
+    assert restorable(store) == ([[kept]], 0)
 
 
 def test_a_removal_noted_late_cuts_only_what_was_before_it(tmp_path: Path, store: SqliteMetadataStore) -> None:

@@ -70,7 +70,7 @@ def test_version_1_keeps_its_records_edges_and_leases(tmp_path: Path) -> None:
     assert (record.reference, record.handler, str(record.image_id)) == ("registry.example/a:1", "runc", CONFIG)
     assert (record.created_at, record.updated_at, record.is_pinned, record.used_at) == (1.0, 2.0, False, 0.0)
     assert record.platform == Platform("linux", "amd64")
-    assert store.reachable() == {Digest.parse(MANIFEST), Digest.parse(LAYER)}
+    assert store.garbage([MANIFEST, LAYER, CONFIG]) == [Digest.parse(CONFIG)]
     (lease,) = store.leases()
     assert (lease.id, lease.is_flat, dict(lease.labels)) == ("l", False, {})
     assert store.journaled().candidates == [[record]], "a store from before the journal gets one"
@@ -82,7 +82,7 @@ def test_version_2_keeps_what_it_has_and_its_leases_are_the_stores_own(tmp_path:
     store = SqliteMetadataStore(path)
     (record,) = store.find_images()
     assert (record.is_pinned, record.used_at) == (True, 3.0)
-    assert store.reachable() == {Digest.parse(text) for text in (MANIFEST, LAYER, CONFIG)}
+    assert store.garbage([MANIFEST, LAYER, CONFIG]) == []
     assert [(lease.id, lease.namespace, lease.name) for lease in store.leases()] == [("l", "k8s.io", "l")]
     assert store.namespaces() == {"k8s.io": {}}
     assert store.is_home(Digest.parse(CONFIG))

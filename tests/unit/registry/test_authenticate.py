@@ -52,6 +52,9 @@ class FakeResponse:
     def chunks(self) -> Iterator[bytes]:
         yield self.body
 
+    def readinto(self, buffer: memoryview) -> int:
+        raise AssertionError("an answer to a token request is read whole")
+
     def read(self, limit_bytes: int) -> bytes:
         if len(self.body) > limit_bytes:
             raise ProtocolError("too long")

@@ -17,6 +17,7 @@ from imagestore.reference import Reference
 from imagestore.registry.exchange import Headers
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.warning_texts import warning_texts
+from tests.support.streams import drain
 
 MakeBench = Callable[..., Any]
 REFERENCE = Reference.parse("registry.example/windows/base:1")
@@ -26,7 +27,7 @@ LAYER = Descriptor(OCI_LAYER_GZIP, Digest.of(CONTENT), len(CONTENT))
 
 def read(bench: Any, descriptor: Descriptor, offset: int = 0) -> bytes:
     with bench.client.blob(REFERENCE, descriptor, offset=offset, cancel=bench.cancel) as stream:
-        return b"".join(stream)
+        return drain(stream)
 
 
 def test_bytes_per_second_are_kept_for_the_operation_as_a_whole(make_bench: MakeBench) -> None:

@@ -27,6 +27,7 @@ from imagestore.registry.connect import connect
 from imagestore.registry.policy import TransferPolicy
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, layer
 from imagestore.testing.faults import Drip, IgnoreRange, Reset
+from tests.support.streams import drain, pieces
 
 REFERENCE = Reference.parse("registry.example/team/app:1")
 PART = 1024
@@ -85,7 +86,7 @@ def partial(first: int, end: int, *pieces: bytes | Exception) -> httpx.Response:
 
 def read(bench: Any, offset: int = 0, cancel: CancelToken | None = None) -> tuple[int, bytes]:
     with bench.client.blob(REFERENCE, LAYER, offset=offset, cancel=cancel or CancelToken(10)) as stream:
-        return stream.start, b"".join(stream)
+        return stream.start, drain(stream)
 
 
 @pytest.mark.parametrize("offset", [0, 1, PART, 5 * PART + 3])
@@ -209,7 +210,7 @@ def test_a_refusal_comes_after_the_bytes_before_it(make_bench: MakeBench) -> Non
     bench = make_bench(Host(denies), policy=POLICY)
     received: list[bytes] = []
     with bench.client.blob(REFERENCE, LAYER, cancel=CancelToken(10)) as stream, pytest.raises(AccessDeniedError):
-        received.extend(stream)
+        received.extend(pieces(stream))
     assert b"".join(received) == CONTENT[: 5 * PART]
 
 
@@ -217,7 +218,7 @@ def test_parts_ahead_of_their_turn_are_bounded(make_bench: MakeBench) -> None:
     host = Host()
     bench = make_bench(host, policy=POLICY)
     with bench.client.blob(REFERENCE, LAYER, cancel=CancelToken(10)) as stream:
-        next(iter(stream))
+        next(pieces(stream))
         time.sleep(0.1)
         # The first part, and a window of two for each connection.
         assert len(host.asked) == 1 + 2 * 4
@@ -227,7 +228,7 @@ def test_closing_early_leaves_no_thread_behind(make_bench: MakeBench) -> None:
     before = threading.active_count()
     bench = make_bench(Host(), policy=POLICY)
     with bench.client.blob(REFERENCE, LAYER, cancel=CancelToken(10)) as stream:
-        next(iter(stream))
+        next(pieces(stream))
     assert threading.active_count() == before
 
 
@@ -235,11 +236,11 @@ def test_cancelling_ends_all_parts(make_bench: MakeBench) -> None:
     cancel = CancelToken()
     bench = make_bench(Host(), policy=POLICY)
     with bench.client.blob(REFERENCE, LAYER, cancel=cancel) as stream:
-        pieces = iter(stream)
-        next(pieces)
+        coming = pieces(stream)
+        next(coming)
         cancel.cancel("enough")
         with pytest.raises(OperationCancelledError, match="enough"):
-            list(pieces)
+            list(coming)
 
 
 def test_one_place_at_the_host_is_enough(make_bench: MakeBench) -> None:
@@ -264,7 +265,7 @@ class TestOnTheWire:
         ):
             reference = Reference.parse(server.server.reference("registry.example/big:1"))
             with client.blob(reference, part, cancel=CancelToken(30)) as stream:
-                received = b"".join(stream)
+                received = drain(stream)
             assert Digest.of(received) == part.digest
             asked = server.ledger.select(digest=part.digest)
             spans = [(one.started, one.finished or math.inf) for one in asked]

@@ -24,6 +24,7 @@ from imagestore.reference import Reference
 from imagestore.registry.exchange import Origin
 from imagestore.registry.places import HostPlaces
 from imagestore.registry.policy import TransferPolicy
+from tests.support.streams import drain
 
 ONE, OTHER = Origin("https", "one.example", 443), Origin("https", "other.example", 443)
 CONTENT = b"x" * 1000
@@ -123,7 +124,7 @@ def test_pulls_of_one_client_share_the_hosts_places(make_bench: MakeBench) -> No
     def read(number: int) -> None:
         reference = Reference.parse(f"registry.example/team/app{number}:1")
         with clients[number % 2].blob(reference, LAYER, cancel=CancelToken(10)) as stream:
-            received.append(b"".join(stream))
+            received.append(drain(stream))
 
     received: list[bytes] = []
     threads = [threading.Thread(target=read, args=(number,)) for number in range(12)]
@@ -151,7 +152,7 @@ def test_a_refused_transfer_gives_its_place_back(make_bench: MakeBench, answer: 
         bench.client.blob(Reference.parse("registry.example/bad/app:1"), LAYER, cancel=CancelToken(5))
     good = Reference.parse("registry.example/good/app:1")
     with bench.client.blob(good, LAYER, cancel=CancelToken(5)) as stream:
-        assert b"".join(stream) == CONTENT
+        assert drain(stream) == CONTENT
 
 
 def test_a_resumed_transfer_takes_one_place_only(make_bench: MakeBench) -> None:
@@ -164,7 +165,7 @@ def test_a_resumed_transfer_takes_one_place_only(make_bench: MakeBench) -> None:
     bench = make_bench(breaking, policy=TransferPolicy(connections_per_host=1, attempts=9))
     for _ in range(2):
         with bench.client.blob(Reference.parse("registry.example/a:1"), LAYER, cancel=CancelToken(5)) as stream:
-            assert b"".join(stream) == CONTENT
+            assert drain(stream) == CONTENT
 
 
 class Short(httpx.SyncByteStream):

@@ -16,6 +16,7 @@ from imagestore.media_types import OCI_INDEX
 from imagestore.reference import Reference
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.transport.urls import origin_of
+from tests.support.streams import drain
 
 REFERENCE = Reference.parse("registry.example/team/app:1")
 CONTENT = b"layer bytes"
@@ -73,7 +74,7 @@ def bench(make_bench: MakeBench, authenticator: Any) -> Callable[[Web], Any]:
 
 def read(bench: Any, offset: int = 0) -> bytes:
     with bench.client.blob(REFERENCE, LAYER, offset=offset, cancel=bench.cancel) as stream:
-        return b"".join(stream)
+        return drain(stream)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -56,6 +56,20 @@ def both(here: Node) -> tuple[Image, Image]:
     return here.store.pull(PYTHON, runtime_handler=PROCESS), here.store.pull(PYTHON, runtime_handler=HYPERV)
 
 
+def test_several_images_are_deleted_with_one_sweep(here: Node) -> None:
+    both(here)
+    other = here.store.pull(OTHER, runtime_handler="kata")
+    everything = sum(info.size for info in here.store.content.walk())
+    removals = here.store.delete_each([PYTHON, str(other.id), "none", PYTHON], all_handlers=True)
+    assert removals.removed == {
+        PYTHON: ((PYTHON, HYPERV), (PYTHON, PROCESS)),
+        str(other.id): ((OTHER, "kata"),),
+        "none": (),
+    }
+    assert removals.bytes_freed == everything
+    assert present(here.store) == set()
+
+
 def test_accounts_tell_alone_from_shared(here: Node) -> None:
     first, second = both(here)
     orphan = here.store.pull(OTHER, runtime_handler="kata")

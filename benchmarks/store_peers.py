@@ -1,0 +1,165 @@
+"""The same store operations by imagestore and by Debian's containerd, side by side, on one layout of many tiny images.
+
+Import, listing, removing one image and removing all, each as a command from start to end, and ours also in process. A
+private containerd with its own root, state and socket is started; both stores lie in the same folder. Both sync what
+they import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import tiny_layout
+from imagestore import platforms
+from imagestore.store import ImageStore
+
+CONFIG = """
+version = 2
+root = "{folder}/root"
+state = "{folder}/state"
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+[grpc]
+address = "{folder}/containerd.sock"
+[ttrpc]
+address = "{folder}/ttrpc.sock"
+"""
+#: The goals, as parts of what containerd takes.
+GOALS = {
+    "import all": 0.12,
+    "list all": 0.02,
+    "list all, in process": 0.02,
+    "remove one": 0.1,
+    "remove one, in process": 0.1,
+    "remove all": 0.15,
+    "remove all, in process": 0.15,
+}
+
+
+@dataclass
+class Peers:
+    """Both programs on one folder.
+
+    Attributes:
+        folder: for everything.
+        count: images of the layout.
+        seconds: what each operation took, by name, ours and containerd's.
+    """
+
+    folder: Path
+    count: int
+    seconds: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> Path:
+        """The images to import."""
+        return self.folder / "layout"
+
+    @property
+    def ours(self) -> Path:
+        """Our store."""
+        return self.folder / "ours"
+
+    def imagestore(self, *arguments: str) -> None:
+        """Run our command line."""
+        line = [sys.executable, "-m", "imagestore", "--root", str(self.ours), *arguments]
+        subprocess.run(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+
+    def ctr(self, *arguments: str) -> None:
+        """Run containerd's."""
+        line = ["ctr", "--address", f"{self.folder}/containerd.sock", *arguments]
+        subprocess.run(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+
+    def compare(self, name: str, ours: Callable[[], object], theirs: Callable[[], object] | None) -> None:
+        """Time both once; without theirs, what the same operation took them the last time counts."""
+        mine, peer = self.seconds.setdefault(name, ([], []))
+        mine.append(_seconds(ours))
+        if theirs is not None:
+            peer.append(_seconds(theirs))
+
+    def run(self, rounds: int) -> None:
+        """Measure everything."""
+        tiny_layout.write_layout(self.layout, self.count)
+        archive = self.folder / "layout.tar"
+        subprocess.run(["tar", "-C", self.layout, "-cf", archive, "."], check=True)
+        names = [tiny_layout.name(number) for number in range(self.count)]
+        with _containerd(self.folder):
+            self.compare(
+                "import all",
+                lambda: self.imagestore("import", str(self.layout), "--platform", "linux/amd64"),
+                lambda: self.ctr("images", "import", "--no-unpack", str(archive)),
+            )
+            for _ in range(rounds):
+                self.compare("list all", lambda: self.imagestore("images"), lambda: self.ctr("images", "ls"))
+                self._in_process("list all, in process", lambda store: list(store.list()))
+            for number in range(rounds):
+                self._remove_one(names[2 * number], names[2 * number + 1])
+            rest = names[2 * rounds :]
+            with ImageStore(self.ours, host=platforms.parse("linux/amd64")) as store:
+                # A copy of the records is not enough: the blobs have to go too. So the first half goes in process.
+                half = len(rest) // 2
+                mine, _ = self.seconds.setdefault("remove all, in process", ([], []))
+                mine.append(_seconds(lambda: store.delete_each(rest[:half])) * len(rest) / half)
+            self._remove_all(rest, rest[half:])
+
+    def _remove_one(self, first: str, second: str) -> None:
+        self.compare(
+            "remove one",
+            lambda: self.imagestore("rmi", "--gc", first),
+            lambda: self.ctr("images", "rm", "--sync", first),
+        )
+        self._in_process("remove one, in process", lambda store: store.delete(second))
+
+    def _remove_all(self, theirs: Sequence[str], ours: Sequence[str]) -> None:
+        mine, peer = self.seconds.setdefault("remove all", ([], []))
+        mine.append(_seconds(lambda: self.imagestore("rmi", "--gc", *ours)) * len(theirs) / len(ours))
+        peer.append(_seconds(lambda: self.ctr("images", "rm", "--sync", *theirs)))
+
+    def _in_process(self, name: str, work: Callable[[ImageStore], object]) -> None:
+        with ImageStore(self.ours, host=platforms.parse("linux/amd64")) as store:
+            self.compare(name, lambda: work(store), None)
+
+    def lines(self) -> Iterator[str]:
+        """A table of medians and ratios."""
+        yield f"{f'seconds, {self.count:,} images':<32}{'imagestore':>12}{'containerd':>12}{'ratio':>9}{'goal':>7}"
+        for name, (mine, _) in self.seconds.items():
+            peer = self.seconds[name.removesuffix(", in process")][1]
+            ours, theirs = statistics.median(mine), statistics.median(peer)
+            yield f"{name:<32}{ours:>12.4f}{theirs:>12.4f}{ours / theirs:>9.4f}{GOALS[name]:>7}"
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def _containerd(folder: Path) -> Iterator[None]:
+    config = folder / "containerd.toml"
+    config.write_text(CONFIG.format(folder=folder))
+    with open(folder / "containerd.log", "wb") as log:
+        process = subprocess.Popen(["containerd", "--config", str(config)], stdout=log, stderr=log)
+    try:
+        probe = ["ctr", "--address", f"{folder}/containerd.sock", "version"]
+        for _ in range(200):
+            if subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode == 0:
+                break
+            time.sleep(0.05)
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def is_possible() -> bool:
+    """Whether Debian's containerd is here and may be started."""
+    return os.geteuid() == 0 and all(shutil.which(program) for program in ("containerd", "ctr"))

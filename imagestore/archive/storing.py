@@ -1,0 +1,134 @@
+"""Bringing an import's content into the store: small blobs of all images together, large ones as a pull would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.archive.source import read
+from imagestore.content.batch import BATCH, SMALL_BYTES, SmallBlob
+from imagestore.errors import ContentNotFoundError
+from imagestore.observe import BlobDone
+from imagestore.pull.fetch import Fetcher
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from imagestore.archive.contents import ArchiveOrigin
+    from imagestore.cancel import CancelToken
+    from imagestore.content.local import LocalContentStore
+    from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
+    from imagestore.lease import HeldLease
+    from imagestore.observe import Observer
+    from imagestore.reference import Reference
+
+#: Digests that get their lease in one transaction: some milliseconds.
+_LEASED_AT_ONCE: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Content that must be in the store.
+
+    Attributes:
+        reference: names the image in messages.
+        descriptor: of the content.
+        raw: its verified bytes, when it is a document that was read already.
+    """
+
+    reference: Reference
+    descriptor: Descriptor
+    raw: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """Stores what an archive has and the store lacks.
+
+    Attributes:
+        content: where it goes.
+        origin: the archive.
+        observer: hears of blobs.
+        held: the lease that keeps it.
+        cancel: ends the work.
+    """
+
+    content: LocalContentStore
+    origin: ArchiveOrigin
+    observer: Observer
+    held: HeldLease
+    cancel: CancelToken
+
+    def lease(self, digests: Collection[Digest]) -> None:
+        """Put everything under the lease, before anybody looks what is there."""
+        waiting = list(digests)
+        for start in range(0, len(waiting), _LEASED_AT_ONCE):
+            self.held.hold(waiting[start : start + _LEASED_AT_ONCE])
+
+    def store(self, wanted: Iterable[Wanted]) -> None:
+        """Bring what is missing; each digest once.
+
+        Raises:
+            IntegrityError: the archive's bytes aren't what they should be.
+            StoreError, OperationCancelledError.
+        """
+        once = list({each.descriptor.digest: each for each in wanted}.values())
+        fetchers: dict[Reference, Fetcher] = {}
+        small: list[Wanted] = []
+        large: dict[Reference, list[Descriptor]] = {}
+        for each in once:
+            size = self._size_here(each.descriptor)
+            if size == each.descriptor.size or (size is not None and each.raw is not None):
+                self._say(each, 0)
+            elif size is None and self._is_small(each):
+                small.append(each)
+            else:
+                large.setdefault(each.reference, []).append(each.descriptor)
+        for reference in dict.fromkeys(each.reference for each in once):
+            fetchers[reference] = Fetcher(self.content, self.origin, reference, self.observer, self.held.renew)
+        if small or large:
+            first = next(iter(fetchers.values()))
+            first.check([each.descriptor for each in small] + [each for group in large.values() for each in group])
+        if small:
+            self._store_small(small)
+        for reference, descriptors in large.items():
+            fetchers[reference].fetch_all(descriptors, cancel=self.cancel)
+        self.cancel.check()
+
+    def _store_small(self, wanted: list[Wanted]) -> None:
+        with self.content.batches(self.cancel) as batches:
+            for start in range(0, len(wanted), BATCH):
+                self.held.renew()
+                batch = wanted[start : start + BATCH]
+                batches.put([self._small(each) for each in batch])
+                for each in batch:
+                    self._say(each, each.descriptor.size)
+
+    def _small(self, wanted: Wanted) -> SmallBlob:
+        descriptor, raw = wanted.descriptor, wanted.raw
+        what = f"{wanted.reference}: {descriptor.kind.value} {descriptor.digest.short}"
+        if raw is not None:
+            return SmallBlob(descriptor.digest, len(raw), lambda: raw, what)
+        place = self.origin.places[descriptor.digest]
+        return SmallBlob(
+            descriptor.digest,
+            descriptor.size,
+            lambda: read(self.origin.source, place, limit_bytes=SMALL_BYTES),
+            what,
+        )
+
+    def _is_small(self, wanted: Wanted) -> bool:
+        if wanted.raw is not None:
+            return True
+        return wanted.descriptor.size <= SMALL_BYTES and wanted.descriptor.digest in self.origin.places
+
+    def _size_here(self, descriptor: Descriptor) -> int | None:
+        try:
+            return self.content.info(descriptor.digest).size
+        except ContentNotFoundError:
+            return None
+
+    def _say(self, wanted: Wanted, received: int) -> None:
+        if wanted.raw is None:
+            self.observer(BlobDone(wanted.descriptor, received))

@@ -1,0 +1,149 @@
+"""Storing many small blobs at once: the promises of an ingest's commit, at the cost of a few steps for all of them.
+
+An ingest of its own costs a small blob ten times its bytes: a lock, a folder, four notes, and a sync of the blob
+folder. Here the blobs come whole. Each is verified, written under a folder of ingests that is ours for the time, made
+read-only and synced, several at once since the disk serves waiting threads together; then all get their names and the
+folder of blobs is synced once. No name exists before its bytes are durable, and nobody is told of a blob before its
+name is.
+
+Two processes that store the same blob at once give it the same bytes twice, and the second name replaces the first. Who
+dies leaves a folder of ingests without a name, which a collection takes when it is old enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.disk import sync_directory, translated
+from imagestore.content.ingest import ingest_name, remove_ingest
+from imagestore.content.locks import FileLock
+from imagestore.digest import verify
+from imagestore.errors import StoreCorruptError
+from imagestore.failpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from imagestore.cancel import CancelToken
+    from imagestore.digest import Digest
+
+#: Larger ones are better off with an ingest: they can be resumed, and bytes are held in memory here.
+SMALL_BYTES: Final = 256 * 1024
+#: As many at once are written before they get their names.
+BATCH: Final = 64
+_THREADS: Final = 4
+_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class SmallBlob:
+    """A blob to store.
+
+    Attributes:
+        digest: what its bytes must hash to.
+        size: how many there must be.
+        read: gives them; called in another thread.
+        what: names the blob in errors.
+    """
+
+    digest: Digest
+    size: int
+    read: Callable[[], bytes]
+    what: str
+
+
+class BlobBatches:
+    """Stores small blobs, batch by batch; made by LocalContentStore.batches().
+
+    Args:
+        folder: of ours alone.
+        blobs: the folder of all blobs.
+        pool: writes.
+        cancel: ends the work between two batches.
+    """
+
+    def __init__(self, folder: Path, blobs: Path, pool: ThreadPoolExecutor, cancel: CancelToken) -> None:
+        self._folder = os.fspath(folder)
+        self._blobs = blobs
+        self._pool = pool
+        self._cancel = cancel
+
+    def put(self, blobs: Sequence[SmallBlob]) -> None:
+        """Store some blobs that aren't here yet, each digest once; durable when this returns.
+
+        Raises:
+            IntegrityError: the bytes aren't what they should be; batches before that one stay.
+            StoreError: the store can't be written.
+            OperationCancelledError: cancelled.
+        """
+        for start in range(0, len(blobs), BATCH):
+            self._cancel.check()
+            batch = blobs[start : start + BATCH]
+            # One round trip between threads for several blobs, since each takes a fraction of a millisecond.
+            share = -(-len(batch) // _THREADS)
+            list(self._pool.map(self._write_all, [batch[at : at + share] for at in range(0, len(batch), share)]))
+            self._publish(batch)
+
+    def _write_all(self, blobs: Sequence[SmallBlob]) -> None:
+        for blob in blobs:
+            raw = blob.read()
+            verify(raw, blob.digest, blob.size, what=blob.what)
+            path = f"{self._folder}/{blob.digest.encoded}"
+            with translated("write", path):
+                reach("batch-write")
+                descriptor = os.open(path, _FLAGS, 0o644)
+                try:
+                    rest = memoryview(raw)
+                    while rest:
+                        rest = rest[os.write(descriptor, rest) :]
+                    os.fchmod(descriptor, 0o444)
+                    reach("batch-sync")
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def _publish(self, batch: Sequence[SmallBlob]) -> None:
+        for blob in batch:
+            target = f"{self._blobs}/{blob.digest.algorithm}/{blob.digest.encoded}"
+            with translated("commit", target):
+                _check_place(target)
+                reach("batch-rename")
+                os.rename(f"{self._folder}/{blob.digest.encoded}", target)
+        for algorithm in {blob.digest.algorithm for blob in batch}:
+            folder = self._blobs / algorithm
+            with translated("commit", folder):
+                reach("batch-sync-folder")
+                sync_directory(folder)
+
+
+@contextlib.contextmanager
+def batches(ingests: Path, blobs: Path, locks: Path, cancel: CancelToken) -> Iterator[BlobBatches]:
+    """A folder of ours below the ingests, locked while the block runs and removed at its end."""
+    name = ingest_name(f"batch-{uuid.uuid4().hex}")
+    folder = ingests / name
+    with FileLock(locks / f"ingest-{name}") as lock:
+        lock.acquire(cancel)
+        with translated("make the folder of a batch", folder):
+            reach("batch-make")
+            folder.mkdir(0o755)
+        try:
+            with ThreadPoolExecutor(_THREADS, "imagestore-batch") as pool:
+                yield BlobBatches(folder, blobs, pool, cancel)
+        finally:
+            remove_ingest(folder)
+
+
+def _check_place(target: str) -> None:
+    try:
+        mode = os.lstat(target).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise StoreCorruptError(f"{target}: something that is no file stands in a blob's place")

@@ -1,0 +1,73 @@
+"""The list of images as people see it, read straight from the database by a process that does nothing else.
+
+A full record costs several times what a line of a list shows, and opening the store for everything takes longer than
+reading a thousand lines. So this opens the file only to read, and only when nothing has to be done first: a missing,
+older, damaged or foreign database is left to SqliteMetadataStore, which makes, migrates or refuses it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sqlite3
+from typing import TYPE_CHECKING, NamedTuple
+
+from imagestore.metadata import schema
+from imagestore.platforms.spec import Platform
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_QUERY = "SELECT reference, handler, image_id, platform, content_size FROM image ORDER BY reference, handler"
+
+
+class ImageSummary(NamedTuple):
+    """What a list shows of a record.
+
+    Attributes:
+        reference: canonical text.
+        handler: name of the runtime handler.
+        image_id: digest of the config in text form.
+        platform: what the image is for.
+        size: bytes of all its content as it travels.
+    """
+
+    reference: str
+    handler: str
+    image_id: str
+    platform: Platform
+    size: int
+
+
+def read_summaries(path: Path) -> list[ImageSummary] | None:
+    """Every record's summary, ordered by reference and handler.
+
+    Args:
+        path: the database.
+
+    Returns:
+        None when the database must be opened in full first.
+    """
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", isolation_level=None, uri=True)
+    except sqlite3.Error:
+        return None
+    try:
+        (mark,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if (mark, version) != (schema.APPLICATION_ID, schema.CURRENT):
+            return None
+        return [
+            ImageSummary(reference, handler, image_id, _platform(platform), size)
+            for reference, handler, image_id, platform, size in db.execute(_QUERY)
+        ]
+    except (sqlite3.Error, ValueError, TypeError):
+        return None
+    finally:
+        db.close()
+
+
+@functools.lru_cache(maxsize=256)
+def _platform(text: str) -> Platform:
+    os, architecture, variant, os_version, os_features = json.loads(text)
+    return Platform(os, architecture, variant, os_version, tuple(os_features))

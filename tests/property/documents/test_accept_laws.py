@@ -1,0 +1,122 @@
+"""What is taken at once is never what the schema library would refuse, and real documents are taken at once."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from imagestore.documents.accept import compiled
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+DIGEST = "sha256:" + "0" * 64
+LAYER = {"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": DIGEST, "size": 1}
+RIGHT: dict[str, dict[str, Any]] = {
+    "index": {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": [
+            {
+                "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                "digest": DIGEST,
+                "size": 7,
+                "platform": {"os": "windows", "architecture": "amd64", "os.version": "10.0.1", "os.features": ["x"]},
+                "annotations": {"a": "b"},
+                "urls": ["https://example.com/"],
+                "data": None,
+            }
+        ],
+        "subject": LAYER,
+        "annotations": None,
+    },
+    "manifest": {"schemaVersion": 2, "config": LAYER, "layers": [LAYER, LAYER], "annotations": {"a": "b"}},
+    "image-config": {
+        "architecture": "amd64",
+        "os": "linux",
+        "os.features": None,
+        "rootfs": {"type": "layers", "diff_ids": [DIGEST]},
+        "config": {"User": "0", "Env": ["A=b"], "Labels": {"a": "b"}, "ArgsEscaped": True},
+        "history": [{"empty_layer": False}],
+    },
+    "oci-resources": {
+        "linux": {
+            "resources": {"cpu": {"shares": 2, "quota": -1}, "hugepageLimits": [{"pageSize": "2MB", "limit": 0}]}
+        },
+    },
+}
+
+
+def schema(name: str) -> Any:
+    text = pkgutil.get_data("imagestore.documents.schemas", f"{name}.json")
+    assert text is not None
+    return json.loads(text)
+
+
+ACCEPTS = {name: compiled(schema(name)) for name in RIGHT}
+LIBRARY = {name: Draft202012Validator(schema(name)) for name in RIGHT}
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8)
+    | st.sampled_from([DIGEST, "layers", "", "application/x", "a/b\n", "sha256:x\n", 2, 2.0, True, LAYER]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [at] if at else []
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        found += places(each, (*at, key))
+    return found
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_document_is_taken_at_once(name: str) -> None:
+    assert ACCEPTS[name](RIGHT[name])
+
+
+def test_real_indexes_are_taken_at_once() -> None:
+    for path in sorted((FIXTURES / "indexes").rglob("*.json")):
+        document = json.loads(path.read_bytes())
+        if "manifests" in document:
+            assert ACCEPTS["index"](document) == LIBRARY["index"].is_valid(document), path.name
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), name=st.sampled_from(sorted(RIGHT)))
+def test_nothing_is_taken_that_the_library_would_refuse(data: st.DataObject, name: str) -> None:
+    document = copy.deepcopy(RIGHT[name])
+    for _ in range(data.draw(st.integers(1, 3))):
+        *way, last = data.draw(st.sampled_from(places(document)))
+        target: Any = document
+        for step in way:
+            target = target[step]
+        how = data.draw(st.sampled_from(["replace", "remove", "add"]))
+        if how == "replace":
+            target[last] = data.draw(values)
+        elif how == "remove":
+            del target[last]
+        elif isinstance(target, dict):
+            names = st.sampled_from(["config", "layers", "fsLayers", "manifests", "size", "", "x"])
+            target[data.draw(names)] = data.draw(values)
+        if not places(document):
+            break
+    if ACCEPTS[name](document):
+        assert LIBRARY[name].is_valid(document)
+
+
+def test_an_unknown_keyword_is_refused_when_a_schema_is_compiled() -> None:
+    with pytest.raises(ValueError, match="uniqueItems"):
+        compiled({"type": "array", "uniqueItems": True})

@@ -1,0 +1,121 @@
+"""Many small blobs at once keep the promises of single ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from imagestore.cancel import CancelToken
+from imagestore.content.batch import BATCH, SmallBlob
+from imagestore.content.local import LocalContentStore
+from imagestore.digest import Digest
+from imagestore.errors import (
+    DigestMismatchError,
+    ImageStoreError,
+    OperationCancelledError,
+    SizeMismatchError,
+    StoreCorruptError,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalContentStore:
+    return LocalContentStore(tmp_path / "content", tmp_path / "locks")
+
+
+def blob(data: bytes, *, algorithm: str = "sha256", size: int | None = None, comes: bytes | None = None) -> SmallBlob:
+    digest = Digest.of(data, algorithm)
+    raw = data if comes is None else comes
+    return SmallBlob(digest, len(data) if size is None else size, lambda: raw, "the thing")
+
+
+def leftovers(store: LocalContentStore) -> list[str]:
+    return [*os.listdir(store.root / "ingest"), *os.listdir(store.root.parent / "locks")]
+
+
+def test_blobs_are_whole_read_only_and_leave_nothing_else(store: LocalContentStore) -> None:
+    data = [f"blob {number}".encode() for number in range(2 * BATCH + 3)] + [b""]
+    other = blob(b"other", algorithm="sha512")
+    with store.batches(CancelToken()) as batches:
+        batches.put([*map(blob, data), other])
+        assert store.read(other.digest, limit_bytes=5) == b"other"
+    assert {store.read(info.digest, limit_bytes=99) for info in store.walk()} == {*data, b"other"}
+    assert {store.path(info.digest).stat().st_mode & 0o777 for info in store.walk()} == {0o444}
+    assert leftovers(store) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        (blob(b"promised", comes=b"delivere"), DigestMismatchError),
+        (blob(b"promised", comes=b"short"), SizeMismatchError),
+        (blob(b"promised", size=9), SizeMismatchError),
+    ],
+)
+def test_wrong_bytes_get_no_name(store: LocalContentStore, wrong: SmallBlob, kind: type[ImageStoreError]) -> None:
+    with store.batches(CancelToken()) as batches, pytest.raises(kind, match="the thing"):
+        batches.put([blob(b"right"), wrong])
+    assert not store.exists(wrong.digest)
+    assert leftovers(store) == []
+
+
+def test_a_blob_that_came_meanwhile_is_no_error(store: LocalContentStore) -> None:
+    with store.batches(CancelToken()) as one, store.batches(CancelToken()) as two:
+        one.put([blob(b"same")])
+        two.put([blob(b"same")])
+    assert store.read(Digest.of(b"same"), limit_bytes=9) == b"same"
+
+
+def test_something_else_in_a_blobs_place_is_refused(store: LocalContentStore) -> None:
+    thing = blob(b"x")
+    (store.root / "blobs" / "sha256" / thing.digest.encoded).mkdir(parents=True)
+    with store.batches(CancelToken()) as batches, pytest.raises(StoreCorruptError, match="no file"):
+        batches.put([thing])
+    assert leftovers(store) == []
+
+
+def test_a_cancelled_batch_writes_nothing_more(store: LocalContentStore) -> None:
+    token = CancelToken()
+    with store.batches(token) as batches:
+        batches.put([blob(b"before")])
+        token.cancel()
+        with pytest.raises(OperationCancelledError):
+            batches.put([blob(b"after")])
+    assert [info.digest for info in store.walk()] == [Digest.of(b"before")]
+
+
+def test_a_batch_under_way_is_never_stale_and_a_dead_ones_folder_is(store: LocalContentStore) -> None:
+    with store.batches(CancelToken()):
+        (stale,) = store.stale_ingests(4e9)
+        assert not store.abort_stale(stale)
+    dead = store.root / "ingest" / ("0" * 64)
+    dead.mkdir()
+    (dead / Digest.of(b"x").encoded).write_bytes(b"x")
+    (stale,) = store.stale_ingests(4e9)
+    assert (stale.offset, store.abort_stale(stale)) == (1, True)
+    assert leftovers(store) == []
+
+
+def test_a_large_file_gives_its_space_back_when_the_block_ends(store: LocalContentStore) -> None:
+    large, small = Digest.of(b"large"), Digest.of(b"small")
+    for digest, size in ((large, 9 * 1024 * 1024), (small, 5)):
+        path = store.root / "blobs" / "sha256" / digest.encoded
+        path.touch()
+        os.truncate(path, size)
+
+    def still_open() -> list[str]:
+        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        return [os.readlink(link) for link in links if os.path.islink(link) and large.encoded in os.readlink(link)]
+
+    with store.deleting() as files:
+        assert [files.delete(each) for each in (large, small, large)] == [9 * 1024 * 1024, 5, None]
+        assert list(store.walk()) == []
+        assert len(still_open()) == 1
+    assert still_open() == []
+
+
+def test_what_can_not_be_a_blob_is_not_there_to_delete(store: LocalContentStore) -> None:
+    with store.deleting() as files:
+        assert files.delete(Digest("blake3", "0" * 64)) is None

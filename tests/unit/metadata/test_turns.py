@@ -1,0 +1,141 @@
+"""Long work in batches starves nobody who waits to write, and never waits for ever itself."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from imagestore.digest import Digest
+from imagestore.errors import LeaseNotFoundError
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.metadata.turns import Turns
+
+
+def is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def lease_ids(store: SqliteMetadataStore) -> list[str]:
+    return [lease.id for lease in store.leases()]
+
+
+def test_another_process_that_waits_writes_before_the_next_batch(tmp_path: Path) -> None:
+    # Two connections are to SQLite and to flock what two processes are.
+    collector, other = (SqliteMetadataStore(tmp_path / "metadata.db") for _ in range(2))
+    waiting = threading.Thread(target=lambda: other.create_lease("l", lifetime_seconds=100))
+    with collector.batch():
+        waiting.start()
+        while not is_locked(tmp_path / "waiting"):
+            time.sleep(0.001)
+        assert lease_ids(collector) == []
+    with collector.batch():
+        assert lease_ids(collector) == ["l"]
+    waiting.join()
+
+
+def test_a_thread_that_waits_goes_first(tmp_path: Path) -> None:
+    turns = Turns(tmp_path / "waiting")
+    is_waiting, went = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        with turns.waiting_thread():
+            is_waiting.set()
+            time.sleep(0.02)
+            went.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    is_waiting.wait()
+    turns.give_way()
+    assert went.is_set()
+    thread.join()
+
+
+def test_a_waiter_that_was_stopped_does_not_stop_the_others(tmp_path: Path) -> None:
+    one, other = Turns(tmp_path / "waiting"), Turns(tmp_path / "waiting")
+    with one.waiting_process():
+        assert is_locked(tmp_path / "waiting")
+        other.give_way()
+    assert not is_locked(tmp_path / "waiting")
+
+
+def test_giving_way_inside_a_transaction_waits_for_nobody(tmp_path: Path) -> None:
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    with Turns(tmp_path / "waiting").waiting_process(), store.exclusive():
+        started = time.monotonic()
+        store.give_way()
+        assert time.monotonic() - started < 0.2, "who holds the lock can let nobody in"
+
+
+def test_a_batch_inside_a_transaction_is_a_part_of_it(tmp_path: Path) -> None:
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+
+    def fail_inside() -> None:
+        with store.exclusive():
+            with store.batch():
+                store.create_lease("l", lifetime_seconds=100)
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail_inside()
+    assert lease_ids(store) == []
+    with store.batch():
+        store.create_lease("l", lifetime_seconds=100)
+    assert lease_ids(store) == ["l"]
+
+
+def test_a_list_of_everything_waits_for_no_writer_and_stops_none(tmp_path: Path) -> None:
+    """A thread inside a transaction has the process's connection; lists and marks have their own."""
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    content = Digest.of(b"x")
+    found: list[object] = []
+    reader = threading.Thread(target=lambda: found.extend([store.find_images(), store.garbage([str(content)])]))
+    with store.exclusive():
+        store.create_lease("l", lifetime_seconds=100)
+        store.lease_content("l", [content])
+        reader.start()
+        reader.join()
+        assert found == [[], [content]], "what isn't committed isn't seen"
+        assert store.garbage([str(content)]) == [], "but by whoever writes it"
+
+
+def test_what_an_expired_lease_lists_goes_in_batches_and_the_lease_at_once(tmp_path: Path) -> None:
+    now = [1000.0]
+    store = SqliteMetadataStore(tmp_path / "metadata.db", clock=lambda: now[0])
+    for lease_id, lifetime in (("old", 10), ("young", 100)):
+        store.create_lease(lease_id, lifetime_seconds=lifetime)
+        store.lease_content(lease_id, [Digest.of(f"{lease_id} {number}".encode()) for number in range(1100)])
+    now[0] += 50
+    assert store.expire() == 1
+    assert lease_ids(store) == ["young"]
+    assert len(store.leased_content("young")) == 1100
+    with pytest.raises(LeaseNotFoundError):
+        store.renew_lease("old", lifetime_seconds=9)
+
+
+def test_the_owner_of_a_lease_that_is_being_deleted_finds_it_gone(tmp_path: Path) -> None:
+    """A collection that died half way through deleting it leaves it ended, with a part of what it listed."""
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    store.create_lease("l", lifetime_seconds=float("-inf"))
+    with pytest.raises(LeaseNotFoundError):
+        store.renew_lease("l", lifetime_seconds=9)
+    with pytest.raises(LeaseNotFoundError):
+        store.lease_content("l", [])
+    assert lease_ids(store) == []
+    store.create_lease("l", lifetime_seconds=9)
+    assert lease_ids(store) == ["l"]
