@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from imagestore.server.unread import Unread
-
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 
     from imagestore.rpc.answers import Answer
     from imagestore.server.calls import CallWatch, ServicerContext
     from imagestore.server.memory import AnswerMemory
+    from imagestore.server.unread import Unread
 
     Handler = grpc.RpcMethodHandler[Any, Any]
 
@@ -38,14 +37,17 @@ class ObservedServer(grpc.aio.Server):
     Args:
         server: does the work.
         watch: follows the calls.
+        unread: bounds what waits to be read.
         memory: answers repeated questions, or None.
     """
 
-    def __init__(self, server: grpc.aio.Server, watch: CallWatch, memory: AnswerMemory | None = None) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, watch: CallWatch, unread: Unread, memory: AnswerMemory | None = None
+    ) -> None:
         self._server = server
         self._watch = watch
         self._memory = memory
-        self._unread = Unread()
+        self._unread = unread
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Register services."""

@@ -1,114 +1,134 @@
-"""What callers don't read is bounded: those who wait longest give way, and a reader is never among them."""
+"""What callers don't read is bounded, and those who have stopped reading are told from those who read slowly."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import socket
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.errors import StoreBusyError
-from imagestore.server.unread import PATIENCE_SECONDS, SHORT_PATIENCE_SECONDS, Unread
+from imagestore.server import unread as module
+from imagestore.server.deaf import STUCK_SECONDS, DeafConnections
+from imagestore.server.unread import Unread
 
 
-class Task:
-    """Stands for a call's task."""
-
-    def __init__(self) -> None:
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
-class Scene:
+class Clock:
     def __init__(self) -> None:
         self.now = 0.0
-        self.unread = Unread(100, 200, lambda: self.now)
 
-    async def _sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def begin(self, size: int) -> Task:
-        task: Any = Task()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(asyncio, "sleep", self._sleep)
-            try:
-                self.unread.begin(task, size).send(None)
-            except StopIteration:
-                return task  # type: ignore[no-any-return]
-        raise AssertionError("it waited for something else than time")
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_answers_that_are_taken_never_disturb() -> None:
-    scene = Scene()
-    for _ in range(1000):
-        task: Any = scene.begin(90)
-        scene.now += PATIENCE_SECONDS * 2
-        scene.unread.end(task)
-        assert not task.is_cancelled
-    assert scene.unread.total == 0
+@given(st.lists(st.tuples(st.integers(1, 150), st.booleans()), max_size=30))
+def test_what_waits_stays_within_the_limit_unless_one_answer_is_larger(steps: list[tuple[int, bool]]) -> None:
+    async def run() -> None:
+        tasks = list[asyncio.Task[object]]()
 
+        def relieve() -> None:
+            # As cutting a connection does: the call ends.
+            unread.end(tasks.pop(0))
 
-def test_longest_waiting_give_way_as_far_as_needed() -> None:
-    scene = Scene()
-    deaf = [scene.begin(30) for _ in range(3)]
-    scene.now += PATIENCE_SECONDS
-    scene.begin(40)
-    assert [each.is_cancelled for each in deaf] == [True, False, False]
-    assert scene.unread.total == 100
+        unread = Unread(relieve, 100)
+        for size, is_taken in steps:
+            task = asyncio.current_task()
+            assert task is not None
+            placeholder: asyncio.Task[object] = asyncio.create_task(asyncio.sleep(0))
+            await unread.begin(placeholder, size)
+            tasks.append(placeholder)
+            assert unread.total <= max(100, size)
+            if is_taken:
+                unread.end(tasks.pop(0))
+        for each in tasks:
+            unread.end(each)
+            unread.end(each)
+        assert unread.total == 0
 
-
-def test_above_the_hard_limit_patience_is_short() -> None:
-    scene = Scene()
-    young = [scene.begin(50) for _ in range(4)]
-    scene.begin(1)
-    assert SHORT_PATIENCE_SECONDS <= scene.now < PATIENCE_SECONDS
-    assert [each.is_cancelled for each in young] == [True, False, False, False]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_LOOK_SECONDS", 0)
+        asyncio.run(run())
 
 
 def test_who_finds_no_room_in_time_is_refused() -> None:
-    scene = Scene()
-    scene.begin(150)
-    patient: Any = Task()
-    # Nothing to withdraw: it is renewed again and again, as by readers who take theirs.
-    with pytest.MonkeyPatch.context() as patch:
+    clock, looks = Clock(), list[float]()
 
-        async def renew(seconds: float) -> None:
-            scene.now += seconds
-            scene.unread._waiting = {task: (scene.now, size) for task, (_, size) in scene.unread._waiting.items()}
+    def relieve() -> None:
+        looks.append(clock.now)
+        clock.now += module.WAIT_SECONDS / 4
 
-        patch.setattr(asyncio, "sleep", renew)
-        with pytest.raises(StoreBusyError, match="150 bytes wait"):
-            scene.unread.begin(patient, 100).send(None)
-
-
-def test_one_answer_larger_than_every_limit_still_goes_out() -> None:
-    scene = Scene()
-    assert not scene.begin(1000).is_cancelled
-
-
-def test_end_of_a_withdrawn_answer_counts_once() -> None:
     async def run() -> None:
-        unread = Unread(10, 20)
-        task = asyncio.create_task(asyncio.sleep(0))
-        await unread.begin(task, 10)
-        unread.end(task)
-        unread.end(task)
-        assert unread.total == 0
-        await task
+        unread = Unread(relieve, 100, clock)
+        first, second = (asyncio.create_task(asyncio.sleep(0)) for _ in range(2))
+        await unread.begin(first, 90)
+        with pytest.raises(StoreBusyError, match="90 bytes wait"):
+            await unread.begin(second, 20)
+        assert unread.total == 90
 
     asyncio.run(run())
+    assert len(looks) == 4
 
 
-@given(st.lists(st.tuples(st.integers(1, 150), st.floats(0, 3), st.booleans()), max_size=50))
-def test_what_waits_never_exceeds_the_hard_limit_by_more_than_one_answer(steps: list[tuple[int, float, bool]]) -> None:
-    scene, open_tasks = Scene(), list[Any]()
-    for size, seconds, ends in steps:
-        scene.now += seconds
-        open_tasks.append(scene.begin(size))
-        if ends and open_tasks:
-            scene.unread.end(open_tasks.pop(0))
-        assert 0 <= scene.unread.total <= 200
+class Pair:
+    """A listener and one connection to it, both ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(self.name)
+        self.listener.listen()
+        self.client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.client.connect(self.name)
+        self.accepted, _ = self.listener.accept()
+        self.client.settimeout(5)
+
+    def close(self) -> None:
+        for each in (self.listener, self.client, self.accepted):
+            each.close()
+
+
+@pytest.fixture
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    made = Pair(tmp_path_factory.mktemp("d") / "s")
+    yield made
+    made.close()
+
+
+def test_connection_that_nobody_reads_is_cut(pair: Pair) -> None:
+    clock = Clock()
+    deaf = DeafConnections([pair.name], clock)
+    pair.accepted.send(b"hello")
+    assert deaf.cut() == 0
+    clock.now = STUCK_SECONDS * 0.9
+    assert deaf.cut() == 0
+    clock.now = STUCK_SECONDS
+    assert deaf.cut() == 1
+    assert pair.client.recv(100) == b"hello"
+    assert pair.client.recv(100) == b""
+
+
+def test_slow_reader_idle_connection_and_strangers_are_left_alone(pair: Pair) -> None:
+    clock = Clock()
+    deaf, elsewhere = DeafConnections([pair.name], clock), DeafConnections(["/other"], clock)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"unread, but not by our listener")
+        pair.accepted.send(bytes(20_000))
+        for _ in range(9):  # it reads a little between two looks
+            assert deaf.cut() == elsewhere.cut() == 0
+            clock.now += STUCK_SECONDS
+            pair.accepted.send(bytes(1000))
+            assert len(pair.client.recv(3000)) == 3000
+        while pair.client.recv(65536, socket.MSG_PEEK) != b"end":
+            pair.client.recv(65536)
+            pair.accepted.send(b"end")
+        pair.client.recv(3)
+        for _ in range(2):  # idle
+            clock.now += STUCK_SECONDS
+            assert deaf.cut() == 0
+        pair.accepted.send(b"still there")
+        assert pair.client.recv(100) == b"still there"
