@@ -5,9 +5,10 @@
     │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError   OutOfRangeError
     │  ├─ InvalidQuantityError   InvalidResourcesError
     ├─ ConfigError
-    │  └─ UnknownRuntimeHandlerError
+    │  ├─ UnknownRuntimeHandlerError   UnsupportedRuntimeTypeError
     ├─ NotFoundError (LookupError)
     │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   ReferenceNotFoundError
+    │  ├─ RuntimeClassNotFoundError
     ├─ AlreadyExistsError
     ├─ PreconditionError
     ├─ UnsupportedError
@@ -23,6 +24,7 @@
     ├─ ServerError
     ├─ ImageServiceError
     │  ├─ ServiceUnavailableError
+    ├─ ImageCollectionError
     └─ OperationCancelledError
        └─ DeadlineExceededError
 
@@ -161,6 +163,21 @@ class UnknownRuntimeHandlerError(ConfigError):
         self.known = tuple(sorted(known))
 
 
+class UnsupportedRuntimeTypeError(ConfigError):
+    """edged's runtime type is neither ``docker`` nor ``remote``.
+
+    Attributes:
+        runtime_type: what the configuration says.
+    """
+
+    category = Category.INVALID_ARGUMENT
+
+    def __init__(self, runtime_type: str) -> None:
+        shown = runtime_type if len(runtime_type) <= 100 else runtime_type[:97] + "..."
+        super().__init__(f'unsupported CRI runtime: "{shown}"', hint="expected docker or remote; case matters")
+        self.runtime_type = runtime_type
+
+
 class NotFoundError(ImageStoreError, LookupError):
     """A named thing isn't there."""
 
@@ -177,6 +194,18 @@ class ContentNotFoundError(NotFoundError):
 
 class LeaseNotFoundError(NotFoundError):
     """No such lease, or it has expired."""
+
+
+class RuntimeClassNotFoundError(NotFoundError):
+    """A pod names a RuntimeClass that the cluster doesn't have; the text is that of the Kubernetes API.
+
+    Attributes:
+        name: of the RuntimeClass.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f'runtimeclass.node.k8s.io "{name}" not found', hint="create the RuntimeClass")
+        self.name = name
 
 
 class AlreadyExistsError(ImageStoreError):
@@ -417,6 +446,18 @@ class ServiceUnavailableError(ImageServiceError):
     """An image service can't be reached, or ended in the middle of an answer."""
 
     category = Category.UNAVAILABLE
+
+
+class ImageCollectionError(ImageStoreError):
+    """A round of image collection on a node failed, or freed too little.
+
+    Attributes:
+        freed_bytes: what it freed all the same, by the sizes that were listed.
+    """
+
+    def __init__(self, message: str, *, freed_bytes: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.freed_bytes = freed_bytes
 
 
 class OperationCancelledError(ImageStoreError):

@@ -7,8 +7,9 @@ raise; progress bars, ``--progress json`` and an embedder's metrics are all obse
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
@@ -100,6 +101,19 @@ class Noticed:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class PartAdvanced:
+    """Another service pulls for us and tells of one part (a layer, or the whole).
+
+    ``part`` is its own short name, or empty; ``current`` and ``total`` are bytes where it tells them.
+    """
+
+    part: str
+    status: str
+    current: int | None = None
+    total: int | None = None
+
+
 Event = (
     Resolved
     | Selected
@@ -111,6 +125,7 @@ Event = (
     | Waiting
     | SourceSwitched
     | Noticed
+    | PartAdvanced
 )
 Observer = Callable[[Event], None]
 

@@ -53,7 +53,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
 }
 
 #: The commands that --endpoint is for.
-REMOTE_COMMANDS: Final = frozenset({"images", "pull", "inspecti", "rmi", "fsinfo", "info", "version"})
+REMOTE_COMMANDS: Final = frozenset({"images", "pull", "inspecti", "rmi", "fsinfo", "info", "version", "node"})
 
 _STATUS_TEXT: Final = "\n".join(
     ["\b", "Exit statuses:", *(f"  {status.value:>3}  {meaning}" for status, meaning in MEANINGS.items())]
