@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import sqlite3
 import threading
 import time
@@ -20,9 +19,9 @@ from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, Sto
 from imagestore.failpoint import reach
 from imagestore.metadata import location, schema
 from imagestore.metadata.ballast import Ballast
-from imagestore.metadata.failures import CORRUPT_HINT, Translated, is_busy
+from imagestore.metadata.failures import CORRUPT_HINT, Translated
 from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.turns import BUSY_SECONDS, Turns
+from imagestore.metadata.turns import BUSY_SECONDS, Turns, use_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -192,7 +191,7 @@ class Database:
     def _prepare(self, *, is_rebuilding: bool) -> None:
         db = self._connection
         self._refuse_foreign()
-        _use_log(db)
+        use_log(db)
         for pragma in ("synchronous = FULL", "foreign_keys = ON"):
             db.execute(f"PRAGMA {pragma}")
         (version,) = db.execute("PRAGMA user_version").fetchone()
@@ -349,13 +348,18 @@ class Database:
 
     def _check_file(self) -> None:
         """A rebuild puts another file in the place of ours, which then is the store's memory no longer."""
-        named = os.stat(self._path)
         if self._file is None:
-            self._file = named
-        elif not os.path.samestat(named, self._file):
+            self._file = os.stat(self._path)
+        elif not os.path.samestat(os.stat(self._path), self._file):
             raise StoreError(
                 f"{self._path}: was replaced while this process had it open", hint="open the store again, or start anew"
             )
+
+    def _is_our_file(self) -> bool:
+        try:
+            return self._file is not None and os.path.samestat(os.stat(self._path), self._file)
+        except OSError:
+            return False
 
     def _number_change(self) -> int:
         """The next number of a change in the journal; inside a write transaction."""
@@ -384,20 +388,3 @@ def _sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _use_log(db: sqlite3.Connection) -> None:
-    """Turn the write-ahead log on.
-
-    While several processes make or recover the database at once, SQLite answers "locked" here without waiting, since
-    waiting could never end if each held what the other wants. So each lets go and tries again.
-    """
-    give_up_at = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() > give_up_at:
-                raise
-            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - jitter, not a secret

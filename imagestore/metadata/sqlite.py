@@ -12,6 +12,7 @@ from imagestore.metadata.images import ImageTables
 from imagestore.metadata.leases import LeaseTables
 from imagestore.metadata.named_images import NamedImageTables
 from imagestore.metadata.namespaces import NamespaceTables
+from imagestore.metadata.watch import ChangeWatch
 
 if TYPE_CHECKING:
     import sqlite3
@@ -35,12 +36,17 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
         is_rebuilding: bool = False,
     ) -> None:
         super().__init__(path, clock=clock, file_system=file_system, is_rebuilding=is_rebuilding)
+        self._watch = ChangeWatch(self._address(mode="rw"))
         if self._is_read_only:
             return
         if not self._journal.path.exists():
             self._shorten_journal()
         elif self._is_copy():
             self._follow_journal()
+
+    def generation(self) -> int | None:
+        """A number that is another one after every change of a record, in any process; None when it can't be told."""
+        return self._watch.generation() if self._is_our_file() else None
 
     def journaled(self) -> Journaled:
         """What the journal says; later changes get higher numbers than any in it."""
@@ -93,3 +99,8 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
     def tidy(self) -> None:
         """Shorten the journal if it is much longer than its records need."""
         self._shorten_journal()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._watch.close()
+        super().close()

@@ -277,13 +277,16 @@ def test_a_list_or_a_mark_never_reads_another_database_than_the_one_that_is_open
     """They have a connection of their own, opened by name; and nothing makes an empty one where it is gone."""
     here.store.pull(PYTHON)
     here.store.backup(tmp_path / "other.db")
+    assert here.store.metadata.generation() is not None
     database = here.store.root / "metadata.db"
     database.rename(tmp_path / "gone.db")
     for work in (here.store.metadata.find_images, lambda: here.store.metadata.garbage([])):
         with pytest.raises(StoreError, match="No such file"):
             work()
     assert not database.exists()
+    assert here.store.metadata.generation() is None, "no answer that was kept stands any more"
     os.replace(tmp_path / "other.db", database)
+    assert here.store.metadata.generation() is None
     for work in (here.store.metadata.find_images, lambda: here.store.metadata.garbage([])):
         with pytest.raises(StoreError, match="was replaced while this process had it open"):
             work()
