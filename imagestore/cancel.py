@@ -57,8 +57,10 @@ class CancelToken:
         return self._reason is not None
 
     def remaining_seconds(self) -> float | None:
-        """Time left before the deadline; None without one."""
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        """Time left before the deadline, at most what a lock can wait for; None without one."""
+        if self._deadline is None:
+            return None
+        return min(max(0.0, self._deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
     def cancel(self, reason: str = "the operation was cancelled") -> None:
         """End the operation: later checks raise, waits end, registered callbacks run once."""
@@ -93,7 +95,8 @@ class CancelToken:
     @contextlib.contextmanager
     def child(self) -> Iterator[CancelToken]:
         """A token that ends with this one but can be cancelled alone, to stop one part of the work."""
-        token = CancelToken(self.remaining_seconds())
+        token = CancelToken()
+        token._deadline, token._deadline_seconds = self._deadline, self._deadline_seconds
         token._root = self.operation
         with self.on_cancel(lambda: token.cancel(self._reason or "the operation was cancelled")):
             yield token

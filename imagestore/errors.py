@@ -2,12 +2,16 @@
 
     ImageStoreError
     ├─ InvalidInputError (ValueError)
-    │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError
+    │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError   OutOfRangeError
+    │  ├─ InvalidQuantityError   InvalidResourcesError
     ├─ ConfigError
-    │  └─ UnknownRuntimeHandlerError
+    │  ├─ UnknownRuntimeHandlerError   UnsupportedRuntimeTypeError
     ├─ NotFoundError (LookupError)
     │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   ReferenceNotFoundError
+    │  ├─ RuntimeClassNotFoundError
     ├─ AlreadyExistsError
+    ├─ PreconditionError
+    ├─ UnsupportedError
     ├─ NoMatchingManifestError
     ├─ ImageDeniedError
     ├─ DocumentError
@@ -17,6 +21,10 @@
     │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
     ├─ StoreError
     │  ├─ StoreBusyError   StoreFullError   StoreReadOnlyError   StoreCorruptError
+    ├─ ServerError
+    ├─ ImageServiceError
+    │  ├─ ServiceUnavailableError
+    ├─ ImageCollectionError
     └─ OperationCancelledError
        └─ DeadlineExceededError
 
@@ -44,6 +52,8 @@ class Category(enum.Enum):
     NOT_FOUND = "not found"
     ALREADY_EXISTS = "already exists"
     FAILED_PRECONDITION = "failed precondition"
+    OUT_OF_RANGE = "out of range"
+    NOT_IMPLEMENTED = "not implemented"
     UNAVAILABLE = "unavailable"
     RESOURCE_EXHAUSTED = "resource exhausted"
     PERMISSION_DENIED = "permission denied"
@@ -101,6 +111,31 @@ class InvalidPlatformError(InvalidInputError):
     """A platform specifier, or a platform's member, can't be read."""
 
 
+class OutOfRangeError(InvalidInputError):
+    """An offset lies outside of what it counts in."""
+
+    category = Category.OUT_OF_RANGE
+
+
+class InvalidQuantityError(InvalidInputError):
+    """A resource quantity breaks Kubernetes' grammar, or is too large to be computed with.
+
+    Attributes:
+        text: what was given.
+        reason: the rule that was broken.
+    """
+
+    def __init__(self, text: str, reason: str, *, hint: str = "") -> None:
+        shown = text if len(text) <= 100 else text[:97] + "..."
+        super().__init__(f"quantity {shown!r}: {reason}", hint=hint)
+        self.text = text
+        self.reason = reason
+
+
+class InvalidResourcesError(InvalidInputError):
+    """Resources of a pod, a container or a node contradict themselves, or don't fit where they are to go."""
+
+
 class ConfigError(ImageStoreError):
     """A configuration file can't be used; names file, line and key."""
 
@@ -119,12 +154,28 @@ class UnknownRuntimeHandlerError(ConfigError):
 
     def __init__(self, handler: str, known: Sequence[str]) -> None:
         names = ", ".join(sorted(known))
+        shown = handler if len(handler) <= 100 else handler[:97] + "..."
         super().__init__(
-            f"runtime handler {handler!r} is not configured; known handlers: {names}",
-            hint=f"add a table runtimes.{handler} to the configuration, or use one of the known handlers",
+            f"runtime handler {shown!r} is not configured; known handlers: {names}",
+            hint=f"add a table runtimes.{shown} to the configuration, or use one of the known handlers",
         )
         self.handler = handler
         self.known = tuple(sorted(known))
+
+
+class UnsupportedRuntimeTypeError(ConfigError):
+    """edged's runtime type is neither ``docker`` nor ``remote``.
+
+    Attributes:
+        runtime_type: what the configuration says.
+    """
+
+    category = Category.INVALID_ARGUMENT
+
+    def __init__(self, runtime_type: str) -> None:
+        shown = runtime_type if len(runtime_type) <= 100 else runtime_type[:97] + "..."
+        super().__init__(f'unsupported CRI runtime: "{shown}"', hint="expected docker or remote; case matters")
+        self.runtime_type = runtime_type
 
 
 class NotFoundError(ImageStoreError, LookupError):
@@ -145,10 +196,34 @@ class LeaseNotFoundError(NotFoundError):
     """No such lease, or it has expired."""
 
 
+class RuntimeClassNotFoundError(NotFoundError):
+    """A pod names a RuntimeClass that the cluster doesn't have; the text is that of the Kubernetes API.
+
+    Attributes:
+        name: of the RuntimeClass.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f'runtimeclass.node.k8s.io "{name}" not found', hint="create the RuntimeClass")
+        self.name = name
+
+
 class AlreadyExistsError(ImageStoreError):
     """The thing to be made is there already; callers that only want it to exist take this as success."""
 
     category = Category.ALREADY_EXISTS
+
+
+class PreconditionError(ImageStoreError):
+    """What was asked for can't be done as things are."""
+
+    category = Category.FAILED_PRECONDITION
+
+
+class UnsupportedError(ImageStoreError):
+    """What was asked for is no part of this program."""
+
+    category = Category.NOT_IMPLEMENTED
 
 
 class NoMatchingManifestError(ImageStoreError):
@@ -253,6 +328,7 @@ class RegistryError(ImageStoreError):
     Attributes:
         host: host (and port) of the registry, or an empty text.
         status: HTTP status, or 0 when there was no answer.
+        said: what the answer said, shortened and escaped, as the message repeats it; may be empty.
     """
 
     category = Category.UNAVAILABLE
@@ -261,10 +337,21 @@ class RegistryError(ImageStoreError):
         super().__init__(message, hint=hint)
         self.host = host
         self.status = status
+        self.said = ""
 
 
 class RegistryUnavailableError(RegistryError):
-    """No connection, no answer, or an answer that says to try later."""
+    """No connection, no answer, or an answer that says to try later.
+
+    Attributes:
+        retry_after: seconds the registry asks to wait, or None.
+    """
+
+    def __init__(
+        self, message: str, *, host: str = "", status: int = 0, hint: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, host=host, status=status, hint=hint)
+        self.retry_after = retry_after
 
 
 class ReferenceNotFoundError(RegistryError, NotFoundError):
@@ -319,6 +406,12 @@ class StoreBusyError(StoreError):
     category = Category.UNAVAILABLE
 
 
+class WriterClosedError(StoreError):
+    """A writer was used after its end."""
+
+    category = Category.FAILED_PRECONDITION
+
+
 class StoreFullError(StoreError):
     """No space (or quota) is left where the store lives."""
 
@@ -335,6 +428,42 @@ class StoreCorruptError(StoreError):
     """The store's own files are damaged, or were made by a newer version."""
 
     category = Category.DATA_LOSS
+
+
+class ServerError(ImageStoreError):
+    """A server can't listen where it was told to, or can't do what it was started for."""
+
+    category = Category.FAILED_PRECONDITION
+
+
+class ImageServiceError(ImageStoreError):
+    """An image service (CRI endpoint, Docker Engine) refuses or fails; the message is what it said.
+
+    Attributes:
+        status: its status code, for example of HTTP, or 0.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class ServiceUnavailableError(ImageServiceError):
+    """An image service can't be reached, or ended in the middle of an answer."""
+
+    category = Category.UNAVAILABLE
+
+
+class ImageCollectionError(ImageStoreError):
+    """A round of image collection on a node failed, or freed too little.
+
+    Attributes:
+        freed_bytes: what it freed all the same, by the sizes that were listed.
+    """
+
+    def __init__(self, message: str, *, freed_bytes: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.freed_bytes = freed_bytes
 
 
 class OperationCancelledError(ImageStoreError):

@@ -7,8 +7,9 @@ raise; progress bars, ``--progress json`` and an embedder's metrics are all obse
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
@@ -32,6 +33,13 @@ class Selected:
     platform: str
     manifest: Descriptor
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlobAwaited:
+    """Another pull, of this process or another one, fetches this blob; this one waits and then uses it."""
+
+    descriptor: Descriptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,32 @@ class Noticed:
     message: str
 
 
-Event = Resolved | Selected | BlobStarted | BlobAdvanced | BlobVerifying | BlobDone | Waiting | SourceSwitched | Noticed
+@dataclass(frozen=True, slots=True)
+class PartAdvanced:
+    """Another service pulls for us and tells of one part (a layer, or the whole).
+
+    ``part`` is its own short name, or empty; ``current`` and ``total`` are bytes where it tells them.
+    """
+
+    part: str
+    status: str
+    current: int | None = None
+    total: int | None = None
+
+
+Event = (
+    Resolved
+    | Selected
+    | BlobAwaited
+    | BlobStarted
+    | BlobAdvanced
+    | BlobVerifying
+    | BlobDone
+    | Waiting
+    | SourceSwitched
+    | Noticed
+    | PartAdvanced
+)
 Observer = Callable[[Event], None]
 
 

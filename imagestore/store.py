@@ -9,6 +9,7 @@ import functools
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from imagestore import collect, lookup, platforms
 from imagestore import config as configuration
 from imagestore.archive.service import Archives
 from imagestore.cancel import CancelToken
+from imagestore.content import leftovers
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
@@ -99,6 +101,7 @@ class ImageStore(Archives, Upkeep):
         *,
         runtime_handler: str = "",
         platform: str | Platform | None = None,
+        credentials: CredentialLookup | None = None,
         observer: Observer = ignore,
         cancel: CancelToken | None = None,
     ) -> Image:
@@ -108,6 +111,7 @@ class ImageStore(Archives, Upkeep):
             reference: ``python``, ``registry.example/base/nano:1``, with or without a digest.
             runtime_handler: whose platform decides; empty means the configured default.
             platform: instead of the handler's platform, for this pull.
+            credentials: instead of the store's, for this pull; they and the tokens they buy are forgotten with it.
             observer: hears of progress, from several threads.
             cancel: ends the pull; what came so far can be resumed.
 
@@ -117,6 +121,8 @@ class ImageStore(Archives, Upkeep):
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
         work = self._work(Reference.parse(reference), runtime_handler, platform, observer, cancel)
+        if credentials is not None:
+            work = replace(work, client=work.client.with_credentials(credentials))
         record = work.run()
         self.metadata.touch_image(record.reference, record.handler)
         return Image(record, self.content)
@@ -233,9 +239,10 @@ class ImageStore(Archives, Upkeep):
         handler = self._known(runtime_handler)
         if not all_handlers:
             return lookup.doomed(self.metadata, name, handler, self.config.default_handler)
+        found = lookup.by_name(self.metadata, name) or lookup.by_id(self.metadata, name)
         return [
             record
-            for owner in sorted({each.handler for each in self.metadata.find_images()})
+            for owner in sorted({each.handler for each in found})
             for record in lookup.doomed(self.metadata, name, owner, self.config.default_handler)
         ]
 
@@ -285,7 +292,10 @@ class ImageStore(Archives, Upkeep):
         Raises:
             StoreError: something can't be deleted.
         """
-        return collect.collect(self.metadata, self.content, dry_run=dry_run, clock=self._clock)
+        report = collect.collect(self.metadata, self.content, dry_run=dry_run, clock=self._clock)
+        if not dry_run:
+            leftovers.clear(self.root, before=self._clock() - collect.STALE_INGEST_SECONDS)
+        return report
 
     @property
     def registry(self) -> RegistryClient:
@@ -294,13 +304,14 @@ class ImageStore(Archives, Upkeep):
             return self._registry
         with self._lock:
             if self._own_registry is None:
+                from imagestore.registry.breaker import STATE_FOLDER
                 from imagestore.registry.connect import connect
 
                 self._own_registry = connect(
                     config=self.config,
                     credentials=self._credentials,
                     policy=self._transfer,
-                    state_folder=str(self.root / "hosts"),
+                    state_folder=str(self.root / STATE_FOLDER),
                 )
             return self._own_registry
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -177,13 +178,18 @@ def _check(app: App, registry: str, credential: Credential, cancel: CancelToken)
     from imagestore.config.registry_hosts import reader_for
     from imagestore.registry.credentials.login import check_login
     from imagestore.registry.endpoints import ConfiguredEndpoints
+    from imagestore.registry.settings import auth_policy
     from imagestore.registry.transport.http import HttpxSender
 
     # The registry itself, which comes last; a mirror has no say about its logins.
     endpoint = ConfiguredEndpoints(reader_for(app.config)).endpoints(registry)[-1]
+    # The login to be tried is the host's own, also where pulls show it another registry's.
+    policy = replace(auth_policy(app.config.settings.registry), credential_hosts={})
     sender = HttpxSender()
     try:
-        check_login(sender.bound(endpoint.origin, endpoint.connection), endpoint, credential, cancel=cancel)
+        trusted = policy.token_hosts(endpoint.origin.host)
+        bound = sender.bound(endpoint.origin, endpoint.connection, trusted_hosts=trusted)
+        check_login(bound, endpoint, credential, policy=policy, cancel=cancel)
     finally:
         sender.close()
 

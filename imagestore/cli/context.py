@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import signal
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from imagestore.cancel import CancelToken
     from imagestore.config import Config
+    from imagestore.cri.client import CriImageService
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.policy import TransferPolicy
@@ -54,24 +54,47 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-@dataclass
+# Plain classes: every command begins here, and dataclasses take longer to define than --help to print.
+class RemoteOptions:
+    """Which CRI server to ask.
+
+    Args:
+        endpoint: as given; ``crictl`` stands for what crictl is configured for.
+        image_endpoint: of the image service, or empty.
+        crictl_config: crictl's file, or None for the usual places.
+    """
+
+    def __init__(self, endpoint: str, image_endpoint: str = "", crictl_config: Path | None = None) -> None:
+        self.endpoint = endpoint
+        self.image_endpoint = image_endpoint
+        self.crictl_config = crictl_config
+
+
 class App:
     """The global options of one run.
 
-    Attributes:
+    Args:
         given_root: --root, or None.
         given_config: --config, or None.
         sources: every --source.
+
+    Attributes:
         credentials: used instead of stored logins, or None.
         bytes_per_second: limit of a pull instead of the configuration's, or None.
+        remote: the CRI server to ask instead of a local store, or None.
     """
 
-    given_root: Path | None = None
-    given_config: Path | None = None
-    sources: tuple[Path, ...] = ()
-    credentials: CredentialLookup | None = None
-    bytes_per_second: int | None = None
-    _opened: list[ImageStore] = field(default_factory=list)
+    def __init__(
+        self, given_root: Path | None = None, given_config: Path | None = None, sources: tuple[Path, ...] = ()
+    ) -> None:
+        self.given_root = given_root
+        self.given_config = given_config
+        self.sources = sources
+        self.credentials: CredentialLookup | None = None
+        self.bytes_per_second: int | None = None
+        self.remote: RemoteOptions | None = None
+        self._opened: list[ImageStore] = []
+        self._services: list[CriImageService] = []
 
     @functools.cached_property
     def root(self) -> Path:
@@ -103,9 +126,27 @@ class App:
         """Limits of transfers where an option changes those of the configuration."""
         if self.bytes_per_second is None:
             return None
+        from dataclasses import replace
+
         from imagestore.registry.settings import transfer_policy
 
         return replace(transfer_policy(self.config.settings.registry), bytes_per_second=self.bytes_per_second)
+
+    @functools.cached_property
+    def service(self) -> CriImageService:
+        """The CRI server's client, made when first needed and closed when the command ends.
+
+        Raises:
+            UsageError: no server was named.
+            ConfigError, InvalidInputError: crictl's settings, or the endpoint, can't be used.
+        """
+        from imagestore.cli.remote.connect import connect
+
+        if self.remote is None:
+            raise click.UsageError("this command asks a CRI server; name it with --endpoint")
+        service = connect(self.remote)
+        self._services.append(service)
+        return service
 
     @functools.cached_property
     def store(self) -> ImageStore:
@@ -124,7 +165,9 @@ class App:
         return opened
 
     def close(self) -> None:
-        """Close the store if it was opened."""
+        """Close the store, or the connection, if it was opened."""
+        for service in self._services:
+            service.close()
         for opened in self._opened:
             opened.close()
 

@@ -8,6 +8,7 @@ import click
 
 from imagestore.cli import render
 from imagestore.cli.context import App, output_option, pass_app
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from imagestore.registry.transport.proxies import ProxyRules
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the ways to endpoints depend on: proxies, whose credentials mirrors see, and which mirrors rest now."""
+
+    proxies: ProxyRules
+    mirror_credentials: Mapping[str, str]
+    resting: frozenset[str]
+
+
 @click.command()
 @click.argument("reference")
 @output_option
@@ -25,51 +35,62 @@ if TYPE_CHECKING:
 def hosts(app: App, reference: str, output: str) -> None:
     """Show which hosts would be asked for REFERENCE, in order, and what made them so.
 
-    Nothing is sent. A host without the capability "resolve" is not asked what a tag means, one without "pull" is not
-    asked at all; the registry itself comes last.
+    Nothing is sent. A host without the capability "resolve" is not asked what a tag means ("content" in the column
+    ASKED), one without "pull" is not asked at all; the registry itself comes last.
     """
     from imagestore.config.registry_hosts import reader_for
     from imagestore.reference import Reference
+    from imagestore.registry.breaker import STATE_FOLDER, Breaker
     from imagestore.registry.endpoints import endpoints_from
     from imagestore.registry.transport.proxies import ProxyRules
 
     parsed = Reference.parse(reference)
     configured = reader_for(app.config)(parsed.host)
     endpoints = endpoints_from(parsed.host, configured)
-    proxies = ProxyRules.from_environment()
-    shown_to = app.config.settings.registry.mirror_credentials
+    breaker = Breaker.shared(str(app.root / STATE_FOLDER))
+    known = _Known(
+        ProxyRules.from_environment(),
+        app.config.settings.registry.mirror_credentials,
+        frozenset(each.base for each in endpoints if not each.is_upstream and breaker.is_resting(each)),
+    )
     if output == "json":
-        render.dump_json(_as_json(parsed, configured, endpoints, proxies, shown_to))
+        render.dump_json(_as_json(parsed, configured, endpoints, known))
         return
     rows = [_row(position, endpoint, parsed) for position, endpoint in enumerate(endpoints, 1)]
     render.table(("#", "ENDPOINT", "ROLE", "ASKED", "CAPABILITIES", "BECAUSE OF"), rows)
     for endpoint in endpoints:
-        for note in _notes(endpoint, proxies, shown_to):
+        for note in _notes(endpoint, known):
             print(f"{render.printable(endpoint.host)}: {render.printable(note)}")
     for remark in configured.remarks:
         print(f"ignored: {render.printable(remark)}")
 
 
 def _row(position: int, endpoint: Endpoint, reference: Reference) -> tuple[str, ...]:
-    asked = "yes" if _is_asked(endpoint, reference) else "no"
+    asked = "yes" if _resolves(endpoint, reference) else "content" if _is_asked(endpoint) else "no"
     role = "registry" if endpoint.is_upstream else "mirror"
     return (str(position), endpoint.base, role, asked, ",".join(sorted(endpoint.capabilities)), endpoint.source)
 
 
-def _is_asked(endpoint: Endpoint, reference: Reference) -> bool:
-    from imagestore.registry.endpoints import PULL, RESOLVE
+def _is_asked(endpoint: Endpoint) -> bool:
+    from imagestore.registry.endpoints import PULL
 
-    needed = {PULL} if reference.digest is not None else {PULL, RESOLVE}
-    return needed <= endpoint.capabilities
+    return PULL in endpoint.capabilities
 
 
-def _notes(endpoint: Endpoint, proxies: ProxyRules, mirror_credentials: Mapping[str, str]) -> list[str]:
+def _resolves(endpoint: Endpoint, reference: Reference) -> bool:
+    from imagestore.registry.endpoints import RESOLVE
+
+    return _is_asked(endpoint) and (reference.digest is not None or RESOLVE in endpoint.capabilities)
+
+
+def _notes(endpoint: Endpoint, known: _Known) -> list[str]:
     """What is unusual about the way to an endpoint; header values stay out, they may be secrets."""
     from imagestore.registry.transport import urls
 
-    shown_to = {} if endpoint.is_upstream else mirror_credentials
-    settings, proxy = endpoint.connection, proxies.proxy_for(endpoint.origin)
+    shown_to = {} if endpoint.is_upstream else known.mirror_credentials
+    settings, proxy = endpoint.connection, known.proxies.proxy_for(endpoint.origin)
     told = {
+        "could not be reached and is left out for up to a minute": endpoint.base in known.resting,
         "not encrypted: plain http": endpoint.origin.scheme == "http",
         "certificates are not checked: skip_verify": settings.skip_verify,
         f"trusts authorities in {', '.join(settings.ca_files)}": bool(settings.ca_files),
@@ -85,8 +106,7 @@ def _as_json(
     reference: Reference,
     configured: RegistryHosts,
     endpoints: Sequence[Endpoint],
-    proxies: ProxyRules,
-    mirror_credentials: Mapping[str, str],
+    known: _Known,
 ) -> dict[str, Any]:
     return {
         "reference": str(reference),
@@ -95,10 +115,11 @@ def _as_json(
             {
                 "url": endpoint.base,
                 "isUpstream": endpoint.is_upstream,
-                "isAsked": _is_asked(endpoint, reference),
+                "isAsked": _is_asked(endpoint),
+                "isAskedToResolve": _resolves(endpoint, reference),
                 "capabilities": sorted(endpoint.capabilities),
                 "source": endpoint.source,
-                "notes": _notes(endpoint, proxies, mirror_credentials),
+                "notes": _notes(endpoint, known),
             }
             for endpoint in endpoints
         ],

@@ -8,14 +8,18 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore.cli import describe
 from imagestore.cli.render import printable, size
+from imagestore.descriptor import Descriptor
 from imagestore.media_types import Kind
 from imagestore.observe import (
     BlobAdvanced,
+    BlobAwaited,
     BlobDone,
     BlobStarted,
     BlobVerifying,
     Noticed,
+    PartAdvanced,
     Resolved,
     Selected,
     SourceSwitched,
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
-    from imagestore.descriptor import Descriptor
     from imagestore.observe import Event, Observer
 
 
@@ -52,7 +55,7 @@ def observer(style: str) -> Iterator[Observer]:
 
 
 def _print_line(event: Event) -> None:
-    text = _sentence(event)
+    text = sentence(event)
     if text:
         _write(printable(text))
 
@@ -68,18 +71,22 @@ def _print_json(event: Event) -> None:
     members: dict[str, Any] = {"event": type(event).__name__}
     for name in event.__dataclass_fields__:
         value = getattr(event, name)
-        plain = value if isinstance(value, str | int | float) else str(getattr(value, "digest", value))
-        members[name] = plain
+        if isinstance(value, Descriptor):
+            members[name] = describe.descriptor(value)
+        else:
+            members[name] = value if isinstance(value, str | int | float) else str(value)
     _write(json.dumps(members))
 
 
-def _sentence(event: Event) -> str:
+def sentence(event: Event) -> str:
     """An event in words; empty for those that only bars show."""
     match event:
         case Resolved():
             return f"{event.reference}: resolved to {event.target.digest}"
         case Selected():
             return f"{event.handler} wants {event.platform}: manifest {event.manifest.digest} ({event.reason})"
+        case BlobAwaited():
+            return f"{_label(event.descriptor)}: waiting for another pull that fetches it"
         case BlobStarted() if event.offset:
             return f"{_label(event.descriptor)}: going on at {size(event.offset)} of {size(event.descriptor.size)}"
         case BlobDone() if event.fetched_bytes:
@@ -87,13 +94,20 @@ def _sentence(event: Event) -> str:
         case BlobDone():
             return f"{_label(event.descriptor)}: here already"
         case Waiting():
-            return f"{event.host}: waiting {event.seconds:.1f} s: {event.reason}"
+            return f"{_about(event.host, event.reason)} (waiting {event.seconds:.1f} s)"
         case SourceSwitched():
-            return f"{event.failed_host}: {event.reason}; trying {event.next_host}"
+            return f"{_about(event.failed_host, event.reason)}; trying {event.next_host}"
         case Noticed():
             return f"note: {event.message}"
+        case PartAdvanced() if event.total is None and event.status:
+            return f"{event.part}: {event.status}" if event.part else event.status
         case _:
             return ""
+
+
+def _about(host: str, reason: str) -> str:
+    """A reason with its host in front; most name it themselves."""
+    return reason if host in reason else f"{host}: {reason}"
 
 
 def _label(descriptor: Descriptor) -> str:
@@ -136,7 +150,7 @@ class _Bars:
                 self._move(str(event.descriptor.digest), event.descriptor.size)
                 self._describe(event.descriptor, "done")
             case _:
-                text = _sentence(event)
+                text = sentence(event)
                 if text:
                     self._progress.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 

@@ -13,6 +13,9 @@ from imagestore.cli.rate import limit_rate_option
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from imagestore.image import Image
     from imagestore.pull.plan import PullPlan
 
 
@@ -71,29 +74,65 @@ def pull(
         raise click.UsageError("--runtime-handler and --platform exclude each other")
     if not references and not sandbox:
         raise click.UsageError("Missing argument 'REFERENCE...'")
+    if app.remote is not None:
+        local = {"--sandbox": sandbox, "--platform": platform, "--dry-run": dry_run, "--limit-rate": limit_rate}
+        _pull_remotely(app, references, handlers, {**local, "--anonymous": anonymous}, creds_stdin, deadline, output)
+        return
     work = [(reference, handler) for reference in references for handler in handlers or ("",)]
     if sandbox:
         work += [(app.config.sandbox_image(handler), handler) for handler in handlers or ("",)]
-    hosts = {Reference.parse(reference).host for reference, _ in work}
-    if creds_stdin and len(hosts) > 1:
-        raise click.UsageError(f"--creds-stdin is for one registry, but the references name {', '.join(sorted(hosts))}")
-    app.credentials = access.lookup(hosts.pop(), creds_stdin=creds_stdin, anonymous=anonymous)
+    host = _single_host((reference for reference, _ in work), creds_stdin=creds_stdin)
+    app.credentials = access.lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
     app.bytes_per_second = limit_rate
-    pulled = []
-    with cancelled_by_signals(deadline_seconds=deadline) as token, shown.observer(progress) as observer:
-        if dry_run:
-            _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
-            return
-        for reference, handler in work:
-            image = app.store.pull(
-                reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
-            )
-            pulled.append(image)
+    pulled: list[Image] = []
+    try:
+        with cancelled_by_signals(deadline_seconds=deadline) as token, shown.observer(progress) as observer:
+            if dry_run:
+                _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
+                return
+            for reference, handler in work:
+                image = app.store.pull(
+                    reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
+                )
+                pulled.append(image)
+    finally:
+        # Also what came before a failure; but not while bars are drawn, which would take the lines for theirs.
+        if output != "json":
+            for image in pulled:
+                print(f"{image.reference} ({image.runtime_handler}): {image.id}")
     if output == "json":
         render.dump_json({"images": [describe.image(image) for image in pulled]})
-        return
-    for image in pulled:
-        print(f"{image.reference} ({image.runtime_handler}): {image.id}")
+
+
+def _pull_remotely(
+    app: App,
+    references: tuple[str, ...],
+    handlers: tuple[str, ...],
+    local: dict[str, object],
+    creds_stdin: bool,
+    deadline: float | None,
+    output: str,
+) -> None:
+    """No stored login is sent anywhere: the server may be somebody else's."""
+    from imagestore.cli.remote import images as remote
+    from imagestore.registry.credentials.cri import AuthConfig
+
+    remote.refuse_local_options(local)
+    host = _single_host(references, creds_stdin=creds_stdin)
+    auth = None
+    if creds_stdin:
+        credential = access.read_stdin()
+        auth = AuthConfig(server_address=host, username=credential.username, password=credential.password)
+    work = [(reference, handler) for reference in references for handler in handlers or ("",)]
+    remote.pull(app.service, work, auth=auth, deadline_seconds=deadline, output=output)
+
+
+def _single_host(references: Iterable[str], *, creds_stdin: bool) -> str:
+    """A registry of the references; the only one, when credentials are given for it."""
+    hosts = sorted({Reference.parse(reference).host for reference in references})
+    if creds_stdin and len(hosts) > 1:
+        raise click.UsageError(f"--creds-stdin is for one registry, but the references name {', '.join(hosts)}")
+    return hosts[0]
 
 
 def _show_plan(app: App, plans: list[PullPlan], output: str) -> None:
@@ -101,11 +140,10 @@ def _show_plan(app: App, plans: list[PullPlan], output: str) -> None:
 
     used = sum(info.size for info in app.store.content.walk())
     missing = sum(each.missing_bytes for each in plans)
+    after = used + sum(each.added_bytes for each in plans)
     if output == "json":
         pulls = [_plan_json(app, each) for each in plans]
-        render.dump_json(
-            {"pulls": pulls, "bytesToFetch": missing, "contentBytes": used, "contentBytesAfter": used + missing}
-        )
+        render.dump_json({"pulls": pulls, "bytesToFetch": missing, "contentBytes": used, "contentBytesAfter": after})
         return
     rows = [
         (
@@ -113,17 +151,14 @@ def _show_plan(app: App, plans: list[PullPlan], output: str) -> None:
             each.handler,
             describe.platform(each.choice.platform)["text"],
             "up to date" if each.is_current else render.size(each.missing_bytes),
-            render.size(each.bytes_of(Presence.HERE)),
+            render.size(each.bytes_of(Presence.HERE) + each.bytes_of(Presence.SOURCE)),
             render.size(each.bytes_of(Presence.PLANNED)),
             ", ".join(_sources(app, each.reference)),
         )
         for each in plans
     ]
     render.table(("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "TO FETCH", "HERE", "SHARED", "FROM"), rows)
-    print(
-        f"{render.size(missing)} to fetch; the store has {render.size(used)},"
-        f" and would have {render.size(used + missing)}"
-    )
+    print(f"{render.size(missing)} to fetch; the store has {render.size(used)}, and would have {render.size(after)}")
 
 
 def _plan_json(app: App, plan: PullPlan) -> dict[str, Any]:
@@ -138,6 +173,7 @@ def _plan_json(app: App, plan: PullPlan) -> dict[str, Any]:
         "upToDate": plan.is_current,
         "bytesToFetch": plan.missing_bytes,
         "bytesHere": plan.bytes_of(Presence.HERE),
+        "bytesAtSource": plan.bytes_of(Presence.SOURCE),
         "bytesShared": plan.bytes_of(Presence.PLANNED),
         "hosts": _sources(app, plan.reference),
         "blobs": [

@@ -20,6 +20,8 @@ CAPABILITIES: Final = frozenset({"pull", "resolve", "push", "referrers"})
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Visible ASCII and Latin-1, blanks and tabs inside; no control characters (header injection).
 _FIELD_VALUE: Final = re.compile(r"[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?|")
+# Framing, and which part of a blob is wanted: one value for every request would break them.
+_OF_EACH_REQUEST: Final = frozenset({"connection", "content-length", "range", "te", "transfer-encoding", "upgrade"})
 _DURATION: Final = re.compile(r"[+-]?(?:[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})(?:ns|us|µs|μs|ms|s|m|h)")
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART: Final = re.compile(r"([0-9.]+)([a-zµμ]+)")
@@ -81,6 +83,8 @@ class Fields:
         for name in table:
             if not _TOKEN.fullmatch(name):
                 raise inner.refuse(name, "is no header field name")
+            if name.lower() in _OF_EACH_REQUEST:
+                raise inner.refuse(name, "belongs to each request, and can't be the same for all")
             for value in inner._texts(name):
                 if not _FIELD_VALUE.fullmatch(value):
                     # The value may be a secret.

@@ -14,7 +14,7 @@ import functools
 import os
 import posixpath
 import re
-import tomllib
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -90,12 +90,24 @@ def candidates(host: str) -> tuple[str, ...]:
 
 
 def find_folder(host: str, folders: Sequence[str]) -> str:
-    """The folder that holds a host's configuration; empty when there is none."""
+    """The folder that holds a host's configuration; empty when there is none.
+
+    Raises:
+        RefusalError: there may be one, but it can't be looked into. Of the folders that nobody configured, those closed
+            to this user are passed over: they are the system's runtimes'.
+    """
     for root in folders:
         for name in candidates(host):
             path = os.path.join(root, name)
-            if os.path.isdir(path):
-                return path
+            try:
+                if stat.S_ISDIR(os.stat(path).st_mode):
+                    return path
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                if isinstance(error, PermissionError) and root in DEFAULT_FOLDERS:
+                    continue
+                raise refusal(Location(path, 0), "", f"can't be read: {error.strerror}") from error
     return ""
 
 
@@ -109,10 +121,10 @@ def read_hosts(host: str, folders: Sequence[str]) -> RegistryHosts:
     Raises:
         ConfigError: names file, line and member.
     """
-    folder = find_folder(host, folders)
-    if not folder:
-        return RegistryHosts()
     try:
+        folder = find_folder(host, folders)
+        if not folder:
+            return RegistryHosts()
         text = _read(os.path.join(folder, FILE_NAME))
         if text is None or not text.strip():
             server = HostConfig(connection=read_folder(folder), location=folder)
@@ -144,6 +156,8 @@ def _read(path: str) -> str | None:
 def _parse(text: str, folder: str) -> RegistryHosts:
     path = os.path.join(folder, FILE_NAME)
     lines = KeyLines(text, path)
+    import tomllib
+
     try:
         document: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

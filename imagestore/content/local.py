@@ -9,9 +9,13 @@ The folder itself is the truth about what content exists; nothing else has to ag
 from __future__ import annotations
 
 import contextlib
+import errno
+import math
 import os
 import re
 import stat
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +23,9 @@ from imagestore.content import adopt
 from imagestore.content.adopt import Adoption
 from imagestore.content.api import ContentInfo, IngestStatus
 from imagestore.content.batch import BlobBatches, batches
+from imagestore.content.blob_file import open_blob
 from imagestore.content.deleting import Deleting
-from imagestore.content.disk import make_directory, translated
+from imagestore.content.disk import make_directory, sync_directory, translated
 from imagestore.content.filling import Buffers
 from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
@@ -31,10 +36,12 @@ from imagestore.errors import (
     IntegrityError,
     InvalidInputError,
     SizeMismatchError,
+    StoreBusyError,
 )
+from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from typing import BinaryIO
 
@@ -72,9 +79,11 @@ class LocalContentStore:
         """Whether the blob is here."""
         if not digest.is_verifiable:
             return False
-        path = self._blob(digest)
-        with translated("look for", path):
-            return path.is_file()
+        try:
+            self.info(digest)
+        except ContentNotFoundError:
+            return False
+        return True
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob."""
@@ -82,7 +91,7 @@ class LocalContentStore:
         # One look: between two, a collection in another process may take the file.
         with translated("look at", path):
             try:
-                status = os.stat(path)
+                status = os.lstat(path)  # a link is nobody's verified bytes
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise self._missing(digest) from error
         if not stat.S_ISREG(status.st_mode):
@@ -101,9 +110,13 @@ class LocalContentStore:
         path = self._blob(digest)
         with translated("open", path):
             try:
-                return open(path, "rb")
+                return open_blob(path, digest)
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise self._missing(digest) from error
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise self._missing(digest) from error
+                raise
 
     def read(self, digest: Digest, *, limit_bytes: int) -> bytes:
         """A small blob whole, hashed again on the way."""
@@ -134,6 +147,14 @@ class LocalContentStore:
                     if stat.S_ISREG(status.st_mode):
                         yield ContentInfo(Digest(algorithm, name), status.st_size, status.st_mtime)
 
+    def make_durable(self, algorithms: Iterable[str]) -> None:
+        """See that every name below blobs/ outlasts a loss of power, also those that others gave a moment ago."""
+        for algorithm in sorted(algorithms):
+            folder = self._blobs / algorithm
+            with translated("make durable", folder), contextlib.suppress(FileNotFoundError):
+                reach("names-sync")
+                sync_directory(folder)
+
     def names(self) -> Iterator[str]:
         """Every blob's digest in text form, in no particular order; no file is looked at."""
         for algorithm, length in sorted(VERIFIABLE.items()):
@@ -157,13 +178,24 @@ class LocalContentStore:
         with self.deleting() as files:
             return files.delete(digest) or 0
 
-    def writer(self, ref: str, *, expected: Digest, total: int, cancel: CancelToken) -> LocalIngestWriter:
-        """Open an ingest, waiting while another writer (thread or process) holds it."""
+    def writer(
+        self,
+        ref: str,
+        *,
+        expected: Digest,
+        total: int,
+        cancel: CancelToken,
+        on_wait: Callable[[], None] | None = None,
+    ) -> LocalIngestWriter:
+        """Open an ingest, waiting while another writer (thread or process) holds it; ``on_wait`` is called before."""
         if not ref:
             raise InvalidInputError("an ingest needs a name")
         name = ingest_name(ref)
         lock = self._lock(name)
-        lock.acquire(cancel)
+        if not lock.try_acquire():
+            if on_wait is not None:
+                on_wait()
+            lock.acquire(cancel)
         try:
             if self.exists(expected):
                 raise AlreadyExistsError(f"content {expected} is in the store already")
@@ -171,7 +203,7 @@ class LocalContentStore:
                 self._ingests / name,
                 self._blobs,
                 ref=ref,
-                expected=expected,
+                algorithm=expected.algorithm,
                 total=total,
                 lock=lock,
                 buffers=self._buffers,
@@ -180,15 +212,57 @@ class LocalContentStore:
             lock.release()
             raise
 
+    def _busy(self, ref: str) -> StoreBusyError:
+        """As containerd says it: which, since when, and for how long."""
+        message = f"ingest {ref!r} is locked by another writer"
+        status = self.status(ref)
+        if status is not None:
+            since = datetime.fromtimestamp(status.started_at, UTC).isoformat(timespec="seconds")
+            message = f"{message}; begun {max(0.0, time.time() - status.started_at):.1f} s ago, at {since}"
+        return StoreBusyError(message, hint="try again when it ended")
+
+    def try_writer(self, ref: str, *, algorithm: str, total: int) -> LocalIngestWriter:
+        """Open an ingest whose content nobody knows yet, unless another writer holds it.
+
+        Args:
+            ref: name of the ingest.
+            algorithm: used for hashing on the way.
+            total: its size in bytes, 0 when unknown.
+
+        Raises:
+            StoreBusyError: another writer holds it.
+            InvalidInputError: no name, or an algorithm that can't be verified.
+        """
+        if not ref:
+            raise InvalidInputError("an ingest needs a name")
+        name = ingest_name(ref)
+        lock = self._lock(name)
+        if not lock.try_acquire():
+            raise self._busy(ref)
+        try:
+            return LocalIngestWriter(
+                self._ingests / name,
+                self._blobs,
+                ref=ref,
+                algorithm=algorithm,
+                total=total,
+                lock=lock,
+                buffers=self._buffers,
+            )
+        except BaseException:
+            lock.release()
+            raise
+
+    def status(self, ref: str) -> IngestStatus | None:
+        """One unfinished ingest, or None."""
+        return read_status(self._ingests / ingest_name(ref))
+
     def batches(self, cancel: CancelToken) -> AbstractContextManager[BlobBatches]:
         """For storing many small blobs; a lease must hold each of them already.
 
         Args:
             cancel: ends the work.
         """
-        for algorithm in VERIFIABLE:
-            with translated("make the content folders", self._blobs):
-                make_directory(self._blobs / algorithm)
         return batches(self._ingests, self._blobs, self._locks, cancel)
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
@@ -204,27 +278,39 @@ class LocalContentStore:
             OperationCancelledError: cancelled.
         """
         for source in self._sources if digest.is_verifiable else ():
-            with translated("adopt from", source), adopt.opened(source, digest, size) as descriptor:
+            with adopt.opened(source, digest, size) as descriptor:
                 if descriptor is None or not adopt.is_right(descriptor, digest, size, cancel):
                     continue
                 try:
                     return self._adopt(descriptor, source, digest, size, cancel)
                 except AlreadyExistsError:
                     return None
+                except IntegrityError:  # changed, or became unreadable, since it was hashed
+                    continue
         return None
+
+    def is_at_source(self, digest: Digest, size: int) -> bool:
+        """Whether a source has a file of this name and size; adopt() hashes it before it counts."""
+        for source in self._sources if digest.is_verifiable else ():
+            with adopt.opened(source, digest, size) as descriptor:
+                if descriptor is not None:
+                    return True
+        return False
 
     def _adopt(self, descriptor: int, source: Path, digest: Digest, size: int, cancel: CancelToken) -> Adoption:
         with self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel) as writer:
             writer.truncate()
             how = Adoption.REFLINK
-            if not writer.clone(lambda data: adopt.reflink(data, descriptor)):
-                named, waiting = adopt.name_in(source, digest), writer.directory / "linked"
-                if adopt.hard_link(descriptor, named, self._blob(digest), waiting):
-                    writer.abort()
-                    return Adoption.HARD_LINK
-                how = Adoption.COPY
-                adopt.copy(descriptor, writer, cancel)
             try:
+                if not writer.clone(lambda data: adopt.reflink(data, descriptor)):
+                    named, waiting = adopt.name_in(source, digest), writer.directory / "linked"
+                    with translated("adopt into", self._blob(digest)):
+                        is_linked = adopt.hard_link(descriptor, named, self._blob(digest), waiting)
+                    if is_linked:
+                        writer.abort()
+                        return Adoption.HARD_LINK
+                    how = Adoption.COPY
+                    adopt.copy(descriptor, writer, size, cancel)
                 writer.commit(digest, size)
             except IntegrityError:
                 writer.abort()
@@ -243,8 +329,10 @@ class LocalContentStore:
         """Throw an ingest away unless a writer holds it; say whether it is gone."""
         return self._abort_folder(ingest_name(ref))
 
-    def stale_ingests(self, before: float) -> Iterator[IngestStatus]:
-        """Ingests that nobody touched since ``before`` (seconds since 1970).
+    def stale_ingests(self, before: float, *, beyond: float = math.inf) -> Iterator[IngestStatus]:
+        """Ingests that nobody touched since ``before``, or only ``beyond``, by a clock that was set back since.
+
+        Both in seconds since 1970.
 
         What a process left that died while it made or removed an ingest counts too; its name is that of its folder.
         """
@@ -253,7 +341,7 @@ class LocalContentStore:
                 if _INGEST_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                     path = Path(entry.path)
                     status = read_status(path) or read_remains(path)
-                    if status is not None and status.updated_at < before:
+                    if status is not None and not before <= status.updated_at <= beyond:
                         yield status
 
     def abort_stale(self, ingest: IngestStatus) -> bool:

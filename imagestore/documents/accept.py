@@ -29,11 +29,13 @@ _TYPES: Final[Mapping[str, type]] = {
     "null": type(None),
 }
 _KNOWN: Final = frozenset(
-    ["$ref", "allOf", "anyOf", "not", "type", "const"]
-    + ["required", "properties", "additionalProperties", "propertyNames"]
-    + ["items", "maxItems", "minLength", "maxLength", "pattern", "minimum", "maximum"]
-    # judge nothing here
-    + ["$schema", "$defs", "title", "contentEncoding"]
+    [
+        *("$ref", "allOf", "anyOf", "not", "type", "const", "pattern", "minLength", "maxLength", "minimum", "maximum"),
+        *("required", "properties", "additionalProperties", "propertyNames", "minProperties", "maxProperties"),
+        *("items", "maxItems"),
+        # judge nothing here
+        *("$schema", "$defs", "title", "contentEncoding"),
+    ]
 )
 _UNBOUNDED: Final = float("inf")
 
@@ -51,7 +53,9 @@ def compiled(schema: Mapping[str, Any]) -> Accepts:
     return lambda value: rules.get(type(value), _never)(value)
 
 
-def _rules(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Rules:
+def _rules(schema: Mapping[str, Any] | bool, definitions: Mapping[str, Any]) -> Rules:
+    if isinstance(schema, bool):
+        return dict.fromkeys(_TYPES.values(), _always) if schema else {}
     unknown = schema.keys() - _KNOWN
     if unknown:
         raise ValueError(f"schema keyword {min(unknown)} is not known here")
@@ -85,30 +89,27 @@ def _rules(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Rules:
 
 def _objects(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Accepts:
     checks: list[Accepts] = []
-    if "required" in schema or "properties" in schema:
+    least, most = schema.get("minProperties", 0), schema.get("maxProperties", _UNBOUNDED)
+    if (least, most) != (0, _UNBOUNDED):
+        checks.append(lambda value: least <= len(value) <= most)
+    if not schema.keys().isdisjoint(["required", "properties", "additionalProperties"]):
         named = {name: _rules(each, definitions) for name, each in schema.get("properties", {}).items()}
-        checks.append(_members(tuple(schema.get("required", ())), named))
+        others = _rules(schema.get("additionalProperties", True), definitions)
+        checks.append(_members(tuple(schema.get("required", ())), named, others))
     if "propertyNames" in schema:
         checks.append(_each(_rules(schema["propertyNames"], definitions)))
-    if "additionalProperties" in schema:
-        if "properties" in schema:
-            raise ValueError("additionalProperties beside properties is not known here")
-        values = _each(_rules(schema["additionalProperties"], definitions))
-        checks.append(lambda value: values(value.values()))
     return _all(checks)
 
 
-def _members(required: Sequence[str], named: Mapping[str, Rules]) -> Accepts:
+def _members(required: Sequence[str], named: Mapping[str, Rules], others: Rules) -> Accepts:
     def accepts(value: dict[str, Any]) -> bool:
         for name in required:
             if name not in value:
                 return False
         for name, member in value.items():
-            rules = named.get(name)
-            if rules is not None:
-                check = rules.get(type(member))
-                if check is None or not check(member):
-                    return False
+            check = named.get(name, others).get(type(member))
+            if check is None or (check is not _always and not check(member)):
+                return False
         return True
 
     return accepts

@@ -95,7 +95,9 @@ def plain_entry(value: Any) -> Descriptor | None:
 def _plain_platform(value: Any) -> Platform | None:
     if type(value) is not dict or not value.keys() <= _PLATFORM_MEMBERS:
         return None
-    os, architecture = value.get("os"), value.get("architecture")
+    if "os" not in value or "architecture" not in value:
+        return None
+    os, architecture = value["os"], value["architecture"]
     variant, os_version = value.get("variant", ""), value.get("os.version", "")
     for text in (os, architecture, variant, os_version):
         if type(text) is not str or len(text) > _MAX_PLAIN_TEXT:

@@ -75,7 +75,8 @@ def _judge(document: Mapping[str, Any], what: str) -> list[Descriptor | None]:
     listed = document.get("manifests")
     if type(listed) is not list:
         listed = []
-    plain = [plain_entry(entry) for entry in listed] if len(listed) <= MAX_ENTRIES else [None] * len(listed)
+    is_long = len(listed) > MAX_ENTRIES  # which only the schema may say
+    plain = [None if is_long else plain_entry(entry) for entry in listed]
     others = [entry for entry, found in zip(listed, plain, strict=True) if found is None]
     left = document if len(others) == len(listed) else {**document, "manifests": others}
     validate(document, "index", what, left=left)

@@ -1,9 +1,9 @@
 """Many platforms, looked over once so that many matchers can choose among them.
 
-An index lists up to thousands of entries and a node has dozens of runtime handlers. What a matcher asks first, operating
-system, architecture and variant, is the same for most entries; what it asks next, Windows version and features, is the
-same for whole families, since no rule looks at revisions. So platforms are put together by the first, and on demand by
-the second, and matchers ask once for each of these. Revisions only order what fits.
+An index lists up to thousands of entries and a node has dozens of runtime handlers. What a matcher asks first,
+operating system, architecture and variant, is the same for most entries; what it asks next, Windows version and
+features, is the same for whole families, since no rule looks at revisions. So platforms are put together by the first,
+and on demand by the second, and matchers ask once for each of these. Revisions only order what fits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from imagestore.platforms.spec import Platform
 
 #: Versions sort from the newest on, then what can't be read, then what has none.
-NO_VERSION: Final = (2,)
-_UNREADABLE: Final = (1,)
+NO_VERSION: Final[tuple[int, ...]] = (2,)
+_UNREADABLE: Final[tuple[int, ...]] = (1,)
 #: Sorts after every revision.
 NO_REVISION: Final = 1
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Verifier
@@ -25,7 +24,8 @@ from imagestore.errors import (
     StoreFullError,
 )
 from imagestore.media_types import Kind
-from imagestore.observe import BlobAdvanced, BlobDone, BlobStarted, BlobVerifying, Noticed
+from imagestore.observe import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -124,7 +124,11 @@ class Fetcher:
             return 0
         try:
             writer = self.content.writer(
-                ingest_ref(descriptor), expected=descriptor.digest, total=descriptor.size, cancel=cancel
+                ingest_ref(descriptor),
+                expected=descriptor.digest,
+                total=descriptor.size,
+                cancel=cancel,
+                on_wait=lambda: self.observer(BlobAwaited(descriptor)),
             )
         except AlreadyExistsError:
             self.observer(BlobDone(descriptor, 0))
@@ -144,7 +148,9 @@ class Fetcher:
                 writer.write(raw)
                 writer.commit(descriptor.digest, len(raw))
         except AlreadyExistsError:
+            self.observer(BlobDone(descriptor, 0))
             return
+        self.observer(BlobDone(descriptor, len(raw)))
 
     def _fill(self, writer: IngestWriter, descriptor: Descriptor, cancel: CancelToken) -> int:
         received = 0
@@ -229,10 +235,10 @@ class Fetcher:
         if info.size == descriptor.size:
             return True
         verifier = Verifier(descriptor.digest)
-        with self.content.open(descriptor.digest) as blob:
-            while chunk := blob.read(_REHASH_BYTES):
-                verifier.update(chunk)
         try:
+            with self.content.open(descriptor.digest) as blob:
+                while chunk := blob.read(_REHASH_BYTES):
+                    verifier.update(chunk)
             verifier.finish()
         except IntegrityError:
             log.warning("content in the store is damaged, fetching it again", extra={"digest": descriptor.digest})
@@ -254,6 +260,8 @@ class Fetcher:
             descriptor.size - min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
             for descriptor in descriptors
             if not self.content.exists(descriptor.digest)
+            # What may be adopted may take no space; if it does, the disk says so.
+            and not self.content.is_at_source(descriptor.digest, descriptor.size)
         )
         free = self.content.free_bytes()
         if needed > free:

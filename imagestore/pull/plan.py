@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.pull.fetch import ingest_ref
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from imagestore.content.api import ContentStore
+    from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
     from imagestore.pull.choice import Choice
@@ -24,6 +24,7 @@ class Presence(enum.Enum):
     PARTIAL = "partial"
     HERE = "here"
     PLANNED = "planned"
+    SOURCE = "at a source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,16 @@ class PlannedBlob:
 
     Attributes:
         descriptor: of the blob.
-        presence: ``PLANNED`` means that another pull of the same plan brings it.
+        presence: ``PLANNED`` means that another pull of the same plan brings it, ``SOURCE`` that it would be adopted
+            from elsewhere on the machine.
         missing_bytes: what would be fetched for it.
+        added_bytes: what the store's content would grow by.
     """
 
     descriptor: Descriptor
     presence: Presence
     missing_bytes: int
+    added_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +74,15 @@ class PullPlan:
         """What would come over the network for this pull."""
         return sum(blob.missing_bytes for blob in self.blobs)
 
+    @property
+    def added_bytes(self) -> int:
+        """What the store's content would grow by; more than comes where parts of blobs are here, or at a source."""
+        return sum(blob.added_bytes for blob in self.blobs)
+
 
 def plan(
     choice: Choice,
-    content: ContentStore,
+    content: LocalContentStore,
     planned: AbstractSet[Digest],
     *,
     reference: str,
@@ -96,10 +105,14 @@ def plan(
 
     def planned_blob(descriptor: Descriptor) -> PlannedBlob:
         if content.exists(descriptor.digest):
-            return PlannedBlob(descriptor, Presence.HERE, 0)
+            return PlannedBlob(descriptor, Presence.HERE, 0, 0)
         if descriptor.digest in planned:
-            return PlannedBlob(descriptor, Presence.PLANNED, 0)
+            return PlannedBlob(descriptor, Presence.PLANNED, 0, 0)
+        # Documents were read from the registry already, to plan at all; a pull does the same.
+        if descriptor not in choice.documents and content.is_at_source(descriptor.digest, descriptor.size):
+            return PlannedBlob(descriptor, Presence.SOURCE, 0, descriptor.size)
         offset = min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
-        return PlannedBlob(descriptor, Presence.PARTIAL if offset else Presence.NEW, descriptor.size - offset)
+        presence = Presence.PARTIAL if offset else Presence.NEW
+        return PlannedBlob(descriptor, presence, descriptor.size - offset, descriptor.size)
 
     return PullPlan(reference, handler, wanted, choice, tuple(map(planned_blob, choice.descriptors)), is_current)

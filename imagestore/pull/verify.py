@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import ConfigError, ImageDeniedError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +79,8 @@ class ProgramVerifiers:
         except OSError as error:
             raise ConfigError(f"image verifiers: {folder}: {error.strerror}") from error
         programs = [os.path.join(folder, name) for name in names]
-        programs = [path for path in programs if os.path.isfile(path)]
+        # Only folders are passed over: a link whose program is gone must deny, not verify nothing.
+        programs = [path for path in programs if not os.path.isdir(path)]
         most = self.settings.max_verifiers
         # containerd runs the first ones and silently leaves out the others, which then verify nothing.
         if 0 <= most < len(programs):

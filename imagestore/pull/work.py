@@ -13,20 +13,27 @@ could use them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore import lease
-from imagestore.errors import ContentNotFoundError, DocumentError, ReferenceNotFoundError, RegistryError
+from imagestore.errors import (
+    ContentNotFoundError,
+    DocumentError,
+    ReferenceNotFoundError,
+    RegistryError,
+    SizeMismatchError,
+)
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved
 from imagestore.pull.decide import Decider
 from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher
 from imagestore.pull.plan import PullPlan, plan
+from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents
 from imagestore.pull.undo import undone_on_failure
 from imagestore.pull.verify import NO_VERIFIER
 from imagestore.reference import Reference
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -96,13 +103,17 @@ class PullWork:
                 known = documents.remembered(descriptor)
                 if known is not None:
                     fetcher.keep(descriptor, known, cancel=self.cancel)
-            fetcher.fetch(choice.manifest.config, cancel=self.cancel)
+                else:
+                    fetcher.fetch(descriptor, cancel=self.cancel)
             choice = self._decider.complete(choice, documents)
             fetcher.fetch_all(choice.manifest.layers, cancel=self.cancel)
-            return self.metadata.put_image(
-                choice.record(str(self.reference), self.handler, self._decider.wanted_text),
-                {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
-            )
+            settle(self.content, choice.descriptors)
+            with self.metadata.exclusive():
+                confirm(self.content, choice.descriptors, what=str(self.reference))
+                return self.metadata.put_image(
+                    choice.record(str(self.reference), self.handler, self._decider.wanted_text),
+                    {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
+                )
 
     def plan(self, planned: AbstractSet[Digest] = frozenset()) -> PullPlan:
         """Say what run() would fetch, without storing anything.
@@ -161,7 +172,7 @@ class PullWork:
         record = self.metadata.get_image(str(self.reference), self.handler)
         if record is None or record.target.digest != target.digest or record.wanted != self._decider.wanted_text:
             return None
-        needed = set(record.roots).union(*(self.metadata.children(digest) for digest in record.roots))
+        needed = set(record.roots).union(*(self.metadata.own_children(digest) for digest in record.roots))
         try:
             here = sum(self.content.info(digest).size for digest in needed)
         except ContentNotFoundError:
@@ -174,14 +185,16 @@ class PullWork:
         return Decider(str(self.reference), self.handler, self.wanted, self.observer)
 
     def _choose_again_if_misled(self, target: Descriptor, documents: Documents) -> Choice:
-        """Some registries announce a digest for a tag that they then don't have: look at the body instead."""
+        """Some registries' HEAD announces a digest that they then don't have, or another size: look at the body."""
         try:
             return self._decider.choose(target, documents)
-        except ReferenceNotFoundError:
+        except (ReferenceNotFoundError, SizeMismatchError) as error:
             if self.reference.digest is not None or documents.remembered(target) is not None:
                 raise
             found = self.client.resolve(self.reference, from_body=True, cancel=self.cancel)
-            if found.digest == target.digest:
+            # Other content under the digest that was announced is damage, and not for the body to explain away.
+            is_same = found.digest == target.digest
+            if found == target or is_same != isinstance(error, SizeMismatchError):
                 raise
             self.verifier.verify(str(self.reference), found, cancel=self.cancel)
             return self._decider.choose(found, documents)

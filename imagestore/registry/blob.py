@@ -10,12 +10,13 @@ the whole content is seen, across runs too.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import RegistryUnavailableError, SizeMismatchError
 from imagestore.registry.retry import backoff_seconds, is_transient
 from imagestore.registry.session import wait
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +141,7 @@ class Opener(Protocol):
         """
 
 
-@dataclass
+@dataclass(slots=True)
 class _Progress:
     """How the tries of one transfer went."""
 
@@ -229,6 +230,16 @@ class BlobStream:
                 self._resume(failure)
         return 0
 
+    def note_waste(self, byte_count: int) -> None:
+        """Bytes of the blob were received elsewhere in vain.
+
+        Raises:
+            RegistryUnavailableError: with these, too much was.
+        """
+        self._progress.wasted += byte_count
+        if self._body is not None:
+            self._check_waste(self._body.host)
+
     def close(self) -> None:
         """See BlobReader."""
         body, self._body = self._body, None
@@ -303,11 +314,14 @@ class BlobStream:
             self._end = self.descriptor.size
         self._progress.wasted += self._position - body.start if self._progress.has_begun else 0
         self._progress.has_begun = True
+        self._check_waste(body.host)
+        return body
+
+    def _check_waste(self, host: str) -> None:
         if self._progress.wasted > self._shared.policy.wasted_share * self.descriptor.size:
             self.close()
             raise RegistryUnavailableError(
-                f"{body.host}: ignores Range, and the transfer of {self.descriptor.digest} broke too often: "
+                f"{host}: ignores Range, and the transfer of {self.descriptor.digest} broke too often: "
                 f"{self._progress.wasted} bytes would have been received twice",
-                host=body.host,
+                host=host,
             )
-        return body

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import re
-import tempfile
 import threading
 import time
 from typing import TYPE_CHECKING, Final, Protocol
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 #: How long a dead mirror is left out, in seconds: short enough to notice its return, long enough for a pull.
 REST_SECONDS: Final = 60.0
+#: Below a store's root: the folder where its processes share what they know about mirrors.
+STATE_FOLDER: Final = "hosts"
 _MOMENT: Final = re.compile(r"[0-9]{1,12}\.[0-9]{3}")
 
 
@@ -84,6 +85,8 @@ class FolderMemory:
                 os.unlink(self._path(origin))
                 return
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            import tempfile
+
             descriptor, temporary = tempfile.mkstemp(dir=self._folder)
             with open(descriptor, "w", encoding="ascii") as stream:
                 stream.write(f"{until:.3f}")
@@ -141,13 +144,17 @@ class Breaker:
             return until is not None and now < until <= now + self._rest_seconds
 
     def failed(self, endpoint: Endpoint, error: ImageStoreError) -> None:
-        """An endpoint failed; only being unreachable counts."""
-        if not endpoint.is_upstream and isinstance(error, RegistryUnavailableError) and error.status == 0:
-            with self._lock:
-                self._memory.set(endpoint.origin, self._clock() + self._rest_seconds)
+        """An endpoint failed; only being unreachable counts, and any other answer shows that it is alive."""
+        if endpoint.is_upstream:
+            return
+        if not isinstance(error, RegistryUnavailableError) or error.status != 0:
+            self.succeeded(endpoint)
+            return
+        with self._lock:
+            self._memory.set(endpoint.origin, self._clock() + self._rest_seconds)
 
     def succeeded(self, endpoint: Endpoint) -> None:
-        """An endpoint served."""
+        """An endpoint answered."""
         with self._lock:
             if self._memory.get(endpoint.origin) is not None:
                 self._memory.set(endpoint.origin, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from imagestore import digest as digests
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
@@ -22,10 +22,7 @@ from imagestore.registry.breaker import Breaker
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.errors_body import failure
 from imagestore.registry.failover import first_served
-from imagestore.registry.foreign import allowed_sources, foreign_line
-from imagestore.registry.listing import list_referrers, list_tags
 from imagestore.registry.operation import Operations
-from imagestore.registry.parallel import ParallelStream
 from imagestore.registry.places import HostPlaces
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.ranges import parse_length, range_field
@@ -44,12 +41,23 @@ if TYPE_CHECKING:
     from imagestore.observe import Observer
     from imagestore.reference import Reference
     from imagestore.registry.blob import BlobReader, Body
+    from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.exchange import Response, Sender
     from imagestore.registry.listing import Referrers
     from imagestore.registry.session import Line
 
 T = TypeVar("T")
+
+
+class Lines(Protocol):
+    """How to reach each endpoint and authenticate there."""
+
+    def __call__(self, endpoint: Endpoint) -> Line:
+        """The line to an endpoint, the same one every time."""
+
+    def with_credentials(self, credentials: CredentialLookup) -> Lines:
+        """Lines over the same connections that know these credentials only, and no token of anybody else's."""
 
 
 class RegistryClient:
@@ -69,7 +77,7 @@ class RegistryClient:
     def __init__(
         self,
         *,
-        lines: Callable[[Endpoint], Line],
+        lines: Lines,
         endpoints: EndpointResolver,
         policy: TransferPolicy | None = None,
         observer: Observer = ignore,
@@ -97,6 +105,12 @@ class RegistryClient:
         """This client, with its connections, tokens and memory of dead hosts, but telling another observer."""
         twin = copy.copy(self)
         twin._shared = replace(self._shared, observer=observer)
+        return twin
+
+    def with_credentials(self, credentials: CredentialLookup) -> RegistryClient:
+        """This client, with its connections, limits and memory of dead hosts, but these credentials and no tokens."""
+        twin = copy.copy(self)
+        twin._lines = self._lines.with_credentials(credentials)
         return twin
 
     def resolve(self, reference: Reference, *, from_body: bool = False, cancel: CancelToken) -> Descriptor:
@@ -221,6 +235,8 @@ class RegistryClient:
         first = make(Stretch(offset, min(offset + policy.range_bytes, size)), cancel)
         if first.end == size:
             return first
+        from imagestore.registry.parallel import ParallelStream
+
         return ParallelStream(first, size, make=make, policy=policy, cancel=cancel)
 
     def tags(self, reference: Reference, *, cancel: CancelToken) -> tuple[str, ...]:
@@ -231,6 +247,8 @@ class RegistryClient:
             DocumentError: a page is no tag list.
             OperationCancelledError: cancelled, or past the deadline.
         """
+        from imagestore.registry.listing import list_tags
+
         return self._first(
             reference,
             {PULL, RESOLVE},
@@ -255,6 +273,8 @@ class RegistryClient:
             DocumentError: a page is no index.
             OperationCancelledError: cancelled, or past the deadline.
         """
+        from imagestore.registry.listing import list_referrers
+
         return self._first(
             reference,
             {PULL, REFERRERS},
@@ -278,6 +298,8 @@ class RegistryClient:
 
     def _foreign(self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken) -> Body | None:
         """A layer from its own addresses; None when none of them may be asked."""
+        from imagestore.registry.foreign import allowed_sources, foreign_line
+
         sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
         if self._stranger is None or not sources:
             return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from imagestore.config.registry_hosts import reader_for
 from imagestore.observe import ignore
 from imagestore.registry import settings
-from imagestore.registry.auth.authenticate import RegistryAuthenticator
+from imagestore.registry.auth.authenticate import AuthPolicy, RegistryAuthenticator
 from imagestore.registry.breaker import Breaker
 from imagestore.registry.client import RegistryClient
 from imagestore.registry.credentials.lookup import CredentialResolver
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from imagestore.config import Config
     from imagestore.config.connection import ConnectionSettings
     from imagestore.observe import Observer
-    from imagestore.registry.auth.authenticate import AuthPolicy
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.exchange import Origin
@@ -99,9 +98,13 @@ class EndpointLines:
     def __init__(self, sender: HttpxSender, credentials: CredentialLookup, auth_policy: AuthPolicy | None) -> None:
         self._sender = sender
         self._credentials = credentials
-        self._auth_policy = auth_policy
+        self._auth_policy = auth_policy or AuthPolicy()
         self._lock = threading.Lock()
         self._lines: dict[tuple[Origin, ConnectionSettings], Line] = {}
+
+    def with_credentials(self, credentials: CredentialLookup) -> EndpointLines:
+        """Lines over the same connections for another caller: nobody profits from somebody else's login."""
+        return EndpointLines(self._sender, credentials, self._auth_policy)
 
     def __call__(self, endpoint: Endpoint) -> Line:
         """The line to an endpoint, the same one every time."""
@@ -109,7 +112,8 @@ class EndpointLines:
         with self._lock:
             line = self._lines.get(key)
             if line is None:
-                bound = self._sender.bound(endpoint.origin, endpoint.connection)
+                trusted = self._auth_policy.token_hosts(endpoint.origin.host)
+                bound = self._sender.bound(endpoint.origin, endpoint.connection, trusted_hosts=trusted)
                 authenticator = RegistryAuthenticator(bound, self._credentials, policy=self._auth_policy)
                 line = self._lines[key] = Line(bound, authenticator)
             return line

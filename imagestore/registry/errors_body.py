@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
-    ImageStoreError,
     ProtocolError,
     RateLimitedError,
     ReferenceNotFoundError,
@@ -39,9 +38,15 @@ def failure(response: Response, *, what: str, retry_after: float | None = None) 
         what: the thing that was asked for, in front of the message.
         retry_after: seconds the registry asks to wait, when it does.
     """
+    said = _diagnosis(response)
+    error = _classified(response, what, said, retry_after)
+    error.said = said
+    return error
+
+
+def _classified(response: Response, what: str, said: str, retry_after: float | None) -> RegistryError:
     host = urls.host_port(urls.origin_of(response.url))
     status = response.status
-    said = _diagnosis(response)
     message = f"{what}: {host} answered {status}" + (f": {said}" if said else "")
     if status == 401:
         return AuthenticationError(message, host=host, status=status, hint=_MAY_BE_HIDDEN.format(host=host))
@@ -54,7 +59,7 @@ def failure(response: Response, *, what: str, retry_after: float | None = None) 
         return RateLimitedError(message, host=host, status=status, hint=hint, retry_after=retry_after)
     if status == 408 or status >= 500:
         hint = f"the registry asks to wait {retry_after:.0f} s" if retry_after is not None else ""
-        return RegistryUnavailableError(message, host=host, status=status, hint=hint)
+        return RegistryUnavailableError(message, host=host, status=status, hint=hint, retry_after=retry_after)
     hint = ""
     if status == 400 and response.url.startswith("http:") and "https" in said.lower():
         hint = f'if {host} speaks https, say so with server = "https://{host}" in its hosts.toml'
@@ -69,7 +74,8 @@ def _diagnosis(response: Response) -> str:
                 body += piece
                 if len(body) >= _MAX_READ_BYTES:
                     break
-        except (RegistryError, ImageStoreError):
+        except RegistryError:
+            # What came before it broke is shown.
             pass
     return escape(_complaints(bytes(body[:_MAX_READ_BYTES]), response.headers.get("Content-Type")))
 

@@ -6,8 +6,10 @@ sender of ten lines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
 from typing import TYPE_CHECKING, Protocol
+
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +107,7 @@ class Sender(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Origin:
     """Scheme, host and port: what a secret is bound to (RFC 6454).
 
@@ -128,6 +130,9 @@ class Authenticator(Protocol):
 
     def authorization(self, origin: Origin, repository: str) -> str:
         """The header value known so far, or an empty text (then the request goes out without)."""
+
+    def provenance(self, origin: Origin, repository: str) -> str:
+        """Where the credentials behind the last answer to a challenge came from; empty when it was anonymous."""
 
     def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
         """Answer a 401: read the challenges, obtain credentials or a token, return the header value to try once.

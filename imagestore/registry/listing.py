@@ -9,18 +9,20 @@ list.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from imagestore import digest as digests
 from imagestore import media_types
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.documents.index import Index
-from imagestore.errors import DocumentError, ProtocolError
+from imagestore.errors import DocumentError, ProtocolError, ReferenceNotFoundError
 from imagestore.registry.errors_body import failure
 from imagestore.registry.links import next_target
 from imagestore.registry.session import Call
 from imagestore.registry.transport import urls
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 _PAGE_SIZE: Final = 1000
 _MAX_PAGES: Final = 1000
 _MAX_ITEMS: Final = 100_000
+# A tag that several subjects share is compared entry by entry, with a request for each.
+_MAX_COMPARED: Final = 100
+_TAG_DIGITS: Final = 64
 _TAG: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
 _NOT_IN_TAGS: Final = re.compile(r"[^a-zA-Z0-9._-]")
 
@@ -128,7 +133,7 @@ def fallback_tag(digest: Digest) -> str:
     >>> fallback_tag(Digest.of(b""))[:16]
     'sha256-e3b0c4429'
     """
-    return f"{_NOT_IN_TAGS.sub('-', digest.algorithm[:32])}-{_NOT_IN_TAGS.sub('-', digest.encoded[:64])}"
+    return f"{_NOT_IN_TAGS.sub('-', digest.algorithm[:32])}-{_NOT_IN_TAGS.sub('-', digest.encoded[:_TAG_DIGITS])}"
 
 
 def _from_tag(session: Session, reference: Reference, digest: Digest, artifact_type: str) -> Referrers:
@@ -136,17 +141,44 @@ def _from_tag(session: Session, reference: Reference, digest: Digest, artifact_t
     what = f"{reference.name}:{tag}"
     call = Call("GET", reference.path, f"manifests/{tag}", what, accept=media_types.MANIFEST_ACCEPT)
     page = next(_pages(session, call, absent_statuses=frozenset({404})), None)
-    if page is None:
-        return Referrers(is_from_tag=True)
-    if not _is_index(page):
-        return Referrers(is_from_tag=True, remarks=(f"{what} is no index and was ignored",))
+    if page is None or not _is_index(page):
+        if not session.endpoint.is_upstream:
+            # It only hasn't copied them: "none" is for the registry itself to say.
+            raise ReferenceNotFoundError(
+                f"referrers of {reference.name}@{digest}: mirror {session.endpoint.host} doesn't list referrers",
+                host=session.endpoint.host,
+                status=404,
+            )
+        return Referrers(is_from_tag=True, remarks=() if page is None else (f"{what} is no index and was ignored",))
     entries = Index.parse(page.body, media_type=page.headers.get("Content-Type"), what=what).manifests
-    remarks = (f"{what} may belong to another digest: it holds only its first 64 digits",)
-    return Referrers(
-        tuple(entry for entry in entries if artifact_type in {"", entry.artifact_type}),
-        is_from_tag=True,
-        remarks=remarks if len(digest.encoded) > 64 else (),
-    )
+    wanted = [entry for entry in entries if artifact_type in {"", entry.artifact_type}]
+    if len(digest.encoded) > _TAG_DIGITS:
+        if len(wanted) > _MAX_COMPARED:
+            raise ProtocolError(
+                f"{what}: may belong to several digests, and {len(wanted)} entries are too many to compare (at most"
+                f" {_MAX_COMPARED})",
+                host=session.endpoint.host,
+                hint="name an artifact type",
+            )
+        wanted = [entry for entry in wanted if _subject(session, reference, entry) == str(digest)]
+    return Referrers(tuple(wanted), is_from_tag=True)
+
+
+def _subject(session: Session, reference: Reference, entry: Descriptor) -> str:
+    """The digest of the document that a referring document names as its subject; empty without one.
+
+    Raises:
+        RegistryError: it can't be had, so that it can't be compared.
+        IntegrityError: other bytes came.
+        DocumentError: it is no JSON object.
+    """
+    what = f"{reference.name}@{entry.digest}"
+    path = f"manifests/{entry.digest}"
+    page = next(_pages(session, Call("GET", reference.path, path, what, accept=media_types.MANIFEST_ACCEPT)))
+    digests.verify(page.body, entry.digest, entry.size, what=what)
+    subject = decode(page.body, what).get("subject")
+    named = subject.get("digest") if isinstance(subject, dict) else None
+    return named if isinstance(named, str) else ""
 
 
 def _pages(session: Session, call: Call, *, absent_statuses: frozenset[int] = frozenset()) -> Iterator[_Page]:
@@ -183,9 +215,11 @@ def _next_query(session: Session, call: Call, response: Response) -> str:
     if not target:
         return ""
     here = session.endpoint.url(call.repository, call.path)
-    there = urljoin(here, target)
+    there = urls.join(here, target)
     parts = urls.split(there)
-    if urls.origin_of(there) != session.endpoint.origin or parts.path != urlsplit(here).path:
+    # Some servers write the digest's colon as %3A. Only the query is taken over, so the path need only mean the same.
+    is_same_place = urls.origin_of(there) == session.endpoint.origin and unquote(parts.path) == urlsplit(here).path
+    if not is_same_place:
         raise ProtocolError(
             f"{call.what}: the next page is expected at {urls.shown(here)}, the registry names {urls.shown(there)}",
             host=session.endpoint.host,

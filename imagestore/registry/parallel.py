@@ -12,10 +12,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.registry.blob import BlobStream, RangeIgnoredError, Stretch
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,8 +107,7 @@ class ParallelStream:
             self._position += count
             if self._first.end != self._proven and not self._is_closed:
                 # Its host changed its mind (or another host took over), and the stream goes on to the blob's end.
-                self._dismiss()
-                self._window.clear()
+                self._first.note_waste(self._dismiss())
             if count:
                 return count
             self._is_first_over = True
@@ -138,14 +137,17 @@ class ParallelStream:
         self._threads.append(thread)
         thread.start()
 
-    def _dismiss(self) -> None:
-        """End the threads and wait for them."""
+    def _dismiss(self) -> int:
+        """End the threads and wait for them; empty the window, and say how many bytes were in it."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         self._token.cancel("the transfer was closed")
         while self._threads:
             self._threads.pop().join()
+        received = sum(part.received for part in self._window)
+        self._window.clear()
+        return received
 
     def _work(self) -> None:
         while (part := self._take()) is not None:
@@ -218,10 +220,8 @@ class ParallelStream:
 
     def _one_stream(self, buffer: memoryview) -> int:
         """Go on without ranges; what came ahead of its turn is lost."""
-        self._dismiss()
-        lost = sum(part.received for part in self._window) - (self._position - self._window[0].stretch.start)
-        self._window.clear()
-        stretch = Stretch(self._position, self._size, is_continued=True, wasted=lost)
+        handed_out = self._position - self._window[0].stretch.start
+        stretch = Stretch(self._position, self._size, is_continued=True, wasted=self._dismiss() - handed_out)
         self._rest = self._make(stretch, self._cancel)
         return self._rest.readinto(buffer)
 

@@ -9,7 +9,6 @@ that carries a second authorization).
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urljoin
 
 from imagestore.errors import ProtocolError
 from imagestore.registry.exchange import Request
@@ -43,7 +42,7 @@ def next_request(request: Request, response: Response, *, home: Origin) -> Reque
         raise ProtocolError(
             f"{host}: answered {response.status} without saying where to go", host=host, status=response.status
         )
-    target = _resolve(request.url, location, host)
+    target = urls.join(request.url, location)
     there = urls.origin_of(target)
     if here.scheme == "https" and there.scheme != "https":
         raise ProtocolError(
@@ -55,12 +54,3 @@ def next_request(request: Request, response: Response, *, home: Origin) -> Reque
         return Request(request.method, target, request.headers)
     kept = tuple((name, value) for name, value in request.headers if name.lower() in _TRAVELLING)
     return Request(request.method, target, kept)
-
-
-def _resolve(base: str, location: str, host: str) -> str:
-    try:
-        target = urljoin(base, location)
-    except ValueError as error:
-        raise ProtocolError(f"{host}: redirects to an unreadable URL", host=host) from error
-    # A fragment is the browser's business and isn't sent.
-    return target.partition("#")[0]

@@ -7,17 +7,16 @@ nothing and a bound that doubles, so that many clients don't come back together.
 from __future__ import annotations
 
 import datetime
-import email.utils
 import random
 import re
 import ssl
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import RateLimitedError, RegistryUnavailableError
 from imagestore.observe import Waiting
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +57,8 @@ def parse_retry_after(value: str, now: datetime.datetime) -> float | None:
     text = value.strip()
     if _SECONDS.fullmatch(text):
         return float(text)
+    import email.utils
+
     try:
         moment = email.utils.parsedate_to_datetime(text)
     except (ValueError, IndexError, OverflowError):
@@ -108,10 +109,11 @@ class HostPauses:
             if known is None or known[0] < until:
                 self._until[host] = (until, reason)
 
-    def wait(self, host: str, *, cancel: CancelToken, observer: Observer) -> None:
+    def wait(self, host: str, longest_seconds: float, *, cancel: CancelToken, observer: Observer) -> None:
         """Sleep until the host may be asked.
 
         Raises:
+            RateLimitedError: that would take longer than the caller has.
             OperationCancelledError: cancelled meanwhile.
         """
         while True:
@@ -121,5 +123,8 @@ class HostPauses:
                 if seconds <= 0:
                     self._until.pop(host, None)
                     return
+            if seconds > longest_seconds:
+                message = f"{host}: is not asked for another {seconds:.0f} s, as it wished: {reason}"
+                raise RateLimitedError(message, host=host, retry_after=seconds)
             observer(Waiting(host, seconds, reason))
             self._timing.sleep(cancel, seconds)

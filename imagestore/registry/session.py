@@ -8,17 +8,18 @@ and not in the HTTP library, so that nothing made for the registry leaves it. Wh
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from imagestore.errors import ProtocolError, RateLimitedError, RegistryError
+from imagestore.errors import ProtocolError, RateLimitedError, RegistryError, RegistryUnavailableError
 from imagestore.observe import Noticed, Waiting
 from imagestore.registry import redirect
+from imagestore.registry.echo import hush, secrets_in, without
 from imagestore.registry.errors_body import failure
 from imagestore.registry.exchange import Request
 from imagestore.registry.retry import TRANSIENT_STATUSES, backoff_seconds, is_transient, parse_retry_after
 from imagestore.registry.transport import urls
 from imagestore.registry.warning_texts import warning_texts
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,22 +121,44 @@ class Session:
         attempt = 0
         while True:
             attempt += 1
-            self.shared.pauses.wait(self.endpoint.host, cancel=self.cancel, observer=self.shared.observer)
-            retry_after: float | None = None
+            self.shared.pauses.wait(
+                self.endpoint.host, self._longest_wait(), cancel=self.cancel, observer=self.shared.observer
+            )
             try:
-                response = self._exchange(call)
+                response, secrets = self._exchange(call)
                 if not self._is_passing(call, response, attempt):
-                    return use(response)
-                retry_after = parse_retry_after(response.headers.get("Retry-After"), self.shared.timing.now())
-                error = failure(response, what=call.what, retry_after=retry_after)
+                    return self._used(call, use, response, secrets)
+                asked = parse_retry_after(response.headers.get("Retry-After"), self.shared.timing.now())
+                error = failure(response, what=call.what, retry_after=asked)
+                self._comment(call, error, secrets)
             except RegistryError as raised:
                 if not is_transient(raised):
                     raise
-                error = raised
-                # A token service has its own limits.
-                retry_after = raised.retry_after if isinstance(raised, RateLimitedError) else None
-            if attempt >= self.attempts or not self._will_wait(error, attempt, retry_after):
+                error, asked = raised, None
+                if isinstance(raised, RateLimitedError | RegistryUnavailableError):
+                    # A token service has its own limits.
+                    asked = raised.retry_after
+            if attempt >= self.attempts or not self._will_wait(error, attempt, asked):
                 raise error
+
+    def _used(self, call: Call, use: Callable[[Response], T], response: Response, secrets: tuple[str, ...]) -> T:
+        try:
+            return use(response)
+        except RegistryError as error:
+            self._comment(call, error, secrets)
+            raise
+
+    def _comment(self, call: Call, error: RegistryError, secrets: tuple[str, ...]) -> None:
+        """Take out what was sent, and put in whose login it was."""
+        hush(error, secrets)
+        account = self.line.authenticator.provenance(self.endpoint.origin, call.repository)
+        if account and error.status in {401, 403, 404} and error.host == self.endpoint.host:
+            error.hint = f"it does not exist, or the credentials from {account} don't allow this"
+
+    def _longest_wait(self) -> float:
+        """Seconds that may be waited for this host."""
+        remaining = self.cancel.remaining_seconds()
+        return self.longest_wait_seconds if remaining is None else min(remaining, self.longest_wait_seconds)
 
     def _is_passing(self, call: Call, response: Response, attempt: int) -> bool:
         """Whether a later try may get another answer."""
@@ -152,9 +175,13 @@ class Session:
         if retry_after is not None:
             # Above the wish, never below it; and not all clients at the same moment.
             seconds = retry_after + min(seconds, 1.0)
-        remaining = self.cancel.remaining_seconds()
-        is_too_long = seconds > self.longest_wait_seconds or (remaining is not None and seconds >= remaining)
-        if is_too_long or not self.operation.take_retry():
+        if seconds >= self._longest_wait():
+            if retry_after is not None and not self.endpoint.is_upstream:
+                # Others serve meanwhile; asking it again before would only prolong its trouble.
+                pause = min(seconds, policy.longest_wait_seconds)
+                self.shared.pauses.pause(self.endpoint.host, pause, str(error))
+            return False
+        if not self.operation.take_retry():
             return False
         _log.debug("%s: try %d failed, next in %.1f s: %s", self.endpoint.host, attempt, seconds, error)
         if retry_after is not None:
@@ -163,19 +190,20 @@ class Session:
             wait(self.shared, self.endpoint.host, seconds, str(error), self.cancel)
         return True
 
-    def _exchange(self, call: Call) -> Response:
-        """One try: the request, its challenges, its redirects."""
+    def _exchange(self, call: Call) -> tuple[Response, tuple[str, ...]]:
+        """The request, its challenges, its redirects; and the secrets that were sent."""
         endpoint, authenticator = self.endpoint, self.line.authenticator
         authorization = authenticator.authorization(endpoint.origin, call.repository)
         answered: set[tuple[str, ...]] = set()
         while True:
-            response = self._follow(self._request(call, authorization))
+            secrets = secrets_in((*endpoint.headers, ("Authorization", authorization)))
+            response = self._follow(self._request(call, authorization), secrets)
             if response.status != 401 or urls.origin_of(response.url) != endpoint.origin:
-                return response
+                return response, secrets
             challenge = response.headers.get_all("WWW-Authenticate")
             if challenge in answered or len(answered) >= _MAX_CHALLENGES:
                 # The caller judges it: an answer to HEAD has no words, and GET is asked for them.
-                return response
+                return response, secrets
             answered.add(challenge)
             response.close()
             authorization = authenticator.respond(
@@ -194,11 +222,11 @@ class Session:
         url = call.url or self.endpoint.url(call.repository, call.path, call.query)
         return Request(call.method, url, tuple(headers))
 
-    def _follow(self, request: Request) -> Response:
+    def _follow(self, request: Request, secrets: tuple[str, ...]) -> Response:
         seen = {request.url}
         while True:
             response = self.line.sender.send(request, cancel=self.cancel)
-            self._pass_on_warnings(response)
+            self._pass_on_warnings(response, secrets)
             if response.status not in redirect.STATUSES:
                 return response
             with response:
@@ -212,9 +240,9 @@ class Session:
                 )
             seen.add(request.url)
 
-    def _pass_on_warnings(self, response: Response) -> None:
+    def _pass_on_warnings(self, response: Response, secrets: tuple[str, ...]) -> None:
         for text in warning_texts(response.headers):
-            message = f"{self.endpoint.host} says: {text}"
+            message = f"{self.endpoint.host} says: {without(text, secrets)}"
             if self.operation.is_news(message):
                 self.shared.observer(Noticed(message))
 

@@ -16,6 +16,14 @@ def test_a_passed_deadline_is_seen_by_check() -> None:
         CancelToken(0.0).check()
 
 
+@pytest.mark.parametrize("seconds", [1e10, 1e300, float("inf")])
+def test_a_deadline_of_ages_can_still_be_waited_with(seconds: float) -> None:
+    remaining = CancelToken(seconds).remaining_seconds()
+    assert remaining is not None
+    assert not threading.Event().wait(min(remaining, 0.0))
+    assert threading.Lock().acquire(timeout=remaining)
+
+
 def test_cancel_ends_a_wait_at_once() -> None:
     token = CancelToken()
     timer = threading.Timer(0.02, token.cancel, ["stop"])
@@ -53,6 +61,13 @@ def test_a_child_ends_with_its_parent_and_shares_its_deadline() -> None:
         parent.cancel("parent stopped")
         with pytest.raises(OperationCancelledError, match="parent stopped"):
             child.check()
+
+
+def test_a_childs_deadline_is_told_as_it_was_given() -> None:
+    parent = CancelToken(0.05)
+    time.sleep(0.01)
+    with parent.child() as child, child.child() as grandchild, pytest.raises(DeadlineExceededError, match=r"0\.05 s"):
+        grandchild.wait(30)
 
 
 def test_a_child_can_end_alone() -> None:

@@ -11,7 +11,7 @@ import logging
 import secrets
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +24,7 @@ from imagestore.registry.auth.tokens import TokenCache, TokenKey, TokenReply
 from imagestore.registry.credentials.model import HUB_NAMES, Found, Target
 from imagestore.registry.transport import addresses, urls
 from imagestore.secret import Secret
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,6 +55,10 @@ class AuthPolicy:
     password_form: PasswordForm = PasswordForm.GET_FIRST
     credential_hosts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
+    def token_hosts(self, registry: str) -> frozenset[str]:
+        """Hosts of token services that the operator trusts a registry host to name."""
+        return frozenset(realm for named, realm in self.trusted_realms if named == registry)
+
 
 @dataclass(slots=True)
 class _Attempt:
@@ -66,10 +71,11 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What to send unasked from now on: a fixed header, or the token remembered under a key."""
+    """What to send unasked from now on: a fixed header, or the token remembered under a key; and whose it is."""
 
     header: Secret
     key: TokenKey | None = None
+    provenance: str = ""
 
 
 def target_of(origin: Origin, repository: str) -> Target:
@@ -136,6 +142,12 @@ class RegistryAuthenticator:
         self._start(origin, repository, header)
         return header
 
+    def provenance(self, origin: Origin, repository: str) -> str:
+        """See Authenticator."""
+        with self._lock:
+            known = self._known.get((origin, repository))
+        return known.provenance if known is not None else ""
+
     def respond(self, origin: Origin, repository: str, headers: Headers, *, cancel: CancelToken) -> str:
         """Answer a 401 with the header value to try next.
 
@@ -169,7 +181,7 @@ class RegistryAuthenticator:
         if header == attempt.header:
             raise _refused(target, challenge, found)
         attempt.header = header
-        self._remember(origin, repository, known)
+        self._remember(origin, repository, replace(known, provenance=found.provenance if found is not None else ""))
         return header
 
     def _basic(self, origin: Origin, target: Target, found: Found | None) -> tuple[_Known, str]:

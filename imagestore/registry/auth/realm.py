@@ -15,12 +15,11 @@ Names are judged again when they are connected to, by the sender: a name may res
 from __future__ import annotations
 
 import enum
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, ProtocolError
 from imagestore.registry.transport import addresses, urls
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from typing import Self
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from imagestore.registry.exchange import Origin
 
 _MAX_LENGTH: Final = 2048
-# Resolvers read "127.1", "0x7f000001" and "2130706433" as addresses; browsers' rule: a host that ends in a number.
-_ENDS_IN_NUMBER: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)", re.IGNORECASE)
 
 # Second labels under two-letter country domains where anybody can register a name below.
 _SECOND_LEVEL: Final = frozenset({"ac", "co", "com", "edu", "gob", "gov", "ne", "net", "nom", "or", "org"})
@@ -126,7 +123,7 @@ def check_address(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, 
     if both_loopback:
         return
     address = addresses.parse(target.host)
-    if address is None and _ENDS_IN_NUMBER.fullmatch(target.host):
+    if addresses.is_address_in_disguise(target.host):
         raise _refusal(registry, target, "its host is neither a name nor a plain address")
     is_local_name = target.host == "localhost" or target.host.endswith(".localhost")
     if is_local_name or (address is not None and not addresses.is_public(address)):
@@ -155,7 +152,6 @@ def is_same_party(realm: Realm, registry: Origin, trusted: frozenset[tuple[str, 
 
 def _domain(host: str) -> str:
     """An estimate of the registrable domain, erring towards "different"; the real list is far too large to carry."""
-    host = host
     for shared in _SHARED:
         if host.endswith(f".{shared}"):
             return ".".join(host.split(".")[-(shared.count(".") + 2) :]) if shared != "amazonaws.com" else host

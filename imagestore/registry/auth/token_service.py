@@ -14,16 +14,17 @@ Redirects stay on the service's origin. What a service says in prose is not show
 from __future__ import annotations
 
 import base64
+import datetime
 import enum
 import json
-import re
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlencode, urljoin
+from urllib.parse import urlencode
 
 from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedError, RegistryUnavailableError
 from imagestore.registry.auth.realm import Realm
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES, TokenReply, parse_reply
 from imagestore.registry.exchange import Request
+from imagestore.registry.retry import parse_retry_after
 from imagestore.registry.transport import urls
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ _CODES: Final = frozenset(
     {"invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type"}
     | {"invalid_scope", "access_denied", "unauthorized", "denied", "unsupported", "toomanyrequests", "name_unknown"}
 )
-_DIGITS: Final = re.compile(r"[0-9]{1,6}")
 
 
 class PasswordForm(enum.Enum):
@@ -170,7 +170,7 @@ class TokenService:
                     return parse_reply(response.read(MAX_REPLY_BYTES), where)
                 if response.status not in allowed:
                     raise _RefusedError(response.status, _error_code(response), _retry_after(response))
-                target = urljoin(request.url, response.headers.get("Location"))
+                target = urls.join(request.url, response.headers.get("Location"))
             if urls.origin_of(target) != self._realm.origin:
                 raise AuthenticationError(
                     f"{where}: redirects to {urls.origin_of(target)}; expected an answer from its own origin",
@@ -187,11 +187,14 @@ class TokenService:
         code = f" ({refused.code})" if refused.code else ""
         where = f"token service {self._realm.origin} of {self._registry}"
         status, host = refused.status, self._registry
+        pause = refused.retry_after
+        hint = f"the token service asks to wait {pause:.0f} s" if pause is not None else ""
         if status == 429:
             message = f"{where}: refuses for too many requests{code}"
-            return RateLimitedError(message, host=host, retry_after=refused.retry_after)
+            return RateLimitedError(message, host=host, hint=hint, retry_after=pause)
         if status >= 500 or status == 408:
-            return RegistryUnavailableError(f"{where}: answered status {status}{code}", host=host, status=status)
+            message = f"{where}: answered status {status}{code}"
+            return RegistryUnavailableError(message, host=host, status=status, hint=hint, retry_after=pause)
         if found is None:
             message = f"{where}: refuses anonymous access with status {status}{code}"
             return AuthenticationError(message, host=host, status=status, hint="log in with 'imagestore login'")
@@ -218,5 +221,4 @@ def _error_code(response: Response) -> str:
 
 
 def _retry_after(response: Response) -> float | None:
-    text = response.headers.get("Retry-After")
-    return float(text) if _DIGITS.fullmatch(text) else None
+    return parse_retry_after(response.headers.get("Retry-After"), datetime.datetime.now(datetime.UTC))

@@ -14,14 +14,13 @@ import fcntl
 import json
 import os
 import stat
-import tempfile
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.registry.credentials.model import NO_SECRET, Credential, checked
 from imagestore.secret import Secret
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -242,6 +241,8 @@ def _locked(folder: str, target: str) -> Iterator[None]:
 def _replace(target: str, data: bytes) -> None:
     folder = os.path.dirname(target)
     # mkstemp makes the file with mode 0600 from its first moment.
+    import tempfile
+
     descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(target)}.", dir=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import InvalidInputError
 from imagestore.secret import Secret
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
@@ -228,6 +228,10 @@ class Explicit:
     def __init__(self, found: Found, host: str) -> None:
         self._found = found
         self._target = Target(host.lower())
+
+    def fingerprint(self, key: bytes) -> str:
+        """Tells two of these apart without giving anything away; see Credential.fingerprint()."""
+        return f"{self._target.host} {self._found.credential.fingerprint(key)}"
 
     def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
         """The credential, if the target is on its registry."""

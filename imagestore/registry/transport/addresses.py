@@ -9,6 +9,7 @@ after name resolution, never on the name alone: a name may resolve to anything, 
 from __future__ import annotations
 
 import ipaddress
+import re
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PRIVATE_HINT: Final = "a public registry may not send its clients to private addresses"
+_ENDS_IN_NUMBER: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)", re.IGNORECASE)
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 # Reserved for local use and not covered by is_global on every supported Python.
 _LOCAL_NETWORKS: Final = (
@@ -80,6 +82,16 @@ def is_loopback_name(host: str) -> bool:
         return True
     address = parse(host)
     return address is not None and address.is_loopback
+
+
+def is_address_in_disguise(host: str) -> bool:
+    """Whether resolvers may read a host as an address although it isn't written as one: "127.1", "0x7f000001",
+    "2130706433". The rule is the browsers': a host that ends in a number (WHATWG URL, "ends in a number checker").
+
+    >>> is_address_in_disguise("0177.0.0.1"), is_address_in_disguise("127.0.0.1"), is_address_in_disguise("r1.example")
+    (True, False, False)
+    """
+    return parse(host) is None and _ENDS_IN_NUMBER.fullmatch(host) is not None
 
 
 class PeerMemory:

@@ -14,7 +14,6 @@ import logging
 import threading
 import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import httpcore
@@ -22,7 +21,7 @@ import httpx
 
 from imagestore._version import __version__
 from imagestore.config.connection import ConnectionSettings
-from imagestore.errors import ProtocolError, RegistryUnavailableError
+from imagestore.errors import ImageStoreError, ProtocolError, RegistryUnavailableError
 from imagestore.registry.exchange import Origin, Request, Response, Sender
 from imagestore.registry.transport import addresses, tls, urls
 from imagestore.registry.transport.answer import Answer, check_head
@@ -30,6 +29,7 @@ from imagestore.registry.transport.direct import DirectBody, known_length
 from imagestore.registry.transport.network import Exchange, Network, Pace, Stream
 from imagestore.registry.transport.pool import Pool
 from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     import ssl
@@ -122,32 +122,51 @@ class HttpxSender:
 
     def send(self, request: Request, *, cancel: CancelToken) -> Response:
         """See Sender; every host counts as named by the user."""
-        return self.exchange(request, cancel=cancel, home=None, settings=ConnectionSettings())
+        return self.exchange(
+            request, cancel=cancel, home=None, settings=ConnectionSettings(), trusted_hosts=frozenset()
+        )
 
-    def bound(self, home: Origin, settings: ConnectionSettings) -> Sender:
+    def bound(
+        self, home: Origin, settings: ConnectionSettings, *, trusted_hosts: frozenset[str] = frozenset()
+    ) -> Sender:
         """A sender for one registry endpoint.
 
         It uses the endpoint's connection settings, and where it is told to go elsewhere (redirect, token realm) it
-        refuses addresses that a public endpoint has no business to name.
+        refuses addresses that a public endpoint has no business to name, unless the operator trusts the host.
         """
-        return _BoundSender(self, home, settings)
+        return _BoundSender(self, home, settings, trusted_hosts)
 
     def stranger(self) -> Sender:
         """A sender for hosts that only a document names: no settings, public addresses only."""
-        return _BoundSender(self, _NOWHERE, ConnectionSettings())
+        return _BoundSender(self, _NOWHERE, ConnectionSettings(), frozenset())
 
     def exchange(
-        self, request: Request, *, cancel: CancelToken, home: Origin | None, settings: ConnectionSettings
+        self,
+        request: Request,
+        *,
+        cancel: CancelToken,
+        home: Origin | None,
+        settings: ConnectionSettings,
+        trusted_hosts: frozenset[str],
     ) -> Response:
         """Send one request on behalf of an endpoint; see Sender for the errors."""
         cancel.check()
         origin = urls.origin_of(request.url)
         towards = tls.settings_towards(origin, home=home, settings=settings)
         is_named_by_server = home is not None and origin != home
-        public_only = home is not None and origin != home and not self._peers.is_private(home)
+        is_trusted = origin.host in trusted_hosts
+        public_only = home is not None and origin != home and not is_trusted and not self._peers.is_private(home)
         pool = self._pool(origin, towards, public_only=public_only)
         started = time.monotonic()
-        answer = _send(pool, self._library_request(request, towards), cancel, self._timeouts)
+        try:
+            answer = _send(pool, self._library_request(request, towards), cancel, self._timeouts)
+        except ImageStoreError as error:
+            seconds = time.monotonic() - started
+            _log.debug("%s %s -> %s after %.3f s", request.method, urls.shown(request.url), error, seconds)
+            proxy = "" if self._unix_socket else self._proxies.proxy_for(origin)
+            if proxy and not error.hint and isinstance(error, RegistryUnavailableError):
+                error.hint = f"it is asked through proxy {urls.shown(proxy)}"
+            raise
         if answer.peer is not None and not is_named_by_server and not self._proxies.proxy_for(origin):
             self._peers.note(origin, answer.peer)
         _log.debug(
@@ -216,9 +235,12 @@ class _BoundSender:
     sender: HttpxSender
     home: Origin
     settings: ConnectionSettings
+    trusted_hosts: frozenset[str]
 
     def send(self, request: Request, *, cancel: CancelToken) -> Response:
-        return self.sender.exchange(request, cancel=cancel, home=self.home, settings=self.settings)
+        return self.sender.exchange(
+            request, cancel=cancel, home=self.home, settings=self.settings, trusted_hosts=self.trusted_hosts
+        )
 
 
 class _PoolTransport(httpx.BaseTransport):
@@ -306,9 +328,10 @@ def _close_quietly(response: httpx.Response) -> None:
 
 
 def _refuse_private_literal(origin: Origin) -> None:
-    literal = addresses.parse(origin.host)
-    is_private = addresses.is_loopback_name(origin.host) or (literal is not None and not addresses.is_public(literal))
-    if is_private:
+    host, literal = origin.host, addresses.parse(origin.host)
+    is_private = literal is not None and not addresses.is_public(literal)
+    is_local = addresses.is_loopback_name(host) or host.endswith(".localhost")
+    if is_private or is_local or addresses.is_address_in_disguise(host):
         host = urls.host_port(origin)
         raise ProtocolError(
             f"{host}: expected a public address, since a server named this host, found a private one",

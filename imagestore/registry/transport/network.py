@@ -12,17 +12,19 @@ its reads can be ended from another thread. Here every read and write passes one
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import ssl
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import httpcore
 
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import addresses
+from imagestore.registry.transport.dial import Dial
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -92,7 +94,7 @@ class Exchange:
         self._stream = stream
         self._cancel.check()
 
-    def wait_for(self, event: threading.Event) -> None:
+    def wait_for(self, event: threading.Event, what: str) -> None:
         """Wait for something that isn't a socket.
 
         Raises:
@@ -103,7 +105,11 @@ class Exchange:
             is_set = event.wait(self.allowed_seconds(None))
         self._cancel.check()
         if not is_set:
-            raise httpcore.ConnectTimeout("name resolution takes too long")
+            raise httpcore.ConnectTimeout(f"{what} takes too long")
+
+    def wait_for_connection(self, event: threading.Event) -> None:
+        """See wait_for()."""
+        self.wait_for(event, "connecting")
 
     def allowed_seconds(self, timeout: float | None) -> float | None:
         """How long the next wait may last."""
@@ -209,7 +215,10 @@ class Network(httpcore.NetworkBackend):
                 rest = deadline - time.monotonic()
                 share = max(0.001, min(rest, max(rest / left, _LEAST_ATTEMPT_SECONDS)))
             try:
-                return Stream(self._inner.connect_tcp(address, port, share, local_address, options), self)
+                connect = functools.partial(self._inner.connect_tcp, address, port, share, local_address, options)
+                if exchange is None:
+                    return Stream(connect(), self)
+                return Stream(Dial(connect).result(exchange.wait_for_connection), self)
             except (httpcore.ConnectError, httpcore.ConnectTimeout):
                 if left == 1 or (deadline is not None and time.monotonic() >= deadline):
                     raise
@@ -250,7 +259,7 @@ class _Lookup:
             self._run()
         else:
             threading.Thread(target=self._run, name=f"resolve {self._host}", daemon=True).start()
-            exchange.wait_for(self._is_done)
+            exchange.wait_for(self._is_done, "name resolution")
         if self._error is not None:
             raise httpcore.ConnectError(f"name resolution failed: {self._error}") from self._error
         return self._addresses

@@ -40,6 +40,8 @@ class Pool:
         self._keep_alive_seconds = keep_alive_seconds
         self._lock = threading.Lock()
         self._pools: dict[bytes, tuple[httpcore.ConnectionPool, Parking]] = {}
+        self._replaced: list[tuple[httpcore.ConnectionPool, Parking]] = []
+        self._stamp: tls.Stamp = ()
 
     @property
     def is_direct(self) -> bool:
@@ -57,15 +59,22 @@ class Pool:
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
-            pools = list(self._pools.values())
+            pools = [*self._pools.values(), *self._replaced]
             self._pools.clear()
+            self._replaced.clear()
         for pool, parking in pools:
             pool.close()
             parking.close()
 
     def _by_scheme(self, scheme: bytes) -> httpcore.ConnectionPool:
         # Apart by scheme, because making a TLS context costs 20 ms that plain http needn't pay.
+        stamp = tls.stamp_of(self._settings)
         with self._lock:
+            if stamp != self._stamp:
+                # Certificates are renewed while we run. Transfers under way keep their connections until close().
+                self._replaced += self._pools.values()
+                self._pools.clear()
+                self._stamp = stamp
             found = self._pools.get(scheme)
             if found is None:
                 is_secure = scheme == b"https"

@@ -18,6 +18,8 @@ from imagestore.errors import ConfigError
 if TYPE_CHECKING:
     from imagestore.registry.exchange import Origin
 
+Stamp = tuple[tuple[int, int, int], ...]
+
 
 def settings_towards(origin: Origin, *, home: Origin | None, settings: ConnectionSettings) -> ConnectionSettings:
     """The part of a host's settings that holds for a destination.
@@ -32,6 +34,20 @@ def settings_towards(origin: Origin, *, home: Origin | None, settings: Connectio
     # The same machine on another port (a token server, say) is as trusted as the host itself; any other isn't.
     skip_verify = settings.skip_verify and origin.host == home.host
     return replace(settings, client_pairs=(), skip_verify=skip_verify)
+
+
+def stamp_of(settings: ConnectionSettings) -> Stamp:
+    """Changes when a file that the settings name is replaced, edited, made or removed."""
+    pairs = (path for pair in settings.client_pairs for path in pair if path)
+    return tuple(_file_stamp(path) for path in (*settings.ca_files, *pairs))
+
+
+def _file_stamp(path: str) -> tuple[int, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def make_context(settings: ConnectionSettings) -> ssl.SSLContext:

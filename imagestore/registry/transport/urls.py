@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 from imagestore.errors import ProtocolError
 from imagestore.registry.exchange import Origin
@@ -53,6 +53,21 @@ def origin_of(url: str) -> Origin:
     parts = split(url)
     host = (parts.hostname or "").removesuffix(".")
     return Origin(parts.scheme, host, parts.port or _DEFAULT_PORTS[parts.scheme])
+
+
+def join(base: str, target: str) -> str:
+    """Where a server's word leads from an address: absolute, without the fragment, which is the browser's business.
+
+    Raises:
+        ProtocolError: it can't be read.
+
+    >>> join("https://registry.example/v2/a", "/b?c#d")
+    'https://registry.example/b?c'
+    """
+    try:
+        return urljoin(base, target).partition("#")[0]
+    except ValueError as error:
+        raise ProtocolError(f"URL {shown(target)}, named by {shown(base)}: can't be read: {error}") from error
 
 
 def shown(url: str) -> str:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from imagestore.documents.accept import compiled
+from imagestore.documents.fields import parse_descriptor, plain_entry
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 DIGEST = "sha256:" + "0" * 64
@@ -45,6 +46,18 @@ RIGHT: dict[str, dict[str, Any]] = {
         "config": {"User": "0", "Env": ["A=b"], "Labels": {"a": "b"}, "ArgsEscaped": True},
         "history": [{"empty_layer": False}],
     },
+    "oci-resources": {
+        "linux": {
+            "resources": {"cpu": {"shares": 2, "quota": -1}, "hugepageLimits": [{"pageSize": "2MB", "limit": 0}]}
+        },
+    },
+}
+
+PLAIN: dict[str, Any] = {
+    "mediaType": "application/vnd.oci.image.manifest.v1+json",
+    "digest": DIGEST,
+    "size": 7,
+    "platform": {"os": "windows", "architecture": "amd64", "os.version": "10.0.1", "os.features": ["win32k"]},
 }
 
 
@@ -63,8 +76,7 @@ values = st.recursive(
     | st.integers(-(2**63), 2**64)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=8)
-    | st.sampled_from([DIGEST, "layers", "", "application/x", "a/b\n", "sha256:x\n", 2, 2.0, True])
-    | st.builds(dict, st.just(LAYER)),
+    | st.sampled_from([DIGEST, "layers", "", "application/x", "a/b\n", "sha256:x\n", 2, 2.0, True, LAYER]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=5,
 )
@@ -101,23 +113,42 @@ def test_nothing_is_taken_that_the_library_would_refuse(data: st.DataObject, nam
             target = target[step]
         how = data.draw(st.sampled_from(["replace", "remove", "add"]))
         if how == "replace":
-            target[last] = data.draw(values)
+            target[last] = copy.deepcopy(data.draw(values))
         elif how == "remove":
             del target[last]
         elif isinstance(target, dict):
             names = st.sampled_from(["config", "layers", "fsLayers", "manifests", "size", "", "x"])
-            target[data.draw(names)] = data.draw(values)
+            target[data.draw(names)] = copy.deepcopy(data.draw(values))
         if not places(document):
             break
     if ACCEPTS[name](document):
         assert LIBRARY[name].is_valid(document)
 
 
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_plain_entry_keeps_the_schema_and_says_what_thorough_reading_says(data: st.DataObject) -> None:
+    entry = copy.deepcopy(PLAIN)
+    for target in (entry, entry["platform"]):
+        for name in data.draw(st.lists(st.sampled_from([*target, "os.features", "annotations", "Size"]), max_size=2)):
+            target[name] = copy.deepcopy(data.draw(values | st.sampled_from(["x" * 257, ["x" * 300], ["x"] * 65])))
+        target.pop(data.draw(st.sampled_from(["", "", "", *target])), None)
+        if not isinstance(entry.get("platform"), dict):
+            break
+    found = plain_entry(entry)
+    if found is not None:
+        assert LIBRARY["index"].is_valid({"schemaVersion": 2, "manifests": [entry]})
+        assert found == parse_descriptor(entry, "$", "test")
+
+
+def test_real_entries_are_plain() -> None:
+    assert plain_entry(PLAIN) == parse_descriptor(PLAIN, "$", "test")
+
+
 @pytest.mark.parametrize(
     ("what", "unknown"),
     [
         ("uniqueItems", {"type": "array", "uniqueItems": True}),
-        ("additionalProperties", {"properties": {}, "additionalProperties": {}}),
         ("not", {"not": {"type": "string"}}),
     ],
 )

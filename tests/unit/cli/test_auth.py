@@ -35,6 +35,7 @@ class Registry(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.mode = "bearer"
+        self.realm = ""
         self.seen: list[tuple[str, str]] = []
 
     @property
@@ -55,7 +56,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(int(registry.mode))
         if registry.mode == "open" or given in ("Bearer CANARY-token", f"Basic {PAIR}"):
             return self.answer(200)
-        bearer = f'Bearer realm="http://{registry.host}/token",service="s"'
+        bearer = f'Bearer realm="{registry.realm or f"http://{registry.host}/token"}",service="s"'
         return self.answer(401, challenge=bearer if registry.mode == "bearer" else 'Basic realm="r"')
 
     def answer(self, status: int, body: bytes = b"{}", challenge: str = "") -> None:
@@ -82,7 +83,7 @@ def server() -> Iterator[Registry]:
 
 @pytest.fixture
 def registry(server: Registry) -> Registry:
-    server.mode, server.seen = "bearer", []
+    server.mode, server.realm, server.seen = "bearer", "", []
     return server
 
 
@@ -102,13 +103,14 @@ class Shell:
             "HTTP_PROXY": None,
         }
         self.printed = ""
+        self.app = App()
 
     @property
     def config(self) -> Path:
         return self.folder / "docker" / "config.json"
 
     def run(self, command: object, *arguments: str, typed: str | bytes = "") -> Result:
-        result = CliRunner().invoke(command, arguments, input=typed, env=self.environment, obj=App())  # type: ignore[arg-type]
+        result = CliRunner().invoke(command, arguments, input=typed, env=self.environment, obj=self.app)  # type: ignore[arg-type]
         self.printed += result.output + repr(result.exception)
         if isinstance(result.exception, ImageStoreError):
             self.printed += result.exception.hint
@@ -156,6 +158,24 @@ def test_what_is_no_success_stores_nothing(shell: Shell, registry: Registry, mod
         shell.log_in(registry.host)
     assert not shell.config.exists()
     assert all(given == "" for _, given in registry.seen)
+
+
+def test_login_keeps_the_configurations_word_about_token_services(shell: Shell, registry: Registry) -> None:
+    registry.realm = "https://elsewhere.example/token"
+    settings = shell.folder / "config.toml"
+    settings.write_text('version = 3\n[plugins."io.imagestore.registry.v1"]\nrealm_trust = "strict"\n')
+    shell.app = App(given_config=settings)
+    with pytest.raises(AuthenticationError, match="of another domain; credentials from this login were not sent"):
+        shell.log_in(registry.host)
+    assert not shell.config.exists()
+
+
+def test_login_at_a_mirror_tries_the_login_given_whatever_the_mirror_is_shown(shell: Shell, registry: Registry) -> None:
+    settings = shell.folder / "config.toml"
+    shown_to = f'mirror_credentials = {{"{registry.host}" = "docker.io"}}'
+    settings.write_text(f'version = 3\n[plugins."io.imagestore.registry.v1"]\n{shown_to}\n')
+    shell.app = App(given_config=settings)
+    assert "login succeeded" in shell.log_in(registry.host).output
 
 
 def test_login_without_check_asks_nobody(shell: Shell, registry: Registry) -> None:

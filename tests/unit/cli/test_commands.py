@@ -91,6 +91,13 @@ def test_bars_are_drawn_for_each_blob_that_comes(line: Line) -> None:
     assert f"layer {shared.digest.short}" in line.error
 
 
+def test_what_was_pulled_before_a_failure_is_told(line: Line) -> None:
+    missing = line.server.server.reference("registry.example/library/missing:1")
+    out = line("pull", line.python, missing, status=3)
+    assert out.startswith(line.python)
+    assert len(out.splitlines()) == 1
+
+
 def test_a_dry_run_shows_what_would_come_and_stores_nothing(line: Line) -> None:
     plan = line.json("pull", "-n", line.python, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
     assert [each["runtimeHandler"] for each in plan["pulls"]] == [PROCESS, HYPERV]
@@ -267,7 +274,18 @@ def test_every_command_explains_itself(line: Line, name: str) -> None:
 
 
 def test_help_loads_no_heavy_package() -> None:
-    heavy = ("httpx", "jsonschema", "rich", "sqlite3", "asyncio", "respx", "tomllib", "tomli_w", "imagestore.platforms")
+    heavy = (
+        "httpx",
+        "jsonschema",
+        "rich",
+        "sqlite3",
+        "asyncio",
+        "respx",
+        "tomllib",
+        "tomli_w",
+        "grpc",
+        "imagestore.platforms",
+    )
     code = (
         "import sys; from imagestore.cli.main import main; main(['--help']);"
         f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
@@ -278,7 +296,19 @@ def test_help_loads_no_heavy_package() -> None:
 
 def test_listing_loads_neither_http_nor_schemas(line: Line) -> None:
     line("pull", line.python)
-    heavy = ["httpx", "httpcore", "jsonschema", "rich", "asyncio", "logging", "tomllib", "shutil", "imagestore.store"]
+    heavy = [
+        "httpx",
+        "httpcore",
+        "jsonschema",
+        "rich",
+        "asyncio",
+        "grpc",
+        "google.protobuf",
+        "logging",
+        "tomllib",
+        "shutil",
+        "imagestore.store",
+    ]
     heavy += ["imagestore.config", "imagestore.platforms.host", "imagestore.platforms.match", "imagestore.reference"]
     arguments = ["--root", str(line.root), "--config", str(line.config), "images"]
     code = (

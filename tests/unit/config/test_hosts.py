@@ -53,6 +53,12 @@ def test_the_first_root_with_any_fitting_folder_wins(tmp_path: Path) -> None:
     assert find_folder("registry.example", roots) == str(tmp_path / "a" / "_default")
 
 
+def test_a_folder_that_cannot_be_looked_into_is_not_taken_for_missing(tmp_path: Path) -> None:
+    (tmp_path / "registry.example").symlink_to("registry.example")
+    with pytest.raises(ConfigError, match=r"registry\.example: can't be read"):
+        read_hosts("registry.example", [str(tmp_path)])
+
+
 def test_no_folder_means_the_registry_itself() -> None:
     assert read_hosts("registry.example", []) == RegistryHosts()
 
@@ -167,6 +173,8 @@ def test_unknown_members_are_reported_with_their_line(tmp_path: Path) -> None:
         ('[host."https://m.example"]\nheader = "x"', 2, "expected a table"),
         ('[host."https://m.example".header]\n"a b" = "x"', 2, "header field name"),
         ('[host."https://m.example".header]\nA = "secret\\r\\nB: c"', 2, "can't hold"),
+        ('[host."https://m.example".header]\nContent-length = "3"', 2, "belongs to each request"),
+        ('[header]\nRange = "bytes=0-1"', 2, "belongs to each request"),
         ('dial_timeout = "fast"', 1, "duration"),
         ('dial_timeout = "-3s"', 1, "above zero"),
         ('dial_timeout = "1.2.3s"', 1, "duration"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import datetime
+import email.utils
 import json
 import logging
 import threading
@@ -13,7 +15,13 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from imagestore.cancel import CancelToken
-from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedError, RegistryUnavailableError
+from imagestore.errors import (
+    AuthenticationError,
+    ProtocolError,
+    RateLimitedError,
+    RegistryError,
+    RegistryUnavailableError,
+)
 from imagestore.registry.auth.authenticate import MAX_ANSWERS, AuthPolicy, RegistryAuthenticator
 from imagestore.registry.auth.realm import RealmTrust
 from imagestore.registry.auth.token_service import PasswordForm
@@ -437,6 +445,13 @@ def test_redirects_elsewhere_are_refused(location: str) -> None:
     assert len(server.asked) == 1
 
 
+@pytest.mark.parametrize("location", ["", "http://[", "//[::1", "ftp://auth.registry.example/", "https://a b/"])
+def test_a_redirect_that_leads_nowhere_is_a_typed_error(location: str) -> None:
+    server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", location),))))
+    with pytest.raises((AuthenticationError, ProtocolError)):
+        answer(RegistryAuthenticator(server, given(ALICE)))
+
+
 def test_redirects_in_a_circle_end() -> None:
     server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", "/token"),))))
     with pytest.raises(AuthenticationError, match="at most 3 redirects"):
@@ -465,8 +480,29 @@ def test_statuses_of_a_service(status: int, kind: type[Exception]) -> None:
     with pytest.raises(kind) as caught:
         answer(RegistryAuthenticator(server, Anonymous()))
     assert "CANARY" not in str(caught.value)
-    if isinstance(caught.value, RateLimitedError):
+    if isinstance(caught.value, RateLimitedError | RegistryUnavailableError):
         assert caught.value.retry_after == 7.0
+        assert "7 s" in caught.value.hint
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_service_s_date_is_read_too(status: int) -> None:
+    moment = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+    fields = Headers((("Retry-After", email.utils.format_datetime(moment, usegmt=True)),))
+    with pytest.raises(RegistryError) as caught:
+        answer(RegistryAuthenticator(TokenServer(lambda _: FakeResponse(status, b"", fields)), Anonymous()))
+    assert isinstance(caught.value, RateLimitedError | RegistryUnavailableError)
+    assert 3000 < (caught.value.retry_after or 0) <= 3600
+
+
+def test_where_the_credentials_came_from_is_remembered() -> None:
+    for credential, provenance in ((ALICE, "file /x, member auths['h']"), (None, "")):
+        lookup = given(credential) if credential is not None else Anonymous()
+        authenticator = RegistryAuthenticator(TokenServer(), lookup)
+        assert authenticator.provenance(ORIGIN, "a/b") == ""
+        answer(authenticator)
+        assert authenticator.provenance(ORIGIN, "a/b") == provenance
+        assert authenticator.provenance(ORIGIN, "other") == ""
 
 
 def test_a_service_s_answer_is_bounded() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.config.hosts import HostConfig, RegistryHosts
-from imagestore.errors import ProtocolError, RegistryUnavailableError
+from imagestore.errors import ProtocolError, ReferenceNotFoundError, RegistryUnavailableError
 from imagestore.registry.breaker import Breaker, FolderMemory, Memory, ProcessMemory
 from imagestore.registry.endpoints import endpoints_from
 
@@ -82,6 +82,15 @@ def test_a_good_probe_closes_and_a_bad_one_opens_again(breaker: Breaker, clock: 
     assert breaker.permits(MIRROR)
     breaker.succeeded(MIRROR)
     assert [breaker.permits(MIRROR) for _ in range(3)] == [True, True, True]
+
+
+def test_a_probe_that_is_answered_closes_whatever_the_answer(breaker: Breaker, clock: Clock) -> None:
+    breaker.failed(MIRROR, DEAD)
+    clock.seconds += 60
+    assert breaker.permits(MIRROR)
+    breaker.failed(MIRROR, ReferenceNotFoundError("not here", status=404))
+    assert not breaker.is_resting(MIRROR)
+    assert breaker.permits(MIRROR)
 
 
 def test_another_process_knows_too(tmp_path: Path, clock: Clock) -> None:

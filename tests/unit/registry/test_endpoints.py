@@ -376,6 +376,9 @@ def test_credentials_of_the_registry_are_not_the_mirrors(make_bench: MakeBench) 
             assert origin == self.origin
             return f"Bearer for-{origin.host}"
 
+        def provenance(self, origin: Any, repository: str) -> str:
+            return ""
+
     def note(request: httpx.Request) -> httpx.Response:
         seen[request.url.host] = request.headers.get("Authorization")
         return httpx.Response(404)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from imagestore.cancel import CancelToken
 from imagestore.cli import progress
 from imagestore.observe import (
     BlobAdvanced,
+    BlobAwaited,
     BlobDone,
     BlobStarted,
     BlobVerifying,
@@ -21,6 +23,7 @@ from imagestore.observe import (
     SourceSwitched,
     Waiting,
 )
+from imagestore.pull.fetch import ingest_ref
 from imagestore.testing import FaultRule, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse
 from tests.unit.registry.pitfall_bench import REFERENCE, Bench
@@ -76,6 +79,30 @@ def test_a_change_of_host_tells_both_and_the_reason(tmp_path: Path) -> None:
     assert all("403" in event.reason for event in switched)
 
 
+def test_waiting_for_another_pull_of_the_same_blob_is_told(tmp_path: Path) -> None:
+    (part,) = IMAGE.layers
+    found: list[Event] = []
+    with Bench(tmp_path, {REFERENCE: IMAGE}) as bench:
+        held = bench.store.content.writer(ingest_ref(part), expected=part.digest, total=part.size, cancel=CancelToken())
+
+        def note(event: Event) -> None:
+            found.append(event)
+            if isinstance(event, BlobAwaited):
+                held.close()
+
+        with held:
+            bench.store.pull(REFERENCE, observer=note, cancel=CancelToken(20))
+    assert [event for event in found if isinstance(event, BlobAwaited)] == [BlobAwaited(part)]
+    assert f"layer {part.digest.short}: waiting for another pull" in progress.sentence(BlobAwaited(part))
+
+
+def test_a_host_is_named_once_in_a_line() -> None:
+    for reason in ("m.example: no connection", "no connection"):
+        lines = [progress.sentence(Waiting("m.example", 1.0, reason))]
+        lines.append(progress.sentence(SourceSwitched("m.example", "o.example", reason)))
+        assert [line.count("m.example") for line in lines] == [1, 1]
+
+
 def test_damage_on_the_way_is_told(tmp_path: Path) -> None:
     flipped = FaultRule(Flip(), Where(reference=str(LAYER.digest)), times=1)
     with Bench(tmp_path, {REFERENCE: IMAGE}, faults=[flipped]) as bench:
@@ -97,6 +124,19 @@ def test_every_event_is_one_json_line_for_programs(tmp_path: Path, monkeypatch: 
     assert {"Resolved", "Selected", "BlobStarted", "BlobAdvanced", "BlobVerifying", "BlobDone"} <= {
         line["event"] for line in lines
     }
+    (part,) = IMAGE.layers
+    started = [line["descriptor"] for line in lines if line["event"] == "BlobStarted"]
+    assert {"mediaType": part.media_type, "digest": str(part.digest), "size": part.size} in started
+
+
+def test_a_document_that_came_with_the_choice_counts_as_fetched(tmp_path: Path) -> None:
+    with Bench(tmp_path, {REFERENCE: build_image("linux/amd64", layers=[LAYER])}) as bench:
+        found = events_of(bench)
+        again = [event for event in events_of(bench) if isinstance(event, BlobDone)]
+    done = [event for event in found if isinstance(event, BlobDone)]
+    assert len({event.descriptor.digest for event in done}) == len(done) == 3
+    assert all(event.fetched_bytes == event.descriptor.size for event in done)
+    assert again == []
 
 
 def test_bars_are_drawn_from_the_same_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,10 @@ from click.testing import CliRunner
 
 from imagestore.cli.context import App
 from imagestore.cli.hosts import hosts
-from imagestore.errors import ConfigError, InvalidReferenceError
+from imagestore.config.hosts import HostConfig, RegistryHosts
+from imagestore.errors import ConfigError, InvalidReferenceError, RegistryUnavailableError
+from imagestore.registry.breaker import Breaker
+from imagestore.registry.endpoints import endpoints_from
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +50,7 @@ def run(app: App, *arguments: str) -> str:
 def test_the_table_shows_order_and_reasons(app: App) -> None:
     out = run(app, "python:3").splitlines()
     assert [line.split()[:4] for line in out[1:4]] == [
-        ["1", "https://cache.example/v2", "mirror", "no"],
+        ["1", "https://cache.example/v2", "mirror", "content"],
         ["2", "http://near.example:5000/v2", "mirror", "yes"],
         ["3", "https://registry-1.docker.io/v2", "registry", "yes"],
     ]
@@ -77,6 +80,19 @@ def test_json_has_the_same_facts(app: App) -> None:
     ]
     assert found["folder"].endswith("certs/docker.io")
     assert len(found["remarks"]) == 1
+
+
+def test_a_host_that_may_not_say_what_a_tag_means_is_still_asked_for_content(app: App) -> None:
+    found = json.loads(run(app, "python:3", "-o", "json"))["endpoints"]
+    assert [(one["isAsked"], one["isAskedToResolve"]) for one in found] == [(True, False), (True, True), (True, True)]
+
+
+def test_a_mirror_that_is_left_out_for_now_is_named(app: App, tmp_path: Path) -> None:
+    mirror = endpoints_from("docker.io", RegistryHosts((HostConfig("http://near.example:5000/v2"),)))[0]
+    Breaker.shared(str(tmp_path / "store" / "hosts")).failed(mirror, RegistryUnavailableError("no connection"))
+    assert "near.example:5000: could not be reached and is left out" in run(app, "python:3")
+    notes = [one["notes"] for one in json.loads(run(app, "python:3", "-o", "json"))["endpoints"]]
+    assert ["left out" in " ".join(each) for each in notes] == [False, True, False]
 
 
 def test_without_configuration_the_built_in_rule_is_named(app: App) -> None:

@@ -58,6 +58,16 @@ def test_a_proxys_refusal_is_unavailable_and_shows_no_login(raw_server: RawServe
     assert proxy.requests[0].startswith("CONNECT registry.example:443 HTTP/1.1\r\n")
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_cannot_be_reached_is_named_without_its_login(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    proxy = f"http://user:hunter2@127.0.0.1:{port}"
+    with pytest.raises(RegistryUnavailableError, match="no connection") as raised:
+        fetch(ProxyRules(http=proxy, https=proxy), f"{scheme}://registry.example/v2/")
+    assert raised.value.hint == f"it is asked through proxy http://127.0.0.1:{port}"
+
+
 def test_https_is_tunnelled_and_checked_against_the_registrys_name(raw_server: RawServers, tmp_path: Any) -> None:
     authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -75,10 +85,14 @@ def test_https_is_tunnelled_and_checked_against_the_registrys_name(raw_server: R
     assert fetch(rules, "https://registry.example/v2/", settings=settings) == b"hello"
 
 
-def test_behind_a_proxy_private_literals_named_by_a_server_are_still_refused(raw_server: RawServers) -> None:
+@pytest.mark.parametrize(
+    "host",
+    ["10.0.0.1", "[::ffff:10.0.0.1]", "10.1", "0x7f000001", "2130706433", "0177.0.0.1", "0", "a.localhost", "10.1."],
+)
+def test_behind_a_proxy_private_literals_named_by_a_server_are_still_refused(raw_server: RawServers, host: str) -> None:
     proxy = raw_server(lambda connection: connection.sendall(OK))
     with pytest.raises(ProtocolError, match="expected a public address"):
-        fetch(ProxyRules(http=f"http://{proxy.host}"), "http://10.0.0.1/latest")
+        fetch(ProxyRules(http=f"http://{proxy.host}"), f"http://{host}/latest")
     assert proxy.requests == []
 
 

@@ -22,6 +22,10 @@ from imagestore.errors import (
     ProtocolError,
     RegistryUnavailableError,
 )
+from imagestore.registry.auth.authenticate import AuthPolicy
+from imagestore.registry.connect import EndpointLines
+from imagestore.registry.credentials.model import Anonymous
+from imagestore.registry.endpoints import default_endpoint
 from imagestore.registry.exchange import Origin, Request
 from imagestore.registry.transport.http import HttpxSender, Timeouts
 from imagestore.registry.transport.network import Pace
@@ -68,6 +72,38 @@ def get(sender: HttpxSender, server: Any, cancel: CancelToken | None = None) -> 
 
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
+
+
+def test_cancelling_leaves_a_connection_that_is_not_answered() -> None:
+    made = HttpxSender(proxies=ProxyRules(), timeouts=Timeouts(connect=5.0))
+    cancel = CancelToken()
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        # Fills the queue of connections nobody takes; then the system answers no further one.
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        stack.callback(made.close)
+        timer = threading.Timer(0.05, cancel.cancel, ["stop"])
+        timer.start()
+        began = time.monotonic()
+        with pytest.raises(OperationCancelledError, match="stop"):
+            made.send(Request("GET", f"http://127.0.0.1:{listener.getsockname()[1]}/"), cancel=cancel)
+        assert time.monotonic() - began < 3
+        timer.join()
+
+
+def test_an_exchange_that_fails_is_in_the_log_too(
+    sender: HttpxSender, raw_server: RawServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = raw_server(say(then=reset))
+    with caplog.at_level("DEBUG"), pytest.raises(RegistryUnavailableError):
+        get(sender, server)
+    assert f"GET http://{server.host}/v2/x -> " in caplog.text
+    assert "very-secret" not in caplog.text
 
 
 def test_an_ordinary_answer(sender: HttpxSender, raw_server: RawServers) -> None:
@@ -308,6 +344,18 @@ class TestPrivateAddresses:
         with bound.send(Request("GET", f"http://{server.host}/"), cancel=CancelToken()) as response:
             assert response.read(10) == b"hello"
 
+    @pytest.mark.parametrize("registry", ["registry.example", "other.example"])
+    def test_a_host_the_operator_trusts_may_have_a_private_address(
+        self, sender: HttpxSender, raw_server: RawServers, registry: str
+    ) -> None:
+        server = raw_server(say(OK, b"hello"))
+        policy = AuthPolicy(trusted_realms=frozenset({("registry.example", "127.0.0.1")}))
+        line = EndpointLines(sender, Anonymous(), policy)(default_endpoint(registry))
+        allowed = registry == "registry.example"
+        with contextlib.nullcontext() if allowed else pytest.raises(ProtocolError, match="expected a public address"):
+            line.sender.send(Request("GET", f"http://{server.host}/"), cancel=CancelToken()).close()
+        assert len(server.requests) == allowed
+
     def test_a_registry_found_at_a_private_address_may_name_its_neighbours(
         self, sender: HttpxSender, raw_server: RawServers, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -360,6 +408,30 @@ class TestTls:
 
     def test_skip_verify_takes_any_certificate(self, server: Any) -> None:
         assert self.ask(server, ConnectionSettings(skip_verify=True)) == b"hello"
+
+    def test_files_that_are_replaced_count_from_then_on(
+        self, authority: trustme.CA, tmp_path: Path, sender: HttpxSender
+    ) -> None:
+        path = tmp_path / "ca.pem"
+        settings = ConnectionSettings(ca_files=(str(path),))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1", key_type=trustme.KeyType.ECDSA).configure_cert(context)
+
+        def ask() -> bytes:
+            server = _TlsServer(context)
+            request = Request("GET", f"{server.origin}/")
+            bound = sender.bound(server.origin, settings)
+            with server, bound.send(request, cancel=CancelToken(5)) as response:
+                return response.read(100)
+
+        trustme.CA(key_type=trustme.KeyType.ECDSA).cert_pem.write_to_path(str(path))
+        with pytest.raises(RegistryUnavailableError, match="certificate"):
+            ask()
+        authority.cert_pem.write_to_path(str(path))
+        assert [ask(), ask()] == [b"hello", b"hello"]
+        path.unlink()
+        with pytest.raises(ConfigError, match=str(path)):
+            ask()
 
     @pytest.mark.parametrize("is_one_file", [True, False])
     def test_a_client_certificate_is_presented(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.digest import Digest
 from imagestore.errors import (
     AccessDeniedError,
@@ -22,6 +23,7 @@ from imagestore.errors import (
 )
 from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.reference import Reference
+from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.links import Link, next_target, parse_links
 from imagestore.registry.listing import fallback_tag
 
@@ -29,6 +31,7 @@ MakeBench = Callable[..., Any]
 REFERENCE = Reference.parse("registry.example/team/app:1")
 BASE = "https://registry.example/v2/team/app"
 TAGS = f"{BASE}/tags/list?n=1000"
+EMPTY = str(Digest.of(b"{}"))
 
 
 @pytest.mark.parametrize(
@@ -126,6 +129,7 @@ def test_no_tags(make_bench: MakeBench, body: object) -> None:
         "/v2/team/app/tags/list?last=a&n=1",
         "?last=a&n=1",
         "https://registry.example:443/v2/team/app/tags/list?last=a&n=1",
+        "/v2/team%2Fapp/tags/list?last=a&n=1#top",
     ],
 )
 def test_pages_are_followed(make_bench: MakeBench, link: str) -> None:
@@ -143,6 +147,8 @@ def test_pages_are_followed(make_bench: MakeBench, link: str) -> None:
         "/v2/team/app/tags/../../../x?last=a",
         "//169.254.169.254/latest",
         "file:///etc/hosts",
+        "http://[",
+        "//[::1",
     ],
 )
 def test_a_page_elsewhere_is_refused_and_not_asked(make_bench: MakeBench, link: str) -> None:
@@ -251,6 +257,57 @@ def test_without_api_and_tag_there_are_none(make_bench: MakeBench) -> None:
     found = referrers(make_bench, Pages().on(REFERRERS, status=404).on(TAG, status=404))
     assert found.entries == ()
     assert found.remarks == ()
+
+
+class WithMirror:
+    """A mirror in front of the registry."""
+
+    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+        return endpoints_from(host, RegistryHosts((HostConfig("https://mirror.example/v2"),)))
+
+
+@pytest.mark.parametrize("tag", [{"status": 404}, {"body": b"{}", "media_type": OCI_MANIFEST}])
+def test_a_mirror_that_cannot_list_has_not_said_none(make_bench: MakeBench, tag: dict[str, Any]) -> None:
+    at_mirror = [f"{url.replace('registry.example', 'mirror.example')}?ns=registry.example" for url in (REFERRERS, TAG)]
+    pages = Pages().on(at_mirror[0], status=404).on(at_mirror[1], **tag)
+    pages.on(REFERRERS, index(entry("a")), media_type=OCI_INDEX)
+    bench = make_bench(pages, endpoints=WithMirror())
+    found = bench.client.referrers(REFERENCE, SUBJECT, cancel=bench.cancel)
+    assert [one.digest for one in found.entries] == digests("a")
+    assert pages.asked == [*at_mirror, REFERRERS]
+
+
+def test_what_a_cut_tag_lists_counts_only_with_the_right_subject(make_bench: MakeBench) -> None:
+    subject, neighbour = Digest("sha512", "a" * 128), Digest("sha512", "a" * 127 + "b")
+    pages, entries = Pages().on(f"{BASE}/referrers/{subject}", status=404), []
+    for name, referred in (("ours", subject), ("theirs", neighbour), ("nobody's", None)):
+        named = {"mediaType": OCI_MANIFEST, "digest": str(referred), "size": 1}
+        document = {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "artifactType": f"x/{name[0]}",
+            "config": {"mediaType": "application/vnd.oci.empty.v1+json", "digest": EMPTY, "size": 2},
+            "layers": [],
+            **({"subject": named} if referred is not None else {}),
+        }
+        body = json.dumps(document).encode()
+        pages.on(f"{BASE}/manifests/{Digest.of(body)}", body, media_type=OCI_MANIFEST)
+        entries.append({**entry(name), "digest": str(Digest.of(body)), "size": len(body)})
+    pages.on(f"{BASE}/manifests/{fallback_tag(subject)}", index(*entries), media_type=OCI_INDEX)
+    bench = make_bench(pages)
+    found = bench.client.referrers(REFERENCE, subject, cancel=bench.cancel)
+    assert [str(one.digest) for one in found.entries] == [entries[0]["digest"]]
+    assert found.remarks == ()
+
+
+def test_a_cut_tag_with_more_entries_than_can_be_compared_is_unknown(make_bench: MakeBench) -> None:
+    subject = Digest("sha512", "a" * 128)
+    pages = Pages().on(f"{BASE}/referrers/{subject}", status=404)
+    many = index(*(entry(str(number)) for number in range(101)))
+    pages.on(f"{BASE}/manifests/{fallback_tag(subject)}", many, media_type=OCI_INDEX)
+    bench = make_bench(pages)
+    with pytest.raises(ProtocolError, match="101"):
+        bench.client.referrers(REFERENCE, subject, cancel=bench.cancel)
 
 
 def test_a_tag_that_is_no_index_is_ignored_and_reported(make_bench: MakeBench) -> None:

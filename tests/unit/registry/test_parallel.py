@@ -49,6 +49,14 @@ class Body(httpx.SyncByteStream):
             yield piece
 
 
+class Lazily(httpx.SyncByteStream):
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self.pieces = pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self.pieces
+
+
 class Host:
     """A host of one blob; ``special`` may answer instead, knowing first, end and which request this is."""
 
@@ -145,6 +153,30 @@ def test_what_is_received_twice_stays_within_the_waste_cap(make_bench: MakeBench
     policy = TransferPolicy(parallel_ranges=4, range_bytes=PART, least_bytes_for_ranges=PART, wasted_share=0.1)
     with pytest.raises(RegistryUnavailableError, match="ignores Range"):
         read(make_bench(Host(forgets), policy=policy))
+
+
+def test_parts_ahead_of_a_first_answer_that_turns_whole_count_as_waste(make_bench: MakeBench) -> None:
+    ahead = threading.Event()
+
+    def slow() -> Iterator[bytes]:
+        yield CONTENT[:10]
+        ahead.wait(5)
+        raise httpx.ReadError("reset")
+
+    def turns(first: int, end: int, number: int) -> httpx.Response | None:
+        if number == 1:
+            fields = {"Content-Range": f"bytes 0-{PART - 1}/{SIZE}"}
+            return httpx.Response(206, headers=fields, stream=Lazily(slow()))
+        if first < PART:
+            return httpx.Response(200, stream=Body(CONTENT))
+        if first == 8 * PART:
+            # The last that fits the window; those before it have been asked for.
+            threading.Timer(0.05, ahead.set).start()
+        return None
+
+    policy = TransferPolicy(parallel_ranges=4, range_bytes=PART, least_bytes_for_ranges=PART, wasted_share=0.5)
+    with pytest.raises(RegistryUnavailableError, match="ignores Range"):
+        read(make_bench(Host(turns), policy=policy))
 
 
 @pytest.mark.parametrize("cut", [0, 1, PART - 1])

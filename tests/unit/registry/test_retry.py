@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.cancel import CancelToken
+from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import (
     AccessDeniedError,
     ProtocolError,
@@ -21,6 +22,7 @@ from imagestore.errors import (
 )
 from imagestore.observe import Waiting
 from imagestore.reference import Reference
+from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.retry import backoff_seconds, is_transient, parse_retry_after
 
@@ -182,6 +184,43 @@ def test_one_requests_rate_limit_holds_back_the_next(make_bench: MakeBench) -> N
     bench.client.resolve(REFERENCE, cancel=bench.cancel)
     slept = sum(bench.time.slept)
     assert slept == pytest.approx(100.1)
+
+
+def test_a_pause_longer_than_the_deadline_is_not_sat_out(make_bench: MakeBench) -> None:
+    answer, methods = script(httpx.Response(429, headers={"Retry-After": "100"}), httpx.Response(200, headers=GOOD))
+    bench = make_bench(answer)
+    bench.client._shared.pauses.pause("registry.example", 100.0, "it asked")
+    with pytest.raises(RateLimitedError, match="not asked for another 100 s") as raised:
+        bench.client.resolve(REFERENCE, cancel=CancelToken(deadline_seconds=5))
+    assert raised.value.retry_after == pytest.approx(100.0)
+    assert "it asked" in str(raised.value)
+    assert (methods, bench.time.slept) == ([], [])
+
+
+class WithMirror:
+    """A mirror in front of the registry."""
+
+    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+        return endpoints_from(host, RegistryHosts((HostConfig("https://mirror.example/v2"),)))
+
+
+def test_a_mirror_that_asked_for_a_long_wait_is_not_asked_again_meanwhile(make_bench: MakeBench) -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        if request.url.host == "mirror.example":
+            return httpx.Response(429, headers={"Retry-After": "60"})
+        return httpx.Response(200, headers=GOOD)
+
+    bench = make_bench(answer, endpoints=WithMirror())
+    for _ in range(3):
+        bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    assert asked == ["mirror.example", *["registry.example"] * 3]
+    assert bench.time.slept == []
+    bench.time.seconds += 62
+    bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    assert asked[4:] == ["mirror.example", "registry.example"]
 
 
 def test_retries_of_one_operation_are_counted_together(make_bench: MakeBench) -> None:

@@ -45,6 +45,23 @@ def test_a_part_that_is_here_counts_as_such(tmp_path: Path) -> None:
         (plan,) = here.store.plan([(PYTHON, PROCESS)])
     (blob,) = [blob for blob in plan.blobs if blob.presence is Presence.PARTIAL]
     assert blob.missing_bytes == part.size - 10
+    # The store will have the part's old bytes as well as its new ones.
+    assert plan.added_bytes == plan.missing_bytes + 10
+
+
+def test_what_a_source_has_is_not_fetched(tmp_path: Path) -> None:
+    with node(tmp_path / "a") as here:
+        here.store.pull(PYTHON, runtime_handler=PROCESS)
+    with node(tmp_path / "b", sources=[tmp_path / "a" / "content"]) as there:
+        (plan,) = there.store.plan([(PYTHON, PROCESS)])
+        before = there.requests("blob")
+        there.store.pull(PYTHON, runtime_handler=PROCESS)
+        assert there.requests("blob") == before
+        stored = sum(info.size for info in there.store.content.walk())
+    layers = [blob for blob in plan.blobs if blob.presence is Presence.SOURCE]
+    assert [blob.missing_bytes for blob in layers] == [0] * len(layers)
+    assert plan.added_bytes == stored
+    assert plan.missing_bytes < stored
 
 
 def test_a_plan_fails_like_the_pull(tmp_path: Path) -> None:

@@ -76,6 +76,12 @@ def test_a_program_that_cannot_start_denies(tmp_path: Path) -> None:
         ask(tmp_path)
 
 
+def test_a_link_to_a_program_that_is_gone_denies(tmp_path: Path) -> None:
+    (tmp_path / "verifier").symlink_to(tmp_path / "gone")
+    with pytest.raises(ImageDeniedError, match="can't be run"):
+        ask(tmp_path)
+
+
 def test_a_folder_that_is_not_there_has_no_verifiers(tmp_path: Path) -> None:
     ask(tmp_path / "nowhere")
 

@@ -1,0 +1,46 @@
+"""Groups of commands that are imported when they run, so that ``--help`` loads none of them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Command name to module, attribute and the one line that --help shows.
+Table: TypeAlias = "Mapping[str, tuple[str, str, str]]"
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when the command runs.
+
+    Args:
+        table: the commands, in the order --help lists them.
+        settings: everything else a click group takes.
+    """
+
+    def __init__(self, *, table: Table, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return [*self.table, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command."""
+        entry = self.table.get(cmd_name)
+        if entry is None:
+            return super().get_command(ctx, cmd_name)
+        module, attribute, _ = entry
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command list, from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in self.table.items()])

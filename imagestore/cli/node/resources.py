@@ -1,0 +1,275 @@
+"""``imagestore node resources``: a pod's requests and limits as every number they become."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagestore.cli import render
+from imagestore.cli.context import App, output_option, pass_app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from imagestore.node.resources import ContainerPlan, PodPlan, Target
+    from imagestore.resources.node import KubeletSettings, Node
+    from imagestore.resources.spec import Pod
+
+_AMOUNTS = ("cpu-request", "cpu-limit", "memory-request", "memory-limit")
+
+
+def _amount_options(function: Callable[..., None]) -> Callable[..., None]:
+    for name in reversed(_AMOUNTS):
+        kind, _, part = name.partition("-")
+        example = "250m" if kind == "cpu" else "1Gi"
+        function = click.option(
+            f"--{name}", metavar="QUANTITY", help=f"The container's {part} of {kind}, such as {example}."
+        )(function)
+    return click.option(
+        "--huge-page-limit",
+        "huge_pages",
+        metavar="SIZE=QUANTITY",
+        multiple=True,
+        help="The container's limit of one page size, such as 2Mi=64Mi; may be repeated.",
+    )(function)
+
+
+def _node_options(function: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--node-huge-page", "huge_page_sizes", metavar="SIZE", multiple=True, help="Such as 2MB."),
+        click.option("--no-swap-controller", is_flag=True, help="The node's kernel does not count swap."),
+        click.option("--processors", type=click.IntRange(1), help="Logical processors; default: this machine's."),
+        click.option("--node-swap", metavar="QUANTITY", default="0", show_default=True, help="Capacity of swap."),
+        click.option("--node-allocatable", metavar="QUANTITY", help="Memory for pods; default: all of it."),
+        click.option("--node-memory", metavar="QUANTITY", help="Capacity of memory; default: this machine's."),
+        click.option("--cgroup", type=click.Choice(["v1", "v2"]), default="v2", show_default=True),
+    ):
+        function = option(function)
+    return function
+
+
+def _kubelet_options(function: Callable[..., None]) -> Callable[..., None]:
+    policies = ["None", "TieredReservation", "Request"]
+    for option in (
+        click.option("--memory-qos", type=click.Choice(policies), help="Gate MemoryQoS with this reservation policy."),
+        click.option("--swap", type=click.Choice(["NoSwap", "LimitedSwap"]), default="NoSwap", show_default=True),
+        click.option("--cpu-period", type=int, default=100_000, show_default=True, help="cpuCFSQuotaPeriod, in µs."),
+        click.option("--no-cpu-quota", is_flag=True, help="cpuCFSQuota is off."),
+        click.option(
+            "--mapping",
+            type=click.Choice(["kubelet", "proposal"]),
+            default="kubelet",
+            show_default=True,
+            help="Today's kubelet, or the designs of 2018 (Windows) and Kubernetes 1.22 (Linux).",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.argument("document", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), required=False)
+@_amount_options
+@click.option(
+    "--runtime-handler", "--handler", "handler", metavar="H", help="Platform and isolation are this handler's."
+)
+@click.option("--host", metavar="P", help="Pretend to be a node of this platform, e.g. 'windows(10.0.20348)/amd64'.")
+@click.option("--os", "system", type=click.Choice(["linux", "windows"]), help="Instead of a handler.")
+@click.option("--isolation", type=click.Choice(["process", "hyperv"]), help="With --os windows; default: process.")
+@_node_options
+@_kubelet_options
+@click.option("--weight", type=click.Choice(["curve", "linear"]), default="curve", show_default=True)
+@click.option("--conflict", type=click.Choice(["refuse", "precedence", "keep"]), default="refuse", show_default=True)
+@click.option("--explain", is_flag=True, help="Show each number with its formula and the field it comes from.")
+@output_option
+@pass_app
+def resources(
+    app: App,
+    /,
+    document: Path | None,
+    handler: str | None,
+    host: str | None,
+    system: str | None,
+    isolation: str | None,
+    weight: str,
+    conflict: str,
+    explain: bool,
+    output: str,
+    **given: Any,
+) -> None:
+    """Show what a pod's requests and limits become: CRI messages, OCI resources, control group files.
+
+    DOCUMENT is a file (- for standard input) with JSON: a pod, a pod spec, a container, or requests and limits alone.
+    Without it, the options make one container. Without --runtime-handler and --os, the default handler's platform
+    chooses. --weight names the runtime's formula of cpu.weight (runc and crun before mid-2025: linear), --conflict what
+    happens when a Windows container gets more than one CPU control.
+    """
+    from imagestore.node import resources as numbers
+    from imagestore.resources.cgroup import WeightFormula
+    from imagestore.resources.oci import CpuConflict
+
+    amounts = {name: given.pop(name.replace("-", "_")) for name in _AMOUNTS}
+    pod = _pod(document, amounts, given.pop("huge_pages"))
+    if host is not None:
+        from imagestore import platforms
+
+        app.host = platforms.parse(host)
+    target = _target(app, handler, system, isolation)
+    node, settings = _node(**given), _settings(**given)
+    choices = numbers.Choices(WeightFormula(weight), CpuConflict(conflict))
+    planned = numbers.plan(pod, target, node=node, settings=settings, choices=choices)
+    if output == "json":
+        render.dump_json(_as_json(planned, node, settings, explain=explain))
+    else:
+        _print(planned, explain=explain)
+
+
+def _pod(document: Path | None, amounts: dict[str, str | None], huge_pages: tuple[str, ...]) -> Pod:
+    from imagestore.resources import reading
+
+    is_described = bool(huge_pages) or any(value is not None for value in amounts.values())
+    if (document is None) != is_described:
+        raise click.UsageError("give either a DOCUMENT or options such as --cpu-limit")
+    if document is not None:
+        return reading.pod_from_json(_read(document))
+    parts: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
+    for name, value in amounts.items():
+        kind, _, part = name.partition("-")
+        if value is not None:
+            parts[f"{part}s"][kind] = value
+    for text in huge_pages:
+        size, equals, value = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"--huge-page-limit {text}: expected SIZE=QUANTITY, such as 2Mi=64Mi")
+        parts["limits"][f"hugepages-{size}"] = value
+    return reading.pod_from_json(parts)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
+    from imagestore.errors import DocumentError, InvalidResourcesError
+
+    try:
+        with click.open_file(str(path), "rb") as file:
+            raw: bytes = file.read(MAX_DOCUMENT_BYTES + 1)
+        return decode(raw, "standard input" if str(path) == "-" else str(path))
+    except OSError as error:
+        raise click.UsageError(f"{path}: {error.strerror}") from error
+    except DocumentError as error:
+        raise InvalidResourcesError(
+            str(error), hint="a pod in JSON is expected, as kubectl get -o json gives"
+        ) from error
+
+
+def _target(app: App, handler: str | None, system: str | None, isolation: str | None) -> Target:
+    from imagestore.node.resources import Target, target_of
+    from imagestore.resources.windows import Isolation
+
+    own = {None: None, "process": Isolation.PROCESS, "hyperv": Isolation.HYPERVISOR}[isolation]
+    if system is not None:
+        if handler is not None:
+            raise click.UsageError("give either --runtime-handler or --os")
+        if system == "linux" and own is not None:
+            raise click.UsageError("--isolation is for Windows")
+        return Target(system, (own or Isolation.PROCESS) if system == "windows" else None)
+    found = target_of(app.config, handler or "", host=app.host)
+    if own is not None and found.os != "windows":
+        raise click.UsageError(f"--isolation is for Windows, and runtime handler {found.handler!r} runs {found.os}")
+    return replace(found, isolation=own) if own is not None else found
+
+
+def _node(
+    *,
+    cgroup: str,
+    node_memory: str | None,
+    node_allocatable: str | None,
+    node_swap: str,
+    processors: int | None,
+    no_swap_controller: bool,
+    huge_page_sizes: tuple[str, ...],
+    **_: object,
+) -> Node:
+    from imagestore.resources.node import CgroupVersion, Node
+    from imagestore.resources.quantity import parse
+
+    memory = (
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if node_memory is None else parse(node_memory).value()
+    )
+    return Node(
+        memory_bytes=memory,
+        allocatable_memory_bytes=memory if node_allocatable is None else parse(node_allocatable).value(),
+        swap_bytes=parse(node_swap).value(),
+        processors=processors or os.cpu_count() or 1,
+        huge_page_sizes=huge_page_sizes,
+        cgroup=CgroupVersion(cgroup),
+        has_swap_controller=not no_swap_controller,
+    )
+
+
+def _settings(
+    *, mapping: str, no_cpu_quota: bool, cpu_period: int, swap: str, memory_qos: str | None, **_: object
+) -> KubeletSettings:
+    from imagestore.resources.cpu import Mapping
+    from imagestore.resources.node import KubeletSettings, MemoryReservationPolicy, SwapBehavior
+
+    return KubeletSettings(
+        has_cpu_quota=not no_cpu_quota,
+        cpu_period=cpu_period,
+        swap_behavior=SwapBehavior(swap),
+        has_memory_qos=memory_qos is not None,
+        memory_reservation=MemoryReservationPolicy(memory_qos or "None"),
+        mapping=Mapping(mapping),
+    )
+
+
+def _as_json(planned: PodPlan, node: Node, settings: KubeletSettings, *, explain: bool) -> dict[str, Any]:
+    target = planned.target
+    return {
+        "runtimeHandler": target.handler,
+        "os": target.os,
+        "isolation": target.isolation.value if target.isolation else None,
+        "mapping": settings.mapping.value,
+        "node": {
+            "memoryBytes": node.memory_bytes,
+            "allocatableMemoryBytes": node.allocatable_memory_bytes,
+            "swapBytes": node.swap_bytes,
+            "processors": node.processors,
+            "cgroup": node.cgroup.value if target.os == "linux" else None,
+        },
+        "qosClass": planned.qos.value,
+        "podCgroup": None if planned.cgroup is None else planned.cgroup.to_json(),
+        "containers": [_container_json(each, explain=explain) for each in planned.containers],
+    }
+
+
+def _container_json(each: ContainerPlan, *, explain: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": each.name, "cri": each.cri.to_json(), "oci": each.oci}
+    if each.oom_score_adj is not None:
+        found["oci"] = {"process": {"oomScoreAdj": each.oom_score_adj}, **each.oci}
+        found["cgroupFiles"] = dict(each.cgroup_files)
+    if explain:
+        found["explanation"] = [line.to_json() for line in each.lines]
+    return found
+
+
+def _print(planned: PodPlan, *, explain: bool) -> None:
+    target = planned.target
+    isolation = f", {target.isolation.value} isolation" if target.isolation else ""
+    handler = f", runtime handler {target.handler}" if target.handler else ""
+    print(f"{planned.qos.value} pod on {target.os}{isolation}{handler}")
+    if planned.cgroup is not None:
+        written = [f"{name} {value}" for name, value in planned.cgroup.to_json().items() if value not in ({}, None)]
+        print(f"pod control group: {', '.join(written)}")
+    headings = ["CONTAINER", "FIELD", "VALUE", *(["FORMULA", "FROM"] if explain else [])]
+    render.table(headings, _rows(planned, explain=explain))
+
+
+def _rows(planned: PodPlan, *, explain: bool) -> Iterator[list[str]]:
+    for each in planned.containers:
+        for line in each.lines:
+            more = [line.formula or "-", line.source] if explain else []
+            yield [each.name or "-", line.field, line.value, *more]

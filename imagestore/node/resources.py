@@ -1,0 +1,200 @@
+"""From a pod to what the runtime of its handler gets: which mapping, every message, and the OCI resources, checked.
+
+A handler's platform decides between the Linux and the Windows message, its isolation between the two forms of the
+Windows one; both come from the configuration. A Linux guest under Hyper-V is Linux here: its control groups are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from imagestore.errors import InvalidInputError, InvalidResourcesError
+from imagestore.resources import cgroup, explain, linux, oci, pod_cgroup, reading, totals, windows
+from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
+from imagestore.resources.qos import QosClass, qos_class
+from imagestore.resources.windows import Isolation
+from imagestore.values import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.config import Config
+    from imagestore.platforms.spec import Platform
+    from imagestore.resources.cgroup import WeightFormula
+    from imagestore.resources.explain import Line
+    from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
+    from imagestore.resources.oci import CpuConflict, Json
+    from imagestore.resources.pod_cgroup import PodCgroup
+    from imagestore.resources.spec import Container, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """For whom the numbers are.
+
+    Attributes:
+        os: ``linux`` or ``windows``.
+        isolation: of a Windows container; None on Linux.
+        handler: name of the runtime handler; empty when only the system was named.
+    """
+
+    os: str
+    isolation: Isolation | None = None
+    handler: str = ""
+
+    def __post_init__(self) -> None:
+        if self.os not in ("linux", "windows"):
+            raise InvalidInputError(f"operating system {self.os!r}: resources are known for linux and windows only")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """How messages become what a runtime writes.
+
+    Attributes:
+        weight: formula for ``cpu.weight``.
+        conflict: what to do when more than one CPU control is set on Windows.
+    """
+
+    weight: WeightFormula = cgroup.WeightFormula.CURVE
+    conflict: CpuConflict = oci.CpuConflict.REFUSE
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPlan:
+    """One container's numbers.
+
+    Attributes:
+        name: of the container.
+        cri: the message of the runtime interface.
+        oci: ``{"linux": {"resources": …}}`` or the same for windows; checked against the specification.
+        oom_score_adj: for the OCI ``process.oomScoreAdj``; None on Windows.
+        cgroup_files: what a runtime writes on Linux, contents by file.
+        lines: every number with its formula and source.
+    """
+
+    name: str
+    cri: LinuxContainerResources | WindowsContainerResources
+    oci: Json
+    oom_score_adj: int | None
+    cgroup_files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    lines: tuple[Line, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """A pod's numbers.
+
+    Attributes:
+        target: for whom.
+        pod: with the API server's defaults.
+        qos: the pod's class.
+        cgroup: the pod's own control group; None on Windows.
+        containers: the init containers, then the containers, as they start.
+    """
+
+    target: Target
+    pod: Pod
+    qos: QosClass
+    cgroup: PodCgroup | None
+    containers: tuple[ContainerPlan, ...]
+
+
+def target_of(config: Config, handler: str, *, host: Platform | None = None) -> Target:
+    """Whose numbers a runtime handler needs.
+
+    Args:
+        config: has the handler.
+        handler: its name; empty for the default one.
+        host: the node's platform, when it isn't the configuration's own.
+
+    Raises:
+        UnknownRuntimeHandlerError: no such handler.
+        InvalidPlatformError: the host is Windows and its version can't be read.
+        InvalidInputError: the handler's guest is neither Linux nor Windows.
+    """
+    found = config.handler_platform(handler, host=host)
+    os = found.platform.os
+    own = found.handler.isolation
+    isolation = Isolation(own.value) if own is not None else Isolation.PROCESS
+    return Target(os, isolation if os == "windows" else None, found.handler.name)
+
+
+def plan(
+    pod: Pod, target: Target, *, node: Node, settings: KubeletSettings | None = None, choices: Choices | None = None
+) -> PodPlan:
+    """Work out all numbers of a pod.
+
+    Args:
+        pod: as its author wrote it; defaults are filled in.
+        target: for whom.
+        node: where it would run.
+        settings: of the kubelet.
+        choices: how messages become what a runtime writes.
+
+    Raises:
+        InvalidResourcesError: the API server would refuse the pod, or a number can't be had or stored.
+        DocumentError: the result breaks the OCI runtime specification.
+    """
+    settings, choices = settings or KubeletSettings(), choices or Choices()
+    if not pod.containers:
+        raise InvalidResourcesError("pod: expected at least one container, found none")
+    reading.check(pod)
+    pod = totals.with_defaults(pod)
+    reading.check(pod)
+    ordered = pod.init_containers + pod.containers
+    if target.os == "windows":
+        isolation = target.isolation or Isolation.PROCESS
+        plans = tuple(_windows(each, isolation, node=node, settings=settings, choices=choices) for each in ordered)
+        return PodPlan(target, pod, qos_class(settings.seen(pod)), None, plans)
+    plans = tuple(_linux(pod, each, node=node, settings=settings, choices=choices) for each in ordered)
+    group = pod_cgroup.pod_cgroup(pod, node=node, settings=settings)
+    return PodPlan(target, pod, qos_class(settings.seen(pod)), group, plans)
+
+
+def check_oci(document: Json) -> Json:
+    """The document, if it is what the OCI runtime specification allows for resources.
+
+    Args:
+        document: ``{"linux": {"resources": …}}`` or ``{"windows": {"resources": …}}``.
+
+    Raises:
+        DocumentError: lists the faults.
+    """
+    from imagestore.documents.decode import validate
+
+    validate(document, "oci-resources", "OCI resources")
+    return document
+
+
+def _linux(pod: Pod, container: Container, *, node: Node, settings: KubeletSettings, choices: Choices) -> ContainerPlan:
+    message = linux.container_resources(pod, container, node=node, settings=settings)
+    resources = oci.linux_resources(message, has_swap_controller=node.has_swap_controller)
+    lines = list(explain.linux(pod, container, message, node=node, settings=settings))
+    is_v2 = node.cgroup is CgroupVersion.V2
+    files = cgroup.v2_files(message, choices.weight) if is_v2 else cgroup.v1_files(message)
+    lines.extend(explain.files(files, message, choices.weight))
+    return ContainerPlan(
+        name=container.name,
+        cri=message,
+        oci=check_oci({"linux": {"resources": resources}}),
+        oom_score_adj=message.oom_score_adj,
+        cgroup_files=MappingProxyType(files),
+        lines=tuple(lines),
+    )
+
+
+def _windows(
+    container: Container, isolation: Isolation, *, node: Node, settings: KubeletSettings, choices: Choices
+) -> ContainerPlan:
+    message = windows.container_resources(container, node=node, settings=settings, isolation=isolation)
+    resources = oci.windows_resources(message, isolation=isolation, conflict=choices.conflict)
+    return ContainerPlan(
+        name=container.name,
+        cri=message,
+        oci=check_oci({"windows": {"resources": resources}}),
+        oom_score_adj=None,
+        lines=tuple(explain.windows(container, message, node=node, settings=settings, isolation=isolation)),
+    )

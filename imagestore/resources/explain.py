@@ -1,0 +1,213 @@
+"""Every number with the formula it comes from and the field it starts at.
+
+A formula is arithmetic that gives the number when it is worked out (``//`` divides integers, ``ceil``, ``floor`` and
+``log2`` are what their names say); where a rule gives the number without arithmetic, it is empty and the source says
+the rule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from imagestore.resources import cpu, memory
+from imagestore.resources.cgroup import MAXIMUM_WEIGHT, WeightFormula
+from imagestore.resources.cpu import Mapping as Rules
+from imagestore.resources.integers import byte_count, milli_cpu
+from imagestore.resources.linux import effective_limit, shares_source
+from imagestore.resources.node import SwapBehavior
+from imagestore.resources.qos import QosClass, burstable_request, qos_class
+from imagestore.resources.spec import CPU, MEMORY
+from imagestore.resources.windows import MAXIMUM, MINIMUM_SHARES, Isolation
+from imagestore.values import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
+    from imagestore.resources.node import KubeletSettings, Node
+    from imagestore.resources.quantity import Quantity
+    from imagestore.resources.spec import Container, Pod
+
+_ORIGINS: Final = {
+    "cpu.shares": "cpu_shares",
+    "cpu.cfs_quota_us": "cpu_quota",
+    "cpu.cfs_period_us": "cpu_period",
+    "cpu.max": "cpu_quota, cpu_period",
+    "cpuset.cpus": "cpuset_cpus",
+    "cpuset.mems": "cpuset_mems",
+    "memory.limit_in_bytes": "memory_limit_in_bytes",
+    "memory.max": "memory_limit_in_bytes",
+    "memory.memsw.limit_in_bytes": "memory_swap_limit_in_bytes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One number.
+
+    Attributes:
+        field: where it goes.
+        value: as it is written there.
+        formula: arithmetic that gives it, or an empty text.
+        source: the field it starts from, with its quantity, or the rule.
+    """
+
+    field: str
+    value: str
+    formula: str
+    source: str
+
+    def to_json(self) -> dict[str, str]:
+        """By the attributes' names."""
+        return {"field": self.field, "value": self.value, "formula": self.formula, "source": self.source}
+
+
+def linux(
+    pod: Pod, container: Container, resources: LinuxContainerResources, *, node: Node, settings: KubeletSettings
+) -> Iterator[Line]:
+    """The lines for a container's message that was computed from the same arguments.
+
+    Raises:
+        InvalidResourcesError: a quantity doesn't fit 64 bits.
+    """
+    pod = settings.seen(pod)
+    name, quantity = shares_source(pod, container, settings.mapping)
+    milli = milli_cpu(quantity, "cpu request")
+    shares = f"max({milli} * 1024 // 1000, {cpu.MINIMUM_SHARES})"
+    if settings.mapping is Rules.KUBELET:
+        shares = f"min({shares}, {cpu.MAXIMUM_SHARES})"
+    yield Line("cpu_shares", str(resources.cpu_shares), shares, _given(name, quantity))
+    yield from _quota(pod, container, resources)
+    limit = effective_limit(pod, container, MEMORY)
+    yield Line("memory_limit_in_bytes", str(resources.memory_limit_in_bytes), "", _given("limits.memory", limit))
+    if resources.memory_swap_limit_in_bytes:
+        value = str(resources.memory_swap_limit_in_bytes)
+        yield Line("memory_swap_limit_in_bytes", value, str(resources.memory_limit_in_bytes), "NoSwap on cgroup v1")
+    yield _oom_score(pod, container, resources, node)
+    for each in resources.hugepage_limits:
+        yield Line(f"hugepage_limits[{each.page_size}]", str(each.limit), "", "limits.hugepages-<size>; 0 when absent")
+    for key, text in resources.unified.items():
+        yield _unified(key, text, pod, container, node=node, settings=settings)
+
+
+def windows(
+    container: Container,
+    resources: WindowsContainerResources,
+    *,
+    node: Node,
+    settings: KubeletSettings,
+    isolation: Isolation,
+) -> Iterator[Line]:
+    """The lines for a container's message that was computed from the same arguments.
+
+    Raises:
+        InvalidResourcesError: a quantity doesn't fit 64 bits.
+    """
+    limit = container.resources.limit(CPU)
+    milli, processors = milli_cpu(limit, "cpu limit"), node.processors
+    source = _given("limits.cpu", limit)
+    if settings.mapping is Rules.KUBELET:
+        maximum = f"min(max(10 * {milli} // {processors}, 1), {MAXIMUM})" if milli else ""
+        yield Line("cpu_count", "0", "", "never set by the kubelet")
+        yield Line("cpu_shares", "0", "", "never set by the kubelet")
+        yield Line("cpu_maximum", str(resources.cpu_maximum), maximum, f"{source}; node processors {processors}")
+    else:
+        yield from _proposed(container, resources, processors=processors, isolation=isolation)
+    memory_limit = _given("limits.memory", container.resources.limit(MEMORY))
+    yield Line("memory_limit_in_bytes", str(resources.memory_limit_in_bytes), "", memory_limit)
+
+
+def files(contents: Mapping[str, str], resources: LinuxContainerResources, formula: WeightFormula) -> Iterator[Line]:
+    """The lines for what a runtime writes into the control group of a container.
+
+    Args:
+        contents: by file, as :mod:`imagestore.resources.cgroup` computed them.
+        resources: the message they were computed from.
+        formula: for ``cpu.weight``.
+    """
+    for name, value in contents.items():
+        if name in resources.unified:
+            continue  # told with the message
+        if name == "cpu.weight":
+            yield Line(name, value, _weight(resources.cpu_shares, formula), f"cpu_shares, formula {formula.value}")
+        elif name == "memory.swap.max":
+            difference = f"{resources.memory_swap_limit_in_bytes} - {resources.memory_limit_in_bytes}"
+            yield Line(name, value, difference, "memory_swap_limit_in_bytes, memory_limit_in_bytes")
+        else:
+            yield Line(name, value, "", _ORIGINS.get(name, "hugepage_limits"))
+
+
+def _weight(shares: int, formula: WeightFormula) -> str:
+    if formula is WeightFormula.LINEAR:
+        return f"1 + ({shares} - 2) * 9999 // 262142"
+    if cpu.MINIMUM_SHARES < shares < cpu.MAXIMUM_SHARES:
+        logarithm = f"log2({shares})"
+        return f"ceil(10 ** (({logarithm} * {logarithm} + 125 * {logarithm}) / 612 - 7 / 34))"
+    return "1" if shares <= cpu.MINIMUM_SHARES else str(MAXIMUM_WEIGHT)
+
+
+def _quota(pod: Pod, container: Container, resources: LinuxContainerResources) -> Iterator[Line]:
+    quota, period = resources.cpu_quota, resources.cpu_period
+    limit = effective_limit(pod, container, CPU)
+    if not period:
+        yield Line("cpu_quota", str(quota), "", "cpuCFSQuota is off: limits of CPU are not enforced")
+        return
+    formula = f"max({milli_cpu(limit, 'cpu limit')} * {period} // 1000, {cpu.MINIMUM_QUOTA})" if quota > 0 else ""
+    source = "exclusive processors: no quota" if quota < 0 else _given("limits.cpu", limit)
+    yield Line("cpu_quota", str(quota), formula, source)
+    yield Line("cpu_period", str(period), "", "the kubelet's cpuCFSQuotaPeriod, in microseconds")
+
+
+def _oom_score(pod: Pod, container: Container, resources: LinuxContainerResources, node: Node) -> Line:
+    value = str(resources.oom_score_adj)
+    if pod.is_node_critical:
+        return Line("oom_score_adj", value, "", "priority class system-node-critical")
+    qos = qos_class(pod)
+    if qos is not QosClass.BURSTABLE:
+        return Line("oom_score_adj", value, "", f"QoS class {qos.value}")
+    request = burstable_request(pod, container)
+    formula = f"min(max(1000 - 1000 * {request} // {node.memory_bytes}, 3), 999)"
+    own = _given("requests.memory", container.resources.request(MEMORY))
+    return Line("oom_score_adj", value, formula, f"QoS class Burstable; {own}; node memory {node.memory_bytes}")
+
+
+def _unified(key: str, value: str, pod: Pod, container: Container, *, node: Node, settings: KubeletSettings) -> Line:
+    asked = container.resources.request(MEMORY)
+    field, source, formula = f"unified[{key}]", _given("requests.memory", asked), ""
+    if key == memory.MEMORY_OOM_GROUP:
+        source = "the kubelet's singleProcessOOMKill is false"
+    elif key == memory.MEMORY_SWAP_MAX:
+        if memory.swap_behavior(pod, container, node=node, settings=settings) is SwapBehavior.NO_SWAP:
+            source = "NoSwap"
+        elif value != "0":
+            formula = f"floor({byte_count(asked, 'memory request')} / {node.memory_bytes} * {node.swap_bytes})"
+    elif key == memory.MEMORY_HIGH:
+        request = byte_count(asked, "memory request")
+        upper = byte_count(container.resources.limit(MEMORY), "memory limit") or node.allocatable_memory_bytes
+        factor, page = settings.memory_throttling_factor, node.page_bytes
+        formula = f"floor(({request} + ({upper} - {request}) * {factor}) / {page}) * {page}"
+    elif value == "0":
+        source = f"memoryReservationPolicy {settings.memory_reservation.value}, or no request"
+    return Line(field, value, formula, source)
+
+
+def _proposed(
+    container: Container, resources: WindowsContainerResources, *, processors: int, isolation: Isolation
+) -> Iterator[Line]:
+    limit = container.resources.limit(CPU)
+    milli, source = milli_cpu(limit, "cpu limit"), _given("limits.cpu", limit)
+    yield Line("cpu_count", str(resources.cpu_count), f"({milli} + 1000) // 1000" if milli else "", source)
+    asked = container.resources.request(CPU)
+    weighed, low = milli or milli_cpu(asked, "cpu request"), MINIMUM_SHARES[isolation]
+    shares = f"min(max({weighed} * ({MAXIMUM} - {low}) // {processors} // 1000, {low}), {MAXIMUM})" if weighed else ""
+    from_field = source if milli else _given("requests.cpu", asked)
+    yield Line("cpu_shares", str(resources.cpu_shares), shares, f"{from_field}; {isolation.value} isolation")
+    is_guest = isolation is Isolation.HYPERVISOR and resources.cpu_count
+    divisor = resources.cpu_count if is_guest else processors
+    maximum = f"min(max({MAXIMUM} * {milli} // ({divisor} * 1000), 1), {MAXIMUM})" if milli else ""
+    of = f"cpu_count {divisor}" if is_guest else f"node processors {divisor}"
+    yield Line("cpu_maximum", str(resources.cpu_maximum), maximum, f"{source}; {of}")
+
+
+def _given(name: str, quantity: Quantity) -> str:
+    return f"{name} {quantity}" if not quantity.is_zero else f"{name} absent or 0"

@@ -1,0 +1,116 @@
+"""Huge pages: page sizes as Kubernetes names them (``hugepages-2Mi``) and as control groups do (``2MB``)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import InvalidQuantityError, InvalidResourcesError
+from imagestore.resources.integers import UINT64, byte_count, fitting
+from imagestore.resources.messages import HugepageLimit
+from imagestore.resources.quantity import parse
+from imagestore.resources.spec import HUGE_PAGES_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from imagestore.resources.quantity import Quantity
+
+_FOLDER: Final = re.compile(r"hugepages-([0-9]{1,18})kB")
+_UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB")
+
+
+def page_bytes(resource_name: str) -> int:
+    """The page size of a resource ``hugepages-<size>``, in bytes.
+
+    Raises:
+        InvalidResourcesError: another resource.
+        InvalidQuantityError: the size is no quantity.
+
+    >>> page_bytes("hugepages-2Mi")
+    2097152
+    """
+    if not resource_name.startswith(HUGE_PAGES_PREFIX):
+        raise InvalidResourcesError(f"resource {resource_name!r}: expected {HUGE_PAGES_PREFIX}<size>")
+    return byte_count(parse(resource_name.removeprefix(HUGE_PAGES_PREFIX)), f"page size of {resource_name!r}")
+
+
+def page_size_text(size: int) -> str:
+    """A page size as control groups name it.
+
+    Args:
+        size: bytes.
+
+    Raises:
+        InvalidResourcesError: not a whole number, up to 1024, of one unit.
+
+    >>> page_size_text(2 * 2**20), page_size_text(2**30), page_size_text(65536)
+    ('2MB', '1GB', '64KB')
+    """
+    value, unit = size, 0
+    while value % 1024 == 0 and unit < len(_UNITS) - 1:
+        value //= 1024
+        unit += 1
+    if value > 1024 and unit < len(_UNITS) - 1:
+        raise InvalidResourcesError(f"huge page size {size}: expected a whole number of KB, MB or GB")
+    return f"{value}{_UNITS[unit]}"
+
+
+def limits(node_sizes: Sequence[str], *levels: Mapping[str, Quantity]) -> tuple[HugepageLimit, ...]:
+    """One limit for each page size of the node: 0, or what the last level that names it says.
+
+    A size the node lacks, or that can't be read, is dropped, as the kubelet does with a line in its log.
+
+    Args:
+        node_sizes: as control groups name them.
+        levels: limits of the pod, then of the container.
+
+    Raises:
+        InvalidResourcesError: a limit doesn't fit 64 bits, or is negative.
+    """
+    wanted: dict[str, int] = {}
+    for level in levels:
+        for name, amount in level.items():
+            size = _readable_size(name)
+            if size:
+                wanted[size] = fitting(byte_count(amount, f"limit {name}"), UINT64, f"limit {name}")
+    return tuple(HugepageLimit(size, wanted.get(size, 0)) for size in node_sizes)
+
+
+def totals_by_size(requests: Mapping[str, Quantity]) -> dict[int, int]:
+    """Bytes requested of each page size in bytes; spellings of one size add up.
+
+    Raises:
+        InvalidQuantityError: a page size is no quantity.
+    """
+    found: dict[int, int] = {}
+    for name, amount in requests.items():
+        if name.startswith(HUGE_PAGES_PREFIX):
+            size = page_bytes(name)
+            found[size] = found.get(size, 0) + byte_count(amount, f"request {name}")
+    return found
+
+
+def sizes_of_node(folder_names: Iterable[str]) -> tuple[str, ...]:
+    """The page sizes of a node from the names below /sys/kernel/mm/hugepages; others are passed over.
+
+    >>> sizes_of_node(["hugepages-2048kB", "hugepages-1048576kB", "hugepages-64kB"])
+    ('2MB', '1GB', '64KB')
+    """
+    found = []
+    for name in folder_names:
+        match = _FOLDER.fullmatch(name)
+        if match is not None:
+            kilobytes = int(match[1])
+            power = 2 if kilobytes >= 1 << 20 else 1 if kilobytes >= 1 << 10 else 0
+            found.append(f"{kilobytes >> 10 * power}{('KB', 'MB', 'GB')[power]}")
+    return tuple(found)
+
+
+def _readable_size(name: str) -> str:
+    if not name.startswith(HUGE_PAGES_PREFIX):
+        return ""
+    try:
+        return page_size_text(page_bytes(name))
+    except (InvalidQuantityError, InvalidResourcesError):
+        return ""

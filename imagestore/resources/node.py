@@ -1,0 +1,112 @@
+"""What the numbers depend on beside the pod: the node, and how its kubelet is configured."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from imagestore.errors import InvalidResourcesError
+from imagestore.resources.cpu import DEFAULT_PERIOD, Mapping
+from imagestore.values import dataclass
+
+if TYPE_CHECKING:
+    from imagestore.resources.spec import Pod
+
+
+class CgroupVersion(enum.Enum):
+    """The hierarchy of control groups that a Linux node has mounted."""
+
+    V1 = "v1"
+    V2 = "v2"
+
+
+class SwapBehavior(enum.Enum):
+    """The kubelet's ``memorySwap.swapBehavior``; NoSwap is the default."""
+
+    NO_SWAP = "NoSwap"
+    LIMITED_SWAP = "LimitedSwap"
+
+
+class MemoryReservationPolicy(enum.Enum):
+    """The kubelet's ``memoryReservationPolicy``, under its gate MemoryQoS.
+
+    ``REQUEST`` is what releases before 1.36 did without a policy: memory.min is the request, in every class.
+    """
+
+    NONE = "None"
+    TIERED = "TieredReservation"
+    REQUEST = "Request"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node's capacity.
+
+    Attributes:
+        memory_bytes: capacity of the machine; 0 when not known, which a Burstable pod on Linux can't do with.
+        allocatable_memory_bytes: what pods may use; 0 when not known.
+        swap_bytes: capacity of swap.
+        processors: logical processors in all groups; Windows' numbers are shares of them.
+        page_bytes: of the kernel.
+        huge_page_sizes: as the kernel's control groups name them: ``2MB``, ``1GB``, ``64KB``.
+        cgroup: version of the control groups.
+        has_swap_controller: whether the memory controller counts swap.
+    """
+
+    memory_bytes: int = 0
+    allocatable_memory_bytes: int = 0
+    swap_bytes: int = 0
+    processors: int = 1
+    page_bytes: int = 4096
+    huge_page_sizes: tuple[str, ...] = ()
+    cgroup: CgroupVersion = CgroupVersion.V2
+    has_swap_controller: bool = True
+
+    def __post_init__(self) -> None:
+        least = {"processors": 1, "page_bytes": 1, "memory_bytes": 0, "allocatable_memory_bytes": 0, "swap_bytes": 0}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if not low <= value < 2**63:
+                raise InvalidResourcesError(f"node: {name} is {value}, expected {low} to 2^63-1")
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletSettings:
+    """The kubelet's configuration and gates as far as they change a number; the defaults are Kubernetes 1.36's.
+
+    Attributes:
+        has_cpu_quota: ``cpuCFSQuota``; without it limits of CPU aren't enforced.
+        cpu_period: ``cpuCFSQuotaPeriod`` in microseconds, 1 ms to 1 s.
+        single_process_oom_kill: ``singleProcessOOMKill``; None is the default of the control group's version.
+        swap_behavior: ``memorySwap.swapBehavior``.
+        has_node_swap: gate NodeSwap.
+        has_memory_qos: gate MemoryQoS.
+        memory_reservation: ``memoryReservationPolicy``.
+        memory_throttling_factor: ``memoryThrottlingFactor``.
+        has_pod_level_resources: gate PodLevelResources.
+        mapping: PROPOSAL for the rules of 1.22 (Linux) or the CRI proposal (Windows).
+    """
+
+    has_cpu_quota: bool = True
+    cpu_period: int = DEFAULT_PERIOD
+    single_process_oom_kill: bool | None = None
+    swap_behavior: SwapBehavior = SwapBehavior.NO_SWAP
+    has_node_swap: bool = True
+    has_memory_qos: bool = False
+    memory_reservation: MemoryReservationPolicy = MemoryReservationPolicy.NONE
+    memory_throttling_factor: float = 0.9
+    has_pod_level_resources: bool = True
+    mapping: Mapping = Mapping.KUBELET
+
+    def __post_init__(self) -> None:
+        if not 1000 <= self.cpu_period <= 1_000_000:
+            raise InvalidResourcesError(f"cpu period {self.cpu_period}: expected 1000 to 1000000 microseconds")
+        if not 0 < self.memory_throttling_factor <= 1:
+            raise InvalidResourcesError(
+                f"memory throttling factor {self.memory_throttling_factor}: expected more than 0 and at most 1"
+            )
+
+    def seen(self, pod: Pod) -> Pod:
+        """The pod as this kubelet sees it: without its own resources while their gate is off."""
+        return pod if self.has_pod_level_resources else replace(pod, resources=None)

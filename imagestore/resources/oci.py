@@ -1,0 +1,167 @@
+"""The runtime interface's messages as ``linux.resources`` and ``windows.resources`` of the OCI runtime specification.
+
+Linux as containerd reads its messages: a 0 is left out; a memory limit without a swap limit forbids swapping; the
+unified map is merged key by key; an update changes what it names and keeps the rest. Windows as the specification has
+it: count, shares and maximum exclude each other, so by default more than one is refused (as hcsshim does); they can be
+thinned out by precedence (as Docker does under process isolation) or be kept.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+from typing import TYPE_CHECKING, TypeAlias
+
+from imagestore.errors import InvalidResourcesError
+from imagestore.resources.cgroup import check_unified
+from imagestore.resources.integers import INT64, UINT16, UINT64, fitting
+from imagestore.resources.windows import Isolation, by_precedence, exclusive_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
+
+Json: TypeAlias = "dict[str, object]"
+
+
+class HugetlbController(enum.Enum):
+    """What to do with limits of huge pages: containerd's ``disable_hugetlb_controller`` and its tolerance.
+
+    ``PRESENT``: written. ``TOLERATED``: missing, so limits are dropped. ``REQUIRED``: missing, so a limit is an error.
+    ``DISABLED``: never written.
+    """
+
+    PRESENT = "present"
+    TOLERATED = "tolerated"
+    REQUIRED = "required"
+    DISABLED = "disabled"
+
+
+class CpuConflict(enum.Enum):
+    """What to do when more than one of count, shares and maximum is set for a Windows container."""
+
+    REFUSE = "refuse"
+    PRECEDENCE = "precedence"
+    KEEP = "keep"
+
+
+def linux_resources(
+    resources: LinuxContainerResources,
+    *,
+    base: Mapping[str, object] | None = None,
+    has_swap_controller: bool = True,
+    hugetlb: HugetlbController = HugetlbController.PRESENT,
+) -> Json:
+    """``linux.resources``.
+
+    Args:
+        resources: the message.
+        base: what the container has already, for an update; it isn't changed.
+        has_swap_controller: without it no swap limit can be set.
+        hugetlb: whether huge pages can be limited.
+
+    Raises:
+        InvalidResourcesError: a number doesn't fit its field, a name of the unified map is no file of a control group,
+            or huge pages must but can't be limited.
+    """
+    result: Json = copy.deepcopy(dict(base or {}))
+    _merge(result, "cpu", _cpu(resources))
+    _merge(result, "memory", _memory(resources, has_swap_controller=has_swap_controller))
+    if resources.hugepage_limits and hugetlb is HugetlbController.REQUIRED:
+        raise InvalidResourcesError(
+            "huge page limits: the node has no hugetlb controller", hint="tolerate a missing controller, or disable it"
+        )
+    if resources.hugepage_limits and hugetlb is HugetlbController.PRESENT:
+        result["hugepageLimits"] = [
+            {"pageSize": each.page_size, "limit": fitting(each.limit, UINT64, f"{each.page_size} limit")}
+            for each in resources.hugepage_limits
+        ]
+    check_unified(resources.unified)
+    _merge(result, "unified", dict(resources.unified))
+    return result
+
+
+def windows_resources(
+    resources: WindowsContainerResources,
+    *,
+    isolation: Isolation = Isolation.PROCESS,
+    conflict: CpuConflict = CpuConflict.REFUSE,
+) -> Json:
+    """``windows.resources``. The size of the scratch disk has no place there: it belongs to the snapshot.
+
+    Args:
+        resources: the message; values of 0 are not set.
+        isolation: matters to CpuConflict.PRECEDENCE.
+        conflict: what to do when more than one CPU control is set.
+
+    Raises:
+        InvalidResourcesError: more than one CPU control is set and that is refused, or a number doesn't fit its field
+            (containerd lets numbers above 65535 wrap).
+    """
+    if conflict is CpuConflict.PRECEDENCE:
+        resources = by_precedence(resources, isolation)
+    both = exclusive_fields(resources)
+    if conflict is CpuConflict.REFUSE and len(both) > 1:
+        values = ", ".join(f"{name} {getattr(resources, name)}" for name in both)
+        raise InvalidResourcesError(
+            f"windows resources: {values} are mutually exclusive",
+            hint="keep one of them, or let the order count, shares, maximum decide",
+        )
+    cpu: Json = {}
+    for field, name, kind in (("cpu_count", "count", UINT64), ("cpu_shares", "shares", UINT16)):
+        if getattr(resources, field):
+            cpu[name] = fitting(getattr(resources, field), kind, field)
+    if resources.cpu_maximum:
+        cpu["maximum"] = fitting(resources.cpu_maximum, UINT16, "cpu_maximum")
+    if resources.affinity_cpus:
+        cpu["affinity"] = [{"mask": each.cpu_mask, "group": each.cpu_group} for each in resources.affinity_cpus]
+    result: Json = {}
+    _merge(result, "cpu", cpu)
+    if resources.memory_limit_in_bytes:
+        result["memory"] = {"limit": fitting(resources.memory_limit_in_bytes, UINT64, "memory limit")}
+    return result
+
+
+def restricted_oom_score(wanted: int, *, own: int) -> int:
+    """``process.oomScoreAdj`` for a runtime that lacks the privilege to lower one: no less than its own.
+
+    Args:
+        wanted: of the container.
+        own: of the runtime's process.
+
+    >>> restricted_oom_score(-997, own=0), restricted_oom_score(875, own=0)
+    (0, 875)
+    """
+    return max(wanted, own)
+
+
+def _cpu(resources: LinuxContainerResources) -> Json:
+    cpu: Json = {}
+    if resources.cpu_period:
+        cpu["period"] = fitting(resources.cpu_period, UINT64, "cpu period")
+    if resources.cpu_quota:
+        cpu["quota"] = fitting(resources.cpu_quota, INT64, "cpu quota")
+    if resources.cpu_shares:
+        cpu["shares"] = fitting(resources.cpu_shares, UINT64, "cpu shares")
+    if resources.cpuset_cpus:
+        cpu["cpus"] = resources.cpuset_cpus
+    if resources.cpuset_mems:
+        cpu["mems"] = resources.cpuset_mems
+    return cpu
+
+
+def _memory(resources: LinuxContainerResources, *, has_swap_controller: bool) -> Json:
+    memory: Json = {}
+    limit, swap = resources.memory_limit_in_bytes, resources.memory_swap_limit_in_bytes
+    if limit:
+        memory["limit"] = fitting(limit, INT64, "memory limit")
+    if has_swap_controller and (swap or limit):
+        memory["swap"] = fitting(swap or limit, INT64, "memory+swap limit")
+    return memory
+
+
+def _merge(result: Json, name: str, part: Json) -> None:
+    before = result.get(name)
+    if part:
+        result[name] = {**before, **part} if isinstance(before, dict) else part

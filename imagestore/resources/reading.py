@@ -1,0 +1,172 @@
+"""A pod, a pod's spec, a container or bare ``resources``, from decoded JSON; and what the API server would refuse.
+
+Only what changes a number is read; every other member is passed over, as the kubelet would have had it validated.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from imagestore.errors import InvalidQuantityError, InvalidResourcesError
+from imagestore.resources.quantity import Quantity, from_json
+from imagestore.resources.spec import HUGE_PAGES_PREFIX, Container, Pod, Requirements, is_pod_level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Document: TypeAlias = "Mapping[str, object]"
+
+MAXIMUM_CONTAINERS: Final = 1000
+
+
+def pod_from_json(document: Document) -> Pod:
+    """Read a pod (``spec``), its spec (``containers``), one container, or its ``requests`` and ``limits`` alone.
+
+    Args:
+        document: decoded JSON.
+
+    Raises:
+        InvalidResourcesError: a member has another type than Kubernetes' API says, or nothing of a pod is there.
+        InvalidQuantityError: a quantity can't be read.
+
+    >>> pod_from_json({"limits": {"cpu": "500m"}}).containers[0].resources.limit("cpu").milli_value()
+    500
+    """
+    if "spec" in document:
+        metadata = _object(document, "metadata", "$")
+        return _pod(_object(document, "spec", "$"), metadata, "$.spec")
+    if "containers" in document:
+        return _pod(document, {}, "$")
+    if "resources" in document or "image" in document:
+        return Pod((_container(document, "$", is_init=False),))
+    if "requests" in document or "limits" in document:
+        return Pod((Container(resources=_requirements(document, "$")),))
+    raise InvalidResourcesError(
+        "document: expected a pod, a pod spec, a container or its resources",
+        hint="it needs one of the members spec, containers, resources, requests and limits",
+    )
+
+
+def faults(pod: Pod) -> Iterator[str]:
+    """What the API server would refuse: negative quantities, requests above limits, huge pages overcommitted.
+
+    Args:
+        pod: before or after defaults were filled in.
+    """
+    for kind, containers in (("container", pod.containers), ("init container", pod.init_containers)):
+        for number, container in enumerate(containers):
+            yield from _faults_of(container.resources, f"{kind} {container.name or number}")
+    if pod.resources is not None:
+        yield from _faults_of(pod.resources, "pod")
+        for name in {**pod.resources.requests, **pod.resources.limits}:
+            if not is_pod_level(name):
+                yield f"pod: {name} can't be a resource of the pod itself, only of its containers"
+
+
+def check(pod: Pod) -> None:
+    """Refuse what the API server would refuse.
+
+    Raises:
+        InvalidResourcesError: names the first fault, and how many more there are.
+    """
+    found = list(faults(pod))
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise InvalidResourcesError(found[0] + more, hint="Kubernetes' API server would refuse this pod")
+
+
+def _faults_of(resources: Requirements, what: str) -> Iterator[str]:
+    for part, amounts in (("requests", resources.requests), ("limits", resources.limits)):
+        for name, amount in amounts.items():
+            if amount.sign < 0:
+                yield f"{what}: {part}.{name} is {amount}, expected 0 or more"
+    for name, amount in resources.requests.items():
+        limit = resources.limits.get(name)
+        if limit is not None and amount > limit:
+            yield f"{what}: requests.{name} is {amount}, more than its limit {limit}"
+        if name.startswith(HUGE_PAGES_PREFIX) and limit != amount:
+            yield f"{what}: requests.{name} is {amount}, expected the limit, {limit or 'which is missing'}"
+
+
+def _pod(spec: Document, metadata: Document, path: str) -> Pod:
+    priority = spec.get("priority")
+    if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
+        raise _wrong(f"{path}.priority", "an integer", priority)
+    given = _object(metadata, "annotations", "$.metadata")
+    annotations = {name: _text(given, name, "$.metadata.annotations") for name in given}
+    return Pod(
+        containers=_containers(spec, "containers", path, is_init=False),
+        init_containers=_containers(spec, "initContainers", path, is_init=True),
+        resources=None if spec.get("resources") is None else _requirements(_object(spec, "resources", path), path),
+        overhead=_amounts(_object(spec, "overhead", path), f"{path}.overhead"),
+        priority=priority,
+        priority_class=_text(spec, "priorityClassName", path),
+        annotations=MappingProxyType(annotations),
+        name=_text(metadata, "name", "$.metadata"),
+    )
+
+
+def _containers(spec: Document, name: str, path: str, *, is_init: bool) -> tuple[Container, ...]:
+    value = spec.get(name) or []
+    if not isinstance(value, list):
+        raise _wrong(f"{path}.{name}", "an array", value)
+    if len(value) > MAXIMUM_CONTAINERS:
+        raise InvalidResourcesError(f"{path}.{name}: {len(value)} containers, more than {MAXIMUM_CONTAINERS}")
+    found = []
+    for number, item in enumerate(value):
+        here = f"{path}.{name}[{number}]"
+        if not isinstance(item, dict):
+            raise _wrong(here, "an object", item)
+        found.append(_container(item, here, is_init=is_init))
+    return tuple(found)
+
+
+def _container(document: Document, path: str, *, is_init: bool) -> Container:
+    return Container(
+        name=_text(document, "name", path),
+        resources=_requirements(_object(document, "resources", path), f"{path}.resources"),
+        is_init=is_init,
+        is_restartable=_text(document, "restartPolicy", path) == "Always",
+    )
+
+
+def _requirements(document: Document, path: str) -> Requirements:
+    return Requirements(
+        _amounts(_object(document, "requests", path), f"{path}.requests"),
+        _amounts(_object(document, "limits", path), f"{path}.limits"),
+    )
+
+
+def _amounts(document: Document, path: str) -> Mapping[str, Quantity]:
+    found: dict[str, Quantity] = {}
+    for name, value in document.items():
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            raise _wrong(f"{path}.{name}", "a quantity", value)
+        try:
+            found[name] = from_json(value)
+        except InvalidQuantityError as error:
+            raise InvalidQuantityError(error.text, f"{path}.{name}: {error.reason}", hint=error.hint) from error
+    return MappingProxyType(found)
+
+
+def _object(document: Document, name: str, path: str) -> Document:
+    value = document.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _wrong(f"{path}.{name}", "an object", value)
+    return value
+
+
+def _text(document: Document, name: str, path: str) -> str:
+    value = document.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise _wrong(f"{path}.{name}", "a string", value)
+    return value
+
+
+def _wrong(path: str, expected: str, found: object) -> InvalidResourcesError:
+    return InvalidResourcesError(f"{path}: expected {expected}, found {type(found).__name__}")

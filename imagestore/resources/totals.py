@@ -1,0 +1,108 @@
+"""What a whole pod asks for, and the requests it gets by default.
+
+Totals follow Kubernetes' rule for sidecars (KEP-753): containers and sidecars add up; an ordinary init container needs
+itself and the sidecars that started before it; the larger of both counts, for each resource. Pod-level resources
+replace the total of each resource they name (KEP-2837). The overhead of the sandbox is added at the end, to limits only
+where there is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from imagestore.resources.spec import Requirements, is_pod_level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from imagestore.resources.quantity import Quantity
+    from imagestore.resources.spec import Container, Pod
+
+
+def with_defaults(pod: Pod) -> Pod:
+    """The pod as the API server stores it: a missing request takes its limit; an explicit 0 stays.
+
+    A pod-level request that is missing beside pod-level limits takes the containers' total, else the pod-level limit.
+    """
+    filled = replace(
+        pod,
+        containers=tuple(_defaulted(container) for container in pod.containers),
+        init_containers=tuple(_defaulted(container) for container in pod.init_containers),
+    )
+    own = pod.resources
+    if own is None or not own.limits:
+        return filled
+    of_containers = {name: amount for name, amount in container_requests(filled).items() if is_pod_level(name)}
+    limits = {name: amount for name, amount in own.limits.items() if is_pod_level(name)}
+    requests = MappingProxyType({**limits, **of_containers, **own.requests})
+    return replace(filled, resources=replace(own, requests=requests))
+
+
+def container_requests(pod: Pod) -> dict[str, Quantity]:
+    """Requests of all containers together; without pod-level resources and overhead."""
+    return _aggregate(pod, lambda container: container.resources.requests)
+
+
+def container_limits(pod: Pod) -> dict[str, Quantity]:
+    """Limits of all containers together; without pod-level resources and overhead."""
+    return _aggregate(pod, lambda container: container.resources.limits)
+
+
+def pod_requests(pod: Pod) -> dict[str, Quantity]:
+    """What the scheduler reserves and the pod's cgroup is sized by."""
+    total = container_requests(pod)
+    if pod.has_pod_level_requests and pod.resources is not None:
+        total.update({name: amount for name, amount in pod.resources.requests.items() if is_pod_level(name)})
+    _add(total, pod.overhead)
+    return total
+
+
+def pod_limits(pod: Pod) -> dict[str, Quantity]:
+    """What the pod must not exceed."""
+    total = container_limits(pod)
+    own = pod.pod_level
+    if own is not None:
+        total.update({name: amount for name, amount in own.limits.items() if is_pod_level(name)})
+    for name, amount in pod.overhead.items():
+        if name in total and not total[name].is_zero:
+            total[name] += amount
+    return total
+
+
+def _defaulted(container: Container) -> Container:
+    own = container.resources
+    requests = MappingProxyType({**own.limits, **own.requests})
+    return replace(container, resources=Requirements(requests, own.limits))
+
+
+def _aggregate(pod: Pod, part: Callable[[Container], Mapping[str, Quantity]]) -> dict[str, Quantity]:
+    total: dict[str, Quantity] = {}
+    for container in pod.containers:
+        _add(total, part(container))
+    sidecars: dict[str, Quantity] = {}
+    while_starting: dict[str, Quantity] = {}
+    for container in pod.init_containers:
+        own = part(container)
+        if container.is_restartable:
+            _add(total, own)
+            _add(sidecars, own)
+            needed = sidecars
+        else:
+            needed = dict(own)
+            _add(needed, sidecars)
+        _raise(while_starting, needed)
+    _raise(total, while_starting)
+    return total
+
+
+def _add(total: dict[str, Quantity], more: Mapping[str, Quantity]) -> None:
+    for name, amount in more.items():
+        total[name] = total[name] + amount if name in total else amount
+
+
+def _raise(total: dict[str, Quantity], other: Mapping[str, Quantity]) -> None:
+    for name, amount in other.items():
+        if name not in total or amount > total[name]:
+            total[name] = amount

@@ -1,0 +1,193 @@
+"""``imagestore node resources`` as its users meet it."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagestore.cli.main import main
+from imagestore.cli.node import COMMANDS
+from tests.support.node import CONFIG, HYPERV, PROCESS
+
+POD = {
+    "metadata": {"name": "web"},
+    "spec": {
+        "containers": [
+            {
+                "name": "main",
+                "resources": {"requests": {"memory": "512Mi"}, "limits": {"cpu": "1500m", "memory": "1Gi"}},
+            }
+        ]
+    },
+}
+WINDOWS = ("--host", "windows(10.0.20348)/amd64")
+NODE = ("--node-memory", "4Gi", "--processors", "4")
+
+
+class Line:
+    """Runs the command in this process."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self.config = folder / "config.toml"
+        self.config.write_text(CONFIG)
+        self._capture = capture
+        self.error = ""
+
+    def __call__(self, *arguments: str, status: int = 0) -> str:
+        self._capture.readouterr()
+        found = main(["--config", str(self.config), "node", "resources", *arguments])
+        captured = self._capture.readouterr()
+        self.error = captured.err
+        assert found == status, captured.err
+        return captured.out
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "-o", "json"))
+
+
+@pytest.fixture
+def line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Line:
+    return Line(tmp_path, capsys)
+
+
+def test_options_make_one_container(line: Line) -> None:
+    found = line.json("--os", "linux", "--cpu-request", "250m", "--memory-limit", "1Gi", "--cgroup", "v1", *NODE)
+    container = found["containers"][0]
+    assert (found["qosClass"], found["mapping"], found["node"]["cgroup"]) == ("Burstable", "kubelet", "v1")
+    assert container["cri"]["cpu_shares"] == 256
+    assert container["oci"]["process"] == {"oomScoreAdj": 750}
+    assert container["oci"]["linux"]["resources"]["cpu"] == {"period": 100000, "shares": 256}
+    assert container["cgroupFiles"]["memory.limit_in_bytes"] == str(2**30)
+    assert "explanation" not in container
+
+
+def test_a_pod_comes_from_a_file_or_from_standard_input(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pod.json"
+    path.write_text(json.dumps(POD))
+    from_file = line.json(str(path), "--os", "linux", *NODE)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+    assert line.json("-", "--os", "linux", *NODE) == from_file
+    assert from_file["podCgroup"]["cpu_shares"] == 1536
+    assert from_file["containers"][0]["cgroupFiles"]["cpu.max"] == "150000 100000"
+
+
+@pytest.mark.parametrize(
+    ("handler", "isolation", "maximum"), [(PROCESS, "process", 3750), (HYPERV, "hypervisor", 7500)]
+)
+def test_the_handler_chooses_system_and_isolation(line: Line, handler: str, isolation: str, maximum: int) -> None:
+    options = ("--cpu-limit", "1500m", "--mapping", "proposal", "--conflict", "keep", *NODE, *WINDOWS)
+    found = line.json("--runtime-handler", handler, *options)
+    assert (found["runtimeHandler"], found["os"], found["isolation"]) == (handler, "windows", isolation)
+    assert found["containers"][0]["cri"]["cpu_maximum"] == maximum
+    today = line.json("--runtime-handler", handler, "--cpu-limit", "1", *NODE, *WINDOWS)
+    assert today["containers"][0]["cri"]["cpu_maximum"] == 2500
+
+
+def test_an_isolation_may_be_named(line: Line) -> None:
+    options = ("--isolation", "hyperv", "--cpu-limit", "1", *NODE)
+    assert line.json("--os", "windows", *options)["isolation"] == "hypervisor"
+    assert line.json("--runtime-handler", PROCESS, *options, *WINDOWS)["isolation"] == "hypervisor"
+
+
+def test_the_explanation_has_formula_and_source(line: Line) -> None:
+    out = line("--os", "linux", "--cpu-limit", "1500m", "--explain", *NODE)
+    assert "min(max(1500 * 1024 // 1000, 2), 262144)" in out
+    assert "requests.cpu 1500m" in out
+    assert out.splitlines()[0] == "Burstable pod on linux"
+    explained = line.json("--os", "windows", "--cpu-limit", "1", "--explain", *NODE)["containers"][0]["explanation"]
+    assert {
+        "field": "cpu_maximum",
+        "value": "2500",
+        "formula": "min(max(10 * 1000 // 4, 1), 10000)",
+        "source": "limits.cpu 1; node processors 4",
+    } in explained
+    assert "FORMULA" not in line("--os", "linux", "--cpu-limit", "1", *NODE)
+
+
+def test_every_option_of_node_and_kubelet_changes_its_number(line: Line) -> None:
+    options = ("--os", "linux", "--memory-request", "1Gi", "--cpu-limit", "1", "--huge-page-limit", "2Mi=4Mi", *NODE)
+    more = (
+        "--node-swap",
+        "1Gi",
+        "--swap",
+        "LimitedSwap",
+        "--memory-qos",
+        "TieredReservation",
+        "--node-huge-page",
+        "2MB",
+    )
+    found = line.json(*options, *more, "--node-allocatable", "3Gi", "--weight", "linear", "--cpu-period", "50000")
+    message = found["containers"][0]["cri"]
+    assert message["unified"] == {
+        "memory.oom.group": "1",
+        "memory.swap.max": str(2**28),
+        "memory.low": str(2**30),
+        "memory.high": "3006476288",
+    }
+    assert message["hugepage_limits"] == [{"page_size": "2MB", "limit": 4 * 2**20}]
+    assert found["containers"][0]["cgroupFiles"]["cpu.weight"] == "39"
+    assert message["cpu_quota"] == 50000
+    assert line.json(*options, "--no-cpu-quota")["containers"][0]["cri"]["cpu_period"] == 0
+    bare = line.json(*options, "--no-swap-controller")["containers"][0]
+    assert "memory.swap.max" not in bare["cgroupFiles"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "give either a DOCUMENT or options"),
+        (("FILE", "--cpu-limit", "1"), "give either a DOCUMENT or options"),
+        (("--cpu-limit", "1", "--os", "linux", "--runtime-handler", PROCESS), "either --runtime-handler or --os"),
+        (("--cpu-limit", "1", "--os", "linux", "--isolation", "hyperv"), "--isolation is for Windows"),
+        (("--cpu-limit", "1", "--os", "linux", "--huge-page-limit", "2Mi"), "expected SIZE=QUANTITY"),
+        (("--cpu-limit", "1x", "--os", "linux"), "quantity '1x': $.limits.cpu: expected a number"),
+        (("--cpu-limit", "1", "--cpu-request", "2", "--os", "linux"), "requests.cpu is 2, more than its limit 1"),
+        (("--cpu-limit", "1", "--node-memory", "0", "--os", "linux"), "node memory 0"),
+        (("--cpu-limit", "1", "--os", "linux", "--cpu-period", "5"), "expected 1000 to 1000000 microseconds"),
+        (("--cpu-limit", "1", "--os", "windows", "--mapping", "proposal"), "mutually exclusive"),
+        (("missing.json",), "No such file"),
+        (("--memory-limit", "1E", "--memory-request", "9E", "--os", "linux"), "more than its limit"),
+        (("--memory-limit", "10E", "--os", "linux"), "does not fit"),
+    ],
+)
+def test_what_cant_be_done_is_one_clear_line(line: Line, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    (tmp_path / "pod.json").write_text(json.dumps(POD))
+    line(*(str(tmp_path / "pod.json") if each == "FILE" else each for each in arguments), status=2)
+    assert said in line.error
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b"{", b"\xff", b'{"limits": {}, "limits": {}}', b'{"spec": 5}', b'{"kind": "List"}']
+)
+def test_a_document_that_is_no_pod_is_wrong_usage(line: Line, tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "pod.json"
+    path.write_bytes(raw)
+    line(str(path), "--os", "linux", status=2)
+    assert "Traceback" not in line.error
+    assert line.error.startswith("imagestore: ")
+
+
+def test_an_unknown_handler_has_its_own_status(line: Line) -> None:
+    line("--cpu-limit", "1", "--runtime-handler", "none", status=9)
+    assert "runtime handler 'none' is not configured" in line.error
+
+
+def test_the_group_lists_its_commands_without_loading_them() -> None:
+    code = (
+        "import sys, click.testing\n"
+        "from imagestore.cli.main import cli\n"
+        "ran = click.testing.CliRunner().invoke(cli, ['node', '--help'])\n"
+        "print(ran.output)\n"
+        "print('imagestore.cli.node.resources' in sys.modules)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert all(name in ran.stdout for name in COMMANDS)
+    assert ran.stdout.splitlines()[-1] == "False"

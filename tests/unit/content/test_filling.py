@@ -1,0 +1,203 @@
+"""Filling an ingest: the bytes, their hash and their number agree, however they come and whatever breaks."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imagestore.cancel import CancelToken
+from imagestore.content import filling
+from imagestore.content.filling import BUFFER_BYTES, LEAST_LARGE_BYTES
+from imagestore.content.local import LocalContentStore
+from imagestore.digest import Digest
+from imagestore.errors import (
+    DigestMismatchError,
+    RegistryUnavailableError,
+    SizeMismatchError,
+    StoreError,
+    StoreFullError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LARGE = LEAST_LARGE_BYTES + 2 * BUFFER_BYTES + 12_345
+CONTENT = hashlib.shake_256(b"content").digest(LARGE)
+DIGEST = Digest.of(CONTENT)
+
+
+class Source:
+    """Gives bytes in steps of some lengths, then breaks or ends."""
+
+    def __init__(self, data: bytes, *, steps: tuple[int, ...] = (1 << 30,), failure: Exception | None = None) -> None:
+        self._data = memoryview(data)
+        self._steps = steps
+        self._turn = 0
+        self._failure = failure
+
+    def readinto(self, buffer: memoryview) -> int:
+        step = self._steps[self._turn % len(self._steps)]
+        self._turn += 1
+        count = min(step, len(buffer), len(self._data))
+        if not count and self._failure is not None:
+            raise self._failure
+        buffer[:count] = self._data[:count]
+        self._data = self._data[count:]
+        return count
+
+
+def nothing(_: int) -> None:
+    pass
+
+
+@pytest.fixture(params=["direct", "refused when opened", "refused when written"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalContentStore:
+    direct = filling._DIRECT
+    if request.param != "direct":
+        refuse(monkeypatch, direct, when_opened=request.param == "refused when opened")
+    return LocalContentStore(tmp_path / "content", tmp_path / "locks")
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, direct: int, *, when_opened: bool) -> None:
+    """File systems that don't take O_DIRECT."""
+    refused: set[int] = set()
+    real_open, real_write = os.open, os.pwrite
+
+    def opened(path: str, flags: int, *more: int, **named: int) -> int:
+        if not flags & direct:
+            return real_open(path, flags, *more, **named)
+        if when_opened:
+            raise OSError(errno.EINVAL, "no")
+        descriptor = real_open(path, flags & ~direct, *more, **named)
+        refused.add(descriptor)
+        return descriptor
+
+    def written(descriptor: int, data: memoryview, offset: int) -> int:
+        if descriptor in refused:
+            raise OSError(errno.EINVAL, "no")
+        return real_write(descriptor, data, offset)
+
+    monkeypatch.setattr("imagestore.content.filling.os.open", opened)
+    monkeypatch.setattr("imagestore.content.filling.os.pwrite", written)
+
+
+def fill(store: LocalContentStore, source: Source, *, commit: bool = True) -> int:
+    with store.writer("x", expected=DIGEST, total=LARGE, cancel=CancelToken()) as writer:
+        try:
+            writer.fill(source.readinto, advanced=nothing)
+        finally:
+            offset = writer.offset
+        if commit:
+            writer.commit(DIGEST, LARGE)
+    return offset
+
+
+def stored(store: LocalContentStore) -> bytes:
+    return store.path(DIGEST).read_bytes()
+
+
+def test_a_large_blob_comes_whole(store: LocalContentStore) -> None:
+    assert fill(store, Source(CONTENT)) == LARGE
+    assert stored(store) == CONTENT
+
+
+@pytest.mark.parametrize("kept", [0, 1, 4095, 4096, 4097, BUFFER_BYTES - 1, BUFFER_BYTES, BUFFER_BYTES + 5000])
+def test_what_came_before_a_failure_is_kept_and_resumed(store: LocalContentStore, kept: int) -> None:
+    broken = Source(CONTENT[:kept], steps=(100_003,), failure=RegistryUnavailableError("broke", host="h"))
+    with pytest.raises(RegistryUnavailableError, match="broke"):
+        fill(store, broken, commit=False)
+    with store.writer("x", expected=DIGEST, total=LARGE, cancel=CancelToken()) as writer:
+        assert writer.offset == kept
+        writer.fill(Source(CONTENT[kept:]).readinto, advanced=nothing)
+        writer.commit(DIGEST, LARGE)
+    assert stored(store) == CONTENT
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cuts=st.lists(st.integers(0, LARGE), max_size=4).map(sorted),
+    steps=st.lists(st.integers(1000, 3 * BUFFER_BYTES), min_size=1, max_size=4).map(tuple),
+)
+def test_any_number_of_resumes_gives_the_content(cuts: list[int], steps: tuple[int, ...]) -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        store = LocalContentStore(folder / "content", folder / "locks")
+        position = 0
+        for cut in [*cuts, LARGE]:
+            with store.writer("x", expected=DIGEST, total=LARGE, cancel=CancelToken()) as writer:
+                assert writer.offset == position
+                writer.fill(Source(CONTENT[position:cut], steps=steps).readinto, advanced=nothing)
+                position = cut
+                if cut == LARGE:
+                    writer.commit(DIGEST, LARGE)
+                    break
+        assert stored(store) == CONTENT
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_wrong_bytes_are_not_committed(store: LocalContentStore) -> None:
+    wrong = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
+    with pytest.raises(DigestMismatchError):
+        fill(store, Source(wrong))
+    assert not store.exists(DIGEST)
+
+
+def test_who_watches_may_refuse_bytes_before_they_are_written(store: LocalContentStore) -> None:
+    def refuse_more(offset: int) -> None:
+        if offset > LARGE:
+            raise SizeMismatchError("x", expected=LARGE, actual=offset)
+
+    with store.writer("x", expected=DIGEST, total=LARGE, cancel=CancelToken()) as writer:
+        with pytest.raises(SizeMismatchError):
+            writer.fill(Source(CONTENT + b"more").readinto, advanced=refuse_more)
+        assert writer.offset <= LARGE
+
+
+@pytest.mark.parametrize("total", [LARGE, 1000])
+def test_an_ingest_that_could_not_be_written_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total: int
+) -> None:
+    store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
+    content = CONTENT[:total]
+    digest = Digest.of(content)
+
+    def full(descriptor: int, data: memoryview, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    with store.writer("x", expected=digest, total=total, cancel=CancelToken()) as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr("imagestore.content.filling.os.pwrite", full)
+            with pytest.raises(StoreFullError):
+                writer.fill(Source(content).readinto, advanced=nothing)
+        with pytest.raises(StoreError, match="failed before"):
+            writer.commit(digest, total)
+        writer.truncate()
+        writer.fill(Source(content).readinto, advanced=nothing)
+        writer.commit(digest, total)
+    assert store.read(digest, limit_bytes=LARGE) == content
+
+
+def test_short_writes_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
+    real: Callable[..., int] = os.pwrite
+    monkeypatch.setattr("imagestore.content.filling.os.pwrite", lambda fd, data, at: real(fd, data[:8192], at))
+    fill(store, Source(CONTENT))
+    assert stored(store) == CONTENT
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    yield
+    import threading
+
+    assert not [each for each in threading.enumerate() if each.name == "imagestore-hash"]

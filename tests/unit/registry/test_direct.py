@@ -1,0 +1,289 @@
+"""Bodies read past the HTTP library: the same bytes, errors and limits, and connections that serve again."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import trustme
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imagestore.cancel import CancelToken
+from imagestore.config.connection import ConnectionSettings
+from imagestore.errors import OperationCancelledError, RegistryUnavailableError
+from imagestore.registry.exchange import Origin, Request, Response
+from imagestore.registry.transport.direct import LEAST_BYTES, known_length
+from imagestore.registry.transport.http import HttpxSender, Timeouts
+from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.proxies import ProxyRules
+from tests.support.streams import drain, pieces
+
+SIZE = 3 * LEAST_BYTES + 17
+BODY = bytes(index * 7 % 251 for index in range(SIZE))
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+
+Script = Callable[[socket.socket], None]
+
+
+@dataclass
+class Server:
+    """Serves connections one after the other; each request of any of them runs the next script."""
+
+    scripts: list[Script]
+    context: ssl.SSLContext | None = None
+    connections: int = 0
+    threads: list[threading.Thread] = field(default_factory=list)
+    accepted: list[socket.socket] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self._start(self._accept)
+
+    def _start(self, target: Callable[..., None], *arguments: socket.socket) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                self.connections += 1
+                self.accepted.append(connection)
+                self._start(self._serve, connection)
+
+    def _serve(self, accepted: socket.socket) -> None:
+        with accepted, contextlib.suppress(OSError, IndexError):
+            accepted.settimeout(5.0)
+            connection = accepted if self.context is None else self.context.wrap_socket(accepted, server_side=True)
+            with connection:
+                while _read_head(connection):
+                    self.scripts.pop(0)(connection)
+
+    def stop(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for connection in self.accepted:
+            # One that TLS wraps, or that was closed, isn't ours any more.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self.threads:
+            thread.join()
+
+
+def _read_head(connection: socket.socket) -> bool:
+    head = b""
+    while b"\r\n\r\n" not in head:
+        data = connection.recv(65536)
+        if not data:
+            return False
+        head += data
+    return True
+
+
+def whole(body: bytes = BODY) -> Script:
+    return lambda connection: connection.sendall(HEAD % len(body) + body)
+
+
+def say(*parts: bytes, pause: float = 0.0) -> Script:
+    def run(connection: socket.socket) -> None:
+        for part in parts:
+            connection.sendall(part)
+            time.sleep(pause)
+
+    return run
+
+
+def hang_up_after(script: Script) -> Script:
+    def run(connection: socket.socket) -> None:
+        script(connection)
+        connection.close()
+
+    return run
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(*scripts: Script, context: ssl.SSLContext | None = None) -> Server:
+            server = Server(list(scripts), context)
+            stack.callback(server.stop)
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def sender() -> Iterator[HttpxSender]:
+    made = HttpxSender(proxies=ProxyRules(), timeouts=Timeouts(connect=2.0, idle=0.5))
+    yield made
+    made.close()
+
+
+def get(sender: HttpxSender, server: Server, cancel: CancelToken | None = None) -> Response:
+    return sender.send(Request("GET", f"http://127.0.0.1:{server.port}/v2/x"), cancel=cancel or CancelToken())
+
+
+def read(sender: HttpxSender, server: Server) -> bytes:
+    with get(sender, server) as response:
+        return drain(response)
+
+
+Serve = Callable[..., Server]
+
+
+def test_a_large_body_comes_whole_and_its_connection_serves_again(sender: HttpxSender, serve: Serve) -> None:
+    server = serve(whole(), whole(b"small"), whole(BODY[::-1]))
+    assert read(sender, server) == BODY
+    assert read(sender, server) == b"small"
+    assert read(sender, server) == BODY[::-1]
+    assert server.connections == 1
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(size=st.integers(LEAST_BYTES - 2, LEAST_BYTES + 70_000), cuts=st.lists(st.integers(1, 70_000), max_size=5))
+def test_however_it_is_cut_on_the_way_the_bytes_are_the_same(serve: Serve, size: int, cuts: list[int]) -> None:
+    raw = HEAD % size + BODY[:size]
+    parts, position = [], 0
+    for cut in cuts:
+        parts.append(raw[position : position + cut])
+        position += cut
+    server = serve(say(*parts, raw[position:]), whole(b"next"))
+    with contextlib.closing(HttpxSender(proxies=ProxyRules())) as sender:
+        assert read(sender, server) == BODY[:size]
+        assert read(sender, server) == b"next"
+    assert server.connections == 1
+
+
+def test_bodies_read_at_the_same_time_have_connections_of_their_own(sender: HttpxSender, serve: Serve) -> None:
+    server = serve(whole(), whole(), whole())
+    with get(sender, server) as one, get(sender, server) as other:
+        first = pieces(one)
+        next(first)
+        assert drain(other) == BODY
+    assert server.connections == 2
+    assert read(sender, server) == BODY
+    assert server.connections == 2
+
+
+def test_a_body_that_ends_early_is_unavailable_and_what_came_is_kept(sender: HttpxSender, serve: Serve) -> None:
+    server = serve(hang_up_after(say(HEAD % SIZE + BODY[:-5])), whole(b"next"))
+    received: list[bytes] = []
+    with get(sender, server) as response, pytest.raises(RegistryUnavailableError, match="connection broke"):
+        received.extend(pieces(response))
+    came = b"".join(received)
+    assert came == BODY[: len(came)]
+    assert read(sender, server) == b"next"
+    assert server.connections == 2
+
+
+def test_bytes_beyond_the_body_reach_nobody(sender: HttpxSender, serve: Serve) -> None:
+    forged = HEAD % 6 + b"forged"
+    server = serve(say(HEAD % SIZE + BODY + forged), whole(b"honest"))
+    assert read(sender, server) == BODY
+    time.sleep(0.05)
+    assert read(sender, server) == b"honest"
+    assert server.connections == 2
+
+
+def test_a_connection_that_the_peer_closed_meanwhile_is_not_used(sender: HttpxSender, serve: Serve) -> None:
+    server = serve(hang_up_after(whole()), whole(b"next"))
+    assert read(sender, server) == BODY
+    time.sleep(0.05)
+    assert read(sender, server) == b"next"
+
+
+def test_a_body_left_unread_closes_its_connection(sender: HttpxSender, serve: Serve) -> None:
+    server = serve(whole(BODY * 8), whole(b"next"))
+    with get(sender, server) as response:
+        next(pieces(response))
+    assert read(sender, server) == b"next"
+    assert server.connections == 2
+
+
+def test_chunked_bodies_stay_with_the_library(sender: HttpxSender, serve: Serve) -> None:
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (SIZE, BODY)
+    server = serve(say(chunked), whole(b"next"))
+    assert read(sender, server) == BODY
+    assert read(sender, server) == b"next"
+    assert server.connections == 1
+
+
+def test_a_stall_in_the_body_is_unavailable(sender: HttpxSender, serve: Serve) -> None:
+    server = serve(say(HEAD % SIZE + BODY[:LEAST_BYTES], pause=1.0))
+    with get(sender, server) as response, pytest.raises(RegistryUnavailableError, match="within the time"):
+        drain(response)
+
+
+def test_a_body_that_drips_is_unavailable(serve: Serve) -> None:
+    server = serve(say(HEAD % SIZE, *(bytes([byte]) for byte in BODY[:100]), pause=0.02))
+    timeouts = Timeouts(idle=5.0, pace=Pace(least_bytes_per_second=1000, window_seconds=0.2))
+    with (
+        contextlib.closing(HttpxSender(proxies=ProxyRules(), timeouts=timeouts)) as sender,
+        get(sender, server) as response,
+        pytest.raises(RegistryUnavailableError, match="slower than 1000 bytes"),
+    ):
+        drain(response)
+
+
+def test_cancelling_ends_a_blocked_read_at_once(serve: Serve) -> None:
+    server = serve(say(HEAD % SIZE + BODY[:LEAST_BYTES], pause=1.0))
+    cancel = CancelToken()
+    with contextlib.closing(HttpxSender(proxies=ProxyRules())) as sender, get(sender, server, cancel) as response:
+        coming = pieces(response)
+        next(coming)
+        timer = threading.Timer(0.1, cancel.cancel, ["enough"])
+        timer.start()
+        with pytest.raises(OperationCancelledError, match="enough"):
+            list(coming)
+        timer.join()
+
+
+def test_over_tls_the_connection_serves_again(serve: Serve) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    server = serve(whole(), whole(b"small"), whole(), context=context)
+    with authority.cert_pem.tempfile() as path, contextlib.closing(HttpxSender(proxies=ProxyRules())) as sender:
+        origin = Origin("https", "127.0.0.1", server.port)
+        bound = sender.bound(origin, ConnectionSettings(ca_files=(path,)))
+        for expected in (BODY, b"small", BODY):
+            with bound.send(Request("GET", f"{origin}/x"), cancel=CancelToken()) as response:
+                assert drain(response) == expected
+    assert server.connections == 1
+
+
+GOOD = ((b"Content-Length", b"%d" % LEAST_BYTES),)
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "version", "fields", "expected"),
+    [
+        ("GET", 200, b"HTTP/1.1", GOOD, LEAST_BYTES),
+        ("GET", 206, b"HTTP/1.1", ((b"content-length", b"999999"), (b"Content-Encoding", b"identity")), 999999),
+        ("HEAD", 200, b"HTTP/1.1", GOOD, None),
+        ("GET", 404, b"HTTP/1.1", GOOD, None),
+        ("GET", 200, b"HTTP/1.0", GOOD, None),
+        ("GET", 200, b"HTTP/2", GOOD, None),
+        ("GET", 200, b"HTTP/1.1", (), None),
+        ("GET", 200, b"HTTP/1.1", ((b"Content-Length", b"%d" % (LEAST_BYTES - 1)),), None),
+        ("GET", 200, b"HTTP/1.1", ((b"Content-Length", b"+999999"),), None),
+        ("GET", 200, b"HTTP/1.1", ((b"Content-Length", "\uff19\uff19\uff19\uff19\uff19\uff19".encode()),), None),
+        ("GET", 200, b"HTTP/1.1", (*GOOD, *GOOD), None),
+        ("GET", 200, b"HTTP/1.1", (*GOOD, (b"Transfer-Encoding", b"identity")), None),
+        ("GET", 200, b"HTTP/1.1", (*GOOD, (b"Content-Encoding", b"gzip")), None),
+    ],
+)
+def test_only_plain_bodies_of_known_length_are_read_directly(
+    method: str, status: int, version: bytes, fields: tuple[tuple[bytes, bytes], ...], expected: int | None
+) -> None:
+    assert known_length(method, status, version, fields) == expected

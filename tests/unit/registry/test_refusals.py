@@ -1,0 +1,93 @@
+"""What a registry says when it refuses: whose login was used is told, and what it was sent is never repeated."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from imagestore.errors import AccessDeniedError, AuthenticationError, ReferenceNotFoundError, RegistryError
+from imagestore.observe import Noticed
+from imagestore.reference import Reference
+from imagestore.registry.auth.token_service import basic_header
+from imagestore.registry.credentials.model import Credential
+from imagestore.registry.endpoints import Endpoint
+from imagestore.registry.transport.urls import origin_of
+from imagestore.secret import Secret
+
+MakeBench = Callable[..., Any]
+REFERENCE = Reference.parse("registry.example/team/app:1")
+PASSWORD = "CANARY pass:word"
+BASIC = basic_header(Credential("alice", Secret(PASSWORD)))
+PAIR = base64.b64decode(BASIC.removeprefix("Basic ")).decode()
+
+
+class Configured:
+    """The registry with a configured header."""
+
+    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+        base = f"https://{host}/v2"
+        return (Endpoint(base, origin_of(base), host, is_upstream=True, headers=(("X-Team", "CANARY-header"),)),)
+
+
+def refused(make_bench: MakeBench, authenticator: Any, answer: Callable[[httpx.Request], httpx.Response]) -> Any:
+    bench = make_bench(answer, endpoints=Configured(), authenticators=lambda _: authenticator)
+    with pytest.raises(RegistryError) as caught:
+        bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    return caught.value, bench
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 401, 429, 500])
+@pytest.mark.parametrize("header", [BASIC, "Bearer CANARY-token"])
+def test_a_registry_that_quotes_what_it_was_sent_puts_no_secret_into_messages(
+    make_bench: MakeBench, authenticator: Any, caplog: pytest.LogCaptureFixture, status: int, header: str
+) -> None:
+    def echo(request: httpx.Request) -> httpx.Response:
+        sent = request.headers["Authorization"]
+        words = [sent, sent.partition(" ")[2], request.headers["X-Team"]]
+        words += [PAIR, PASSWORD, PASSWORD.upper()] if sent == BASIC else []
+        fields = {"Warning": f'299 - "you sent {sent}"', "Retry-After": "1"}
+        body = {"errors": [{"code": word, "message": f"denied: {word}!"} for word in words]}
+        return httpx.Response(status, json=body, headers=fields)
+
+    authenticator.known = header
+    with caplog.at_level("DEBUG"):
+        error, bench = refused(make_bench, authenticator, echo)
+    said = [event.message for event in bench.events if isinstance(event, Noticed)]
+    assert said
+    everything = "\n".join([str(error), error.hint, caplog.text, *map(str, bench.events)])
+    assert "CANARY" not in everything
+    assert header.partition(" ")[2] not in everything
+    assert "denied" in everything or status == 401
+
+
+@pytest.mark.parametrize("header", ["Bearer registry.example", "Bearer off"])
+def test_ordinary_words_are_shown_as_they_are(make_bench: MakeBench, authenticator: Any, header: str) -> None:
+    """A secret that is an ordinary word, or part of a name, would be given away by hiding it there."""
+    authenticator.known = header
+    error, _ = refused(make_bench, authenticator, lambda _: httpx.Response(403, text="Basic authentication is off"))
+    assert str(error) == "registry.example/team/app:1: registry.example answered 403: Basic authentication is off"
+    assert error.said == "Basic authentication is off"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, AuthenticationError), (403, AccessDeniedError), (404, ReferenceNotFoundError)]
+)
+def test_whose_login_was_refused_is_said(
+    make_bench: MakeBench, authenticator: Any, status: int, kind: type[RegistryError]
+) -> None:
+    authenticator.account = "file /x, member auths['h']"
+    authenticator.answers = ["Bearer useless"] * 2
+    challenge = {"WWW-Authenticate": 'Bearer realm="https://auth.registry.example/token"'}
+    error, _ = refused(make_bench, authenticator, lambda _: httpx.Response(status, headers=challenge))
+    assert isinstance(error, kind)
+    assert "file /x, member auths['h']" in error.hint
+    assert "needs a login" not in error.hint
+
+
+def test_without_a_login_the_hint_is_to_log_in(make_bench: MakeBench, authenticator: Any) -> None:
+    error, _ = refused(make_bench, authenticator, lambda _: httpx.Response(403))
+    assert "needs a login at registry.example" in error.hint

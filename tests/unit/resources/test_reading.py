@@ -1,0 +1,127 @@
+"""Pods from JSON, and what the API server would refuse; the package's imports."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
+from imagestore.resources import reading
+from imagestore.resources.quantity import parse
+from imagestore.resources.spec import Pod
+from tests.unit.resources.pods import container, needs, pod
+
+POD = {
+    "metadata": {"name": "web", "annotations": {"kubernetes.io/config.source": "file"}},
+    "spec": {
+        "priority": 7,
+        "priorityClassName": "high",
+        "overhead": {"cpu": "10m"},
+        "resources": {"limits": {"cpu": 2}},
+        "initContainers": [{"name": "i", "restartPolicy": "Always", "resources": {"requests": {"memory": "1Gi"}}}],
+        "containers": [{"name": "c", "image": "x", "resources": {"requests": {"cpu": 0.5}, "limits": {"cpu": " 1 "}}}],
+    },
+}
+
+
+def test_a_pod_is_read_whole() -> None:
+    found = reading.pod_from_json(POD)
+    assert (found.name, found.priority, found.priority_class, found.is_critical) == ("web", 7, "high", True)
+    assert found.overhead == {"cpu": parse("10m")}
+    assert found.resources == needs("", "cpu=2")
+    assert found.containers[0].resources == needs("cpu=500m", "cpu=1")
+    sidecar = found.init_containers[0]
+    assert (sidecar.name, sidecar.is_sidecar, sidecar.resources) == ("i", True, needs("memory=1Gi"))
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (POD["spec"], needs("cpu=500m", "cpu=1")),
+        ({"name": "c", "image": "x"}, needs()),
+        ({"resources": {"limits": {"cpu": "1"}}}, needs("", "cpu=1")),
+        ({"requests": {"cpu": "1"}}, needs("cpu=1")),
+        ({"limits": {}}, needs()),
+        ({"spec": {"containers": [{"resources": None}]}, "metadata": None}, needs()),
+    ],
+)
+def test_a_spec_a_container_or_its_resources_will_do(document: dict[str, object], expected: object) -> None:
+    assert reading.pod_from_json(document).containers[0].resources == expected
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({}, "expected a pod"),
+        ({"kind": "Pod"}, "expected a pod"),
+        ({"spec": 5}, r"\$.spec: expected an object, found int"),
+        ({"containers": {}, "spec": []}, r"\$.spec: expected an object"),
+        ({"containers": {"a": 1}}, r"\$.containers: expected an array"),
+        ({"containers": ["x"]}, r"\$.containers\[0\]: expected an object"),
+        ({"containers": [{"name": 5}]}, r"\$.containers\[0\].name: expected a string"),
+        ({"containers": [{"resources": []}] * 2}, r"resources: expected an object, found list"),
+        ({"limits": {"cpu": True}}, r"\$.limits.cpu: expected a quantity, found bool"),
+        ({"limits": {"cpu": None}}, r"\$.limits.cpu: expected a quantity, found NoneType"),
+        ({"limits": {"cpu": "1x"}}, r"quantity '1x': \$.limits.cpu: expected a number"),
+        ({"containers": [], "priority": True}, "priority: expected an integer"),
+        ({"containers": [], "priority": "1"}, "priority: expected an integer"),
+        ({"containers": [{}] * 1001}, "more than 1000"),
+        ({"spec": {}, "metadata": {"annotations": {"a": 1}}}, "annotations.a: expected a string"),
+    ],
+)
+def test_documents_of_another_shape_are_refused_with_the_path(document: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidInputError, match=said) as caught:
+        reading.pod_from_json(document)
+    assert isinstance(caught.value, InvalidResourcesError | InvalidQuantityError)
+
+
+@pytest.mark.parametrize(
+    ("given", "faults"),
+    [
+        (pod(container("cpu=1 memory=1Gi", "cpu=1 memory=1Gi")), []),
+        (pod(container("cpu=2", "cpu=1")), ["container c: requests.cpu is 2, more than its limit 1"]),
+        (pod(container("cpu=-1")), ["container c: requests.cpu is -1, expected 0 or more"]),
+        (pod(container("", "memory=-1n")), ["container c: limits.memory is -1n, expected 0 or more"]),
+        (
+            pod(container("hugepages-2Mi=2Mi", "hugepages-2Mi=4Mi")),
+            ["container c: requests.hugepages-2Mi is 2Mi, expected the limit, 4Mi"],
+        ),
+        (
+            pod(container("hugepages-2Mi=2Mi")),
+            ["container c: requests.hugepages-2Mi is 2Mi, expected the limit, which is missing"],
+        ),
+        (
+            pod(container(), resources=needs("cpu=2 x/y=1", "cpu=1")),
+            [
+                "pod: requests.cpu is 2, more than its limit 1",
+                "pod: x/y can't be a resource of the pod itself, only of its containers",
+            ],
+        ),
+    ],
+)
+def test_what_the_api_server_would_refuse(given: Pod, faults: list[str]) -> None:
+    assert list(reading.faults(given)) == faults
+    if faults:
+        with pytest.raises(InvalidResourcesError, match=re.escape(faults[0])):
+            reading.check(given)
+    else:
+        reading.check(given)
+
+
+def test_the_package_needs_the_standard_library_alone() -> None:
+    code = (
+        "import sys, pkgutil, imagestore.resources as package\nfrom importlib import import_module\n"
+        "for each in pkgutil.iter_modules(package.__path__): import_module(f'{package.__name__}.{each.name}')\n"
+        "own = {name for name in sys.modules if name.partition('.')[0] == 'imagestore'}\n"
+        "strangers = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names) - {'imagestore'}\n"
+        "print(sorted(name for name in own if not name.startswith('imagestore.resources')))\n"
+        "print(sorted(strangers & {'httpx', 'jsonschema', 'click', 'rich', 'sqlite3', 'grpc', 'google'}))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout.splitlines() == [
+        "['imagestore', 'imagestore._version', 'imagestore.errors', 'imagestore.text', 'imagestore.values']",
+        "[]",
+    ]
