@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
-from imagestore.descriptor import Descriptor
+from imagestore.descriptor import NO_ANNOTATIONS, Descriptor
 from imagestore.digest import Digest, verify
 from imagestore.documents.decode import refuse_case_variants
 from imagestore.errors import DocumentError, IntegrityError, InvalidDigestError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DESCRIPTOR_MEMBERS: Final = frozenset(
     {"mediaType", "digest", "size", "urls", "annotations", "data", "artifactType", "platform"}
 )
-_PLAIN_MEMBERS: Final = frozenset({"mediaType", "digest", "size", "platform"})
+_PLAIN_MEMBERS: Final = frozenset({"mediaType", "digest", "size", "platform", "annotations"})
 _PLATFORM_MEMBERS: Final = frozenset({"os", "architecture", "variant", "os.version", "os.features"})
 # The schema allows at least these lengths.
 _MAX_PLAIN_TEXT: Final = 256
@@ -71,7 +71,8 @@ def parse_platform(value: Mapping[str, Any]) -> Platform:
 def plain_entry(value: Any) -> Descriptor | None:
     """An index entry as nearly all are, in which nothing is left for the schema to judge; None for any other value.
 
-    It has a usual media type, a good digest and a size, perhaps a platform in short texts, and no other members.
+    It has a usual media type, a good digest and a size, perhaps a platform in short texts and annotations, and no other
+    members.
     """
     if type(value) is not dict or not value.keys() <= _PLAIN_MEMBERS:
         return None
@@ -86,8 +87,16 @@ def plain_entry(value: Any) -> Descriptor | None:
         platform = _plain_platform(platform)
         if platform is None:
             return None
+    annotations = value.get("annotations", NO_ANNOTATIONS)
+    if annotations is not NO_ANNOTATIONS:
+        if type(annotations) is not dict or "" in annotations:
+            return None
+        for note in annotations.values():
+            if type(note) is not str:
+                return None
+        annotations = MappingProxyType(annotations)
     try:
-        return Descriptor(media_type, Digest.parse(text), size, platform)
+        return Descriptor(media_type, Digest.parse(text), size, platform, annotations)
     except InvalidDigestError:
         return None
 

@@ -145,12 +145,37 @@ def _selected(matcher: Matcher, wanted: str, listing: Listing, shared: _Shared) 
         entry = listing.entries[best]
         assert entry.platform is not None
         chosen = Verdict(entry, entry.platform, (best,), matcher.explain(entry.platform), 0)
-    return Selection(wanted, cache(partial(_verdicts, matcher, listing, shared, chosen)), chosen)
+    return Selection(wanted, cache(partial(_verdicts, matcher, listing, chosen)), chosen)
 
 
-def _verdicts(matcher: Matcher, listing: Listing, shared: _Shared, chosen: Verdict | None) -> tuple[Verdict, ...]:
-    verdicts = _Search(matcher, shared).verdicts(listing)
-    return tuple(chosen if chosen is not None and each.rank == 0 else each for each in verdicts)
+def _verdicts(matcher: Matcher, listing: Listing, chosen: Verdict | None) -> tuple[Verdict, ...]:
+    """The verdicts on an index whose best entry is a manifest, or in which nothing fits."""
+    verdicts, fitting = _judge(matcher, listing, ())
+    for rank, number in enumerate(fitting):
+        verdict = verdicts[number]
+        if rank and listing.leads_to_index(number):
+            verdict = _unopened(verdict)
+        verdicts[number] = replace(verdict, rank=rank) if rank or chosen is None else chosen
+    return tuple(verdicts)
+
+
+def _judge(matcher: Matcher, listing: Listing, above: _Position) -> tuple[list[Verdict], list[int]]:
+    """The verdict of its stated platform on every entry; numbers of those that fit, best first."""
+    explanations = dict(listing.settled)
+    fitting: list[tuple[tuple[int, ...], int]] = []
+    for namesakes in listing.candidates.namesakes:
+        found = matcher.explain(namesakes.platform)
+        # Most entries are refused for their names alone, and then all namesakes are.
+        is_common = found.rule in _NAME_RULES
+        for number, platform in namesakes.members:
+            explanations[number] = found if is_common else matcher.explain(platform)
+            if explanations[number].matched:
+                fitting.append((matcher.sort_key(platform), number))
+    verdicts = [
+        Verdict(entry, entry.platform, (*above, number), explanations[number])
+        for number, entry in enumerate(listing.entries)
+    ]
+    return verdicts, [number for _, number in sorted(fitting)]
 
 
 class _Search:
@@ -178,38 +203,21 @@ class _Search:
         self._count += len(listing.entries)
         if self._count > MAX_ENTRIES:
             raise DocumentError("index", [f"lists more than {MAX_ENTRIES} entries, indexes inside it included"])
-        fitting = self._judge(listing, above)
+        verdicts, fitting = _judge(self._matcher, listing, above)
+        self._verdicts.update({verdict.position: verdict for verdict in verdicts})
         for done, number in enumerate(fitting, start=1):
             order = self._try(listing, number, above)
             if order:
                 later = fitting[done:]
                 for each in later:
                     if listing.leads_to_index(each):
-                        self._note_unopened((*above, each))
+                        self._verdicts[(*above, each)] = _unopened(self._verdicts[(*above, each)])
                 return order + [(*above, each) for each in later]
         for number in listing.silent:
             order = self._try(listing, number, above)
             if order:
                 return order
         return []
-
-    def _judge(self, listing: Listing, above: _Position) -> list[int]:
-        """Give every entry the verdict of its stated platform; numbers of those that fit, best first."""
-        explain, sort_key = self._matcher.explain, self._matcher.sort_key
-        explanations = dict(listing.settled)
-        fitting: list[tuple[tuple[int, ...], int]] = []
-        for namesakes in listing.candidates.namesakes:
-            found = explain(namesakes.platform)
-            # Most entries are refused for their names alone, and then all namesakes are.
-            is_common = found.rule in _NAME_RULES
-            for number, platform in namesakes.members:
-                explanations[number] = found if is_common else explain(platform)
-                if explanations[number].matched:
-                    fitting.append((sort_key(platform), number))
-        for number, entry in enumerate(listing.entries):
-            position = (*above, number)
-            self._verdicts[position] = Verdict(entry, entry.platform, position, explanations[number])
-        return [number for _, number in sorted(fitting)]
 
     def _try(self, listing: Listing, number: int, above: _Position) -> list[_Position]:
         entry, position = listing.entries[number], (*above, number)
@@ -264,11 +272,6 @@ class _Search:
         self._verdicts[position] = Verdict(entry, entry.platform, position, why)
         return []
 
-    def _note_unopened(self, position: _Position) -> None:
-        verdict = self._verdicts[position]
-        said = partial(_unopened, verdict.explanation)
-        self._verdicts[position] = replace(verdict, explanation=Explanation(True, verdict.rule, said))
-
 
 def _by_config(platform: Platform | None, matcher: Matcher) -> Explanation:
     if platform is None:
@@ -286,5 +289,10 @@ def _said_of_config(found: Explanation) -> str:
     return f"by its config: {found.reason}"
 
 
-def _unopened(found: Explanation) -> str:
+def _unopened(verdict: Verdict) -> Verdict:
+    said = partial(_said_of_unopened, verdict.explanation)
+    return replace(verdict, explanation=Explanation(True, verdict.rule, said))
+
+
+def _said_of_unopened(found: Explanation) -> str:
     return f"{found.reason}; the index was not opened, since another entry comes first"
