@@ -1,0 +1,41 @@
+"""Matching 20 handlers against an index of 1,000 entries, beside parsing that index as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from benchmarks.match_bench import Case, handlers
+from benchmarks.suite.bench import Bench
+from benchmarks.suite.cost import Cost
+from benchmarks.suite.figures import Findings, compare
+from benchmarks.suite.series import alternate, table
+
+ENTRIES = 1_000
+_GOAL = 15.0
+_LEAST_ROUNDS = 15
+
+
+def measure(bench: Bench) -> Findings:
+    """Read and check the index, choose for every handler, and tell every reason; in this process."""
+    case = Case(ENTRIES, handlers())
+
+    def match() -> None:
+        case.read()
+        case.selections = case.match()
+        case.reasons()
+
+    contestants = {"imagestore": _timed(match), "json.loads": _timed(case.parse)}
+    title = f"match: {ENTRIES:,} entries, {len(case.handlers)} handlers, in process"
+    series = alternate(title, contestants, rounds=max(3 * bench.rounds, _LEAST_ROUNDS))
+    figure = compare("MATCH", series, "imagestore", "json.loads", goal=_GOAL, is_drawn=True)
+    return Findings([figure], list(table(series)))
+
+
+def _timed(work: Callable[[], object]) -> Callable[[], Cost]:
+    def run() -> Cost:
+        wall, processor = time.perf_counter(), time.process_time()
+        work()
+        return Cost(time.perf_counter() - wall, time.process_time() - processor)
+
+    return run
