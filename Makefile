@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 JOBS ?= auto
 # How many processes `make crash` kills.
 KILLS ?= 1000
+# The generators of gRPC code live apart: they are the oldest that will do, the rest is new.
+PROTOS := .venv-protos
 
-.PHONY: help demo test lint types format integration crash lock clean
+.PHONY: help demo test lint types format integration crash protos protos-check lock clean
 
 help:
 	@echo "make demo         one reference, two runtime handlers, two manifests; from recorded fixtures, no network"
@@ -15,7 +17,8 @@ help:
 	@echo "make integration  the same against real servers on loopback (installs Debian packages that are missing)"
 	@echo "make crash        kill processes at work on one store (KILLS=1000 of them) and judge what is left"
 	@echo "make format       let ruff put the code in shape"
-	@echo "make lock         make requirements.lock anew from pyproject.toml"
+	@echo "make protos       generate the gRPC code anew from the .proto files (protos-check: is it what they give?)"
+	@echo "make lock         make the two requirements locks anew from pyproject.toml and requirements-protos.in"
 
 $(VENV)/ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "imagestore needs Python 3.11 or newer; say which with PYTHON=...")'
@@ -38,12 +41,23 @@ types: $(VENV)/ready
 test: lint types
 	$(BIN)/pytest -n $(JOBS)
 
-integration: $(VENV)/ready
+integration: $(VENV)/ready protos-check
 	tests/integration/install-peers
 	$(BIN)/pytest tests/integration -m integration
 
 crash: $(VENV)/ready
 	$(BIN)/python -m tests.crash --kills $(KILLS)
+
+$(PROTOS)/ready: requirements-protos.lock
+	$(PYTHON) -m venv $(PROTOS)
+	$(PROTOS)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-protos.lock
+	@touch $@
+
+protos: $(PROTOS)/ready
+	.ci/protos $(PROTOS)/bin/python
+
+protos-check: $(PROTOS)/ready
+	.ci/protos $(PROTOS)/bin/python --check
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix imagestore tests benchmarks examples fixtures
@@ -52,6 +66,8 @@ format: $(VENV)/ready
 lock: $(VENV)/ready
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate requirements-protos.in -o requirements-protos.lock
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) $(PROTOS) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

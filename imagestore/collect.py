@@ -72,6 +72,8 @@ def collect(
     """
     if not dry_run:
         metadata.expire()
+        for ref in metadata.sweep_namespaces():
+            content.abort(ref)
     names = list(content.names())
     candidates = metadata.garbage(names)
     if dry_run:
@@ -80,7 +82,9 @@ def collect(
     else:
         garbage = sweep(metadata, content, candidates)
         metadata.tidy()
-    stale, stale_bytes = _stale_ingests(content, clock() - STALE_INGEST_SECONDS, dry_run=dry_run)
+    stale, stale_bytes = _stale_ingests(
+        content, clock() - STALE_INGEST_SECONDS, metadata.kept_ingests(), dry_run=dry_run
+    )
     return GarbageReport(
         dry_run=dry_run,
         digests=tuple(sorted(garbage, key=str)),
@@ -149,9 +153,13 @@ def _size(content: LocalContentStore, digest: Digest) -> int | None:
         return None
 
 
-def _stale_ingests(content: LocalContentStore, before: float, *, dry_run: bool) -> tuple[list[str], int]:
+def _stale_ingests(
+    content: LocalContentStore, before: float, spared: frozenset[str], *, dry_run: bool
+) -> tuple[list[str], int]:
     names, size = [], 0
     for status in content.stale_ingests(before):
+        if status.ref in spared:
+            continue
         if dry_run or content.abort_stale(status):
             names.append(status.ref)
             size += status.offset

@@ -2,13 +2,16 @@
 
     ImageStoreError
     ├─ InvalidInputError (ValueError)
-    │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError
+    │  ├─ InvalidReferenceError   InvalidDigestError   InvalidPlatformError   OutOfRangeError
     │  ├─ InvalidQuantityError   InvalidResourcesError
     ├─ ConfigError
-    │  └─ UnknownRuntimeHandlerError
+    │  ├─ UnknownRuntimeHandlerError   UnsupportedRuntimeTypeError
     ├─ NotFoundError (LookupError)
     │  ├─ ImageNotFoundError   ContentNotFoundError   LeaseNotFoundError   ReferenceNotFoundError
+    │  ├─ RuntimeClassNotFoundError
     ├─ AlreadyExistsError
+    ├─ PreconditionError
+    ├─ UnsupportedError
     ├─ NoMatchingManifestError
     ├─ ImageDeniedError
     ├─ DocumentError
@@ -18,6 +21,9 @@
     │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
     ├─ StoreError
     │  ├─ StoreBusyError   StoreFullError   StoreReadOnlyError   StoreCorruptError
+    ├─ ImageServiceError
+    │  ├─ ServiceUnavailableError
+    ├─ ImageCollectionError
     └─ OperationCancelledError
        └─ DeadlineExceededError
 
@@ -45,6 +51,8 @@ class Category(enum.Enum):
     NOT_FOUND = "not found"
     ALREADY_EXISTS = "already exists"
     FAILED_PRECONDITION = "failed precondition"
+    OUT_OF_RANGE = "out of range"
+    NOT_IMPLEMENTED = "not implemented"
     UNAVAILABLE = "unavailable"
     RESOURCE_EXHAUSTED = "resource exhausted"
     PERMISSION_DENIED = "permission denied"
@@ -102,6 +110,12 @@ class InvalidPlatformError(InvalidInputError):
     """A platform specifier, or a platform's member, can't be read."""
 
 
+class OutOfRangeError(InvalidInputError):
+    """An offset lies outside of what it counts in."""
+
+    category = Category.OUT_OF_RANGE
+
+
 class InvalidQuantityError(InvalidInputError):
     """A resource quantity breaks Kubernetes' grammar, or is too large to be computed with.
 
@@ -139,12 +153,28 @@ class UnknownRuntimeHandlerError(ConfigError):
 
     def __init__(self, handler: str, known: Sequence[str]) -> None:
         names = ", ".join(sorted(known))
+        shown = handler if len(handler) <= 100 else handler[:97] + "..."
         super().__init__(
-            f"runtime handler {handler!r} is not configured; known handlers: {names}",
-            hint=f"add a table runtimes.{handler} to the configuration, or use one of the known handlers",
+            f"runtime handler {shown!r} is not configured; known handlers: {names}",
+            hint=f"add a table runtimes.{shown} to the configuration, or use one of the known handlers",
         )
         self.handler = handler
         self.known = tuple(sorted(known))
+
+
+class UnsupportedRuntimeTypeError(ConfigError):
+    """edged's runtime type is neither ``docker`` nor ``remote``.
+
+    Attributes:
+        runtime_type: what the configuration says.
+    """
+
+    category = Category.INVALID_ARGUMENT
+
+    def __init__(self, runtime_type: str) -> None:
+        shown = runtime_type if len(runtime_type) <= 100 else runtime_type[:97] + "..."
+        super().__init__(f'unsupported CRI runtime: "{shown}"', hint="expected docker or remote; case matters")
+        self.runtime_type = runtime_type
 
 
 class NotFoundError(ImageStoreError, LookupError):
@@ -165,10 +195,34 @@ class LeaseNotFoundError(NotFoundError):
     """No such lease, or it has expired."""
 
 
+class RuntimeClassNotFoundError(NotFoundError):
+    """A pod names a RuntimeClass that the cluster doesn't have; the text is that of the Kubernetes API.
+
+    Attributes:
+        name: of the RuntimeClass.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f'runtimeclass.node.k8s.io "{name}" not found', hint="create the RuntimeClass")
+        self.name = name
+
+
 class AlreadyExistsError(ImageStoreError):
     """The thing to be made is there already; callers that only want it to exist take this as success."""
 
     category = Category.ALREADY_EXISTS
+
+
+class PreconditionError(ImageStoreError):
+    """What was asked for can't be done as things are."""
+
+    category = Category.FAILED_PRECONDITION
+
+
+class UnsupportedError(ImageStoreError):
+    """What was asked for is no part of this program."""
+
+    category = Category.NOT_IMPLEMENTED
 
 
 class NoMatchingManifestError(ImageStoreError):
@@ -367,6 +421,36 @@ class StoreCorruptError(StoreError):
     """The store's own files are damaged, or were made by a newer version."""
 
     category = Category.DATA_LOSS
+
+
+class ImageServiceError(ImageStoreError):
+    """An image service (CRI endpoint, Docker Engine) refuses or fails; the message is what it said.
+
+    Attributes:
+        status: its status code, for example of HTTP, or 0.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class ServiceUnavailableError(ImageServiceError):
+    """An image service can't be reached, or ended in the middle of an answer."""
+
+    category = Category.UNAVAILABLE
+
+
+class ImageCollectionError(ImageStoreError):
+    """A round of image collection on a node failed, or freed too little.
+
+    Attributes:
+        freed_bytes: what it freed all the same, by the sizes that were listed.
+    """
+
+    def __init__(self, message: str, *, freed_bytes: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.freed_bytes = freed_bytes
 
 
 class OperationCancelledError(ImageStoreError):

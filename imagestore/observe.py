@@ -100,6 +100,19 @@ class Noticed:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class PartAdvanced:
+    """Another service pulls for us and tells of one part (a layer, or the whole).
+
+    ``part`` is its own short name, or empty; ``current`` and ``total`` are bytes where it tells them.
+    """
+
+    part: str
+    status: str
+    current: int | None = None
+    total: int | None = None
+
+
 Event = (
     Resolved
     | Selected
@@ -111,6 +124,7 @@ Event = (
     | Waiting
     | SourceSwitched
     | Noticed
+    | PartAdvanced
 )
 Observer = Callable[[Event], None]
 

@@ -9,6 +9,7 @@ import functools
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,7 @@ class ImageStore(Archives, Upkeep):
         *,
         runtime_handler: str = "",
         platform: str | Platform | None = None,
+        credentials: CredentialLookup | None = None,
         observer: Observer = ignore,
         cancel: CancelToken | None = None,
     ) -> Image:
@@ -108,6 +110,7 @@ class ImageStore(Archives, Upkeep):
             reference: ``python``, ``registry.example/base/nano:1``, with or without a digest.
             runtime_handler: whose platform decides; empty means the configured default.
             platform: instead of the handler's platform, for this pull.
+            credentials: instead of the store's, for this pull; they and the tokens they buy are forgotten with it.
             observer: hears of progress, from several threads.
             cancel: ends the pull; what came so far can be resumed.
 
@@ -117,6 +120,8 @@ class ImageStore(Archives, Upkeep):
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
         work = self._work(Reference.parse(reference), runtime_handler, platform, observer, cancel)
+        if credentials is not None:
+            work = replace(work, client=work.client.with_credentials(credentials))
         record = work.run()
         self.metadata.touch_image(record.reference, record.handler)
         return Image(record, self.content)

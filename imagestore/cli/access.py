@@ -12,7 +12,7 @@ from imagestore.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imagestore.registry.credentials.model import CredentialLookup
+    from imagestore.registry.credentials.model import Credential, CredentialLookup
 
 F = TypeVar("F", bound="Callable[..., Any]")
 _MAX_BYTES: Final = 64 * 1024
@@ -48,11 +48,22 @@ def lookup(host: str, *, creds_stdin: bool, anonymous: bool) -> CredentialLookup
     if not creds_stdin and not anonymous:
         return None
     from imagestore.registry.credentials.lookup import CredentialResolver
-    from imagestore.registry.credentials.model import Anonymous, Credential, Explicit, Found, checked
-    from imagestore.secret import Secret
+    from imagestore.registry.credentials.model import Anonymous, Explicit, Found
 
     if anonymous:
         return Anonymous()
+    return CredentialResolver([Explicit(Found(read_stdin(), "standard input"), host)])
+
+
+def read_stdin() -> Credential:
+    """The credentials on standard input.
+
+    Raises:
+        InvalidInputError: it has no ``user:password``.
+    """
+    from imagestore.registry.credentials.model import Credential, checked
+    from imagestore.secret import Secret
+
     raw = sys.stdin.buffer.read(_MAX_BYTES + 1)
     try:
         line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
@@ -61,5 +72,4 @@ def lookup(host: str, *, creds_stdin: bool, anonymous: bool) -> CredentialLookup
     username, colon, password = line.partition(":")
     if not colon or not username or not password or len(raw) > _MAX_BYTES:
         raise InvalidInputError("credentials on standard input: expected one line USER:PASSWORD")
-    credential = checked(Credential(username, Secret(password)), "credentials on standard input")
-    return CredentialResolver([Explicit(Found(credential, "standard input"), host)])
+    return checked(Credential(username, Secret(password)), "credentials on standard input")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from imagestore.cancel import CancelToken
     from imagestore.config import Config
+    from imagestore.cri.client import CriImageService
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.policy import TransferPolicy
@@ -54,6 +55,21 @@ def _is_file(path: Path) -> bool:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """Which CRI server to ask.
+
+    Attributes:
+        endpoint: as given; ``crictl`` stands for what crictl is configured for.
+        image_endpoint: of the image service, or empty.
+        crictl_config: crictl's file, or None for the usual places.
+    """
+
+    endpoint: str
+    image_endpoint: str = ""
+    crictl_config: Path | None = None
+
+
 @dataclass
 class App:
     """The global options of one run.
@@ -64,6 +80,7 @@ class App:
         sources: every --source.
         credentials: used instead of stored logins, or None.
         bytes_per_second: limit of a pull instead of the configuration's, or None.
+        remote: the CRI server to ask instead of a local store, or None.
     """
 
     given_root: Path | None = None
@@ -71,7 +88,9 @@ class App:
     sources: tuple[Path, ...] = ()
     credentials: CredentialLookup | None = None
     bytes_per_second: int | None = None
+    remote: RemoteOptions | None = None
     _opened: list[ImageStore] = field(default_factory=list)
+    _services: list[CriImageService] = field(default_factory=list)
 
     @functools.cached_property
     def root(self) -> Path:
@@ -108,6 +127,22 @@ class App:
         return replace(transfer_policy(self.config.settings.registry), bytes_per_second=self.bytes_per_second)
 
     @functools.cached_property
+    def service(self) -> CriImageService:
+        """The CRI server's client, made when first needed and closed when the command ends.
+
+        Raises:
+            UsageError: no server was named.
+            ConfigError, InvalidInputError: crictl's settings, or the endpoint, can't be used.
+        """
+        from imagestore.cli.remote.connect import connect
+
+        if self.remote is None:
+            raise click.UsageError("this command asks a CRI server; name it with --endpoint")
+        service = connect(self.remote)
+        self._services.append(service)
+        return service
+
+    @functools.cached_property
     def store(self) -> ImageStore:
         """The store, opened when first needed and closed when the command ends."""
         from imagestore.store import ImageStore
@@ -124,7 +159,9 @@ class App:
         return opened
 
     def close(self) -> None:
-        """Close the store if it was opened."""
+        """Close the store, or the connection, if it was opened."""
+        for service in self._services:
+            service.close()
         for opened in self._opened:
             opened.close()
 

@@ -53,6 +53,7 @@ _BY_CLASS: Final[tuple[tuple[type[errors.ImageStoreError], ExitStatus], ...]] = 
 )
 _BY_CATEGORY: Final = {
     Category.INVALID_ARGUMENT: ExitStatus.USAGE,
+    Category.OUT_OF_RANGE: ExitStatus.USAGE,
     Category.NOT_FOUND: ExitStatus.NOT_FOUND,
     Category.UNAVAILABLE: ExitStatus.UNAVAILABLE,
     Category.RESOURCE_EXHAUSTED: ExitStatus.UNAVAILABLE,

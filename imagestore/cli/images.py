@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.metadata.summaries import ImageSummary
-
-# Longer values of an image config are cut in the table; JSON has them whole.
-_SHOWN: Final = 120
 
 
 @click.command()
@@ -34,6 +31,11 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
 
     NAME limits the list to a reference, an image id or the beginning of one.
     """
+    if app.remote is not None:
+        from imagestore.cli.remote.images import show_list
+
+        show_list(app.service, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
+        return
     if output == "json" and not quiet:
         from imagestore.cli import describe
 
@@ -72,6 +74,11 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
 
     NAME is a reference, an image id or the beginning of one, or name@digest.
     """
+    if app.remote is not None:
+        from imagestore.cli.remote.images import show_image
+
+        show_image(app.service, name, runtime_handler, output=output)
+        return
     from imagestore.cli import describe
 
     found = app.store.get(name, runtime_handler=runtime_handler)
@@ -89,7 +96,7 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
         ("manifest", f"{shown['manifest']['digest']} ({shown['manifest']['mediaType']})"),
         ("size", render.size(shown["size"])),
         ("updated", shown["updatedAt"]),
-        *((name.lower(), _short(value)) for name, value in (shown["config"] or {}).items() if value),
+        *((name.lower(), render.shortened(value)) for name, value in (shown["config"] or {}).items() if value),
         *(("warning", warning) for warning in shown["warnings"]),
         *(("layer", f"{layer['path']} ({render.size(layer['size'])})") for layer in shown["layers"]),
     ]
@@ -114,6 +121,12 @@ def rmi(
     """
     if runtime_handler is not None and all_handlers:
         raise click.UsageError("--runtime-handler and --all-handlers exclude each other")
+    if app.remote is not None:
+        from imagestore.cli.remote import images as remote
+
+        remote.refuse_local_options({"--gc": collect})
+        remote.remove(app.service, names, runtime_handler, is_everywhere=all_handlers, output=output)
+        return
     freed: int | None = None
     by_name: Mapping[str, tuple[tuple[str, str], ...]]
     if collect:
@@ -136,13 +149,6 @@ def rmi(
         print(f"removed {reference} ({handler})")
     if freed is not None:
         print(f"freed {render.size(freed)}")
-
-
-def _short(value: object) -> str:
-    import json
-
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def _row(image: ImageSummary, *, whole_id: bool) -> tuple[str, ...]:

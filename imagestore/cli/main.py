@@ -15,7 +15,7 @@ import click
 
 from imagestore import errors
 from imagestore._version import __version__
-from imagestore.cli.context import App
+from imagestore.cli.context import App, RemoteOptions
 from imagestore.cli.failure import MEANINGS, ExitStatus, report
 from imagestore.cli.lazy import LazyGroup
 
@@ -42,11 +42,17 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "auth": ("imagestore.cli.auth", "auth", "Show how registries are authenticated to."),
     "hosts": ("imagestore.cli.hosts", "hosts", "Show which hosts would be asked for an image, in which order."),
     "referrers": ("imagestore.cli.referrers", "referrers", "List what refers to an image: signatures, attestations."),
+    "fsinfo": ("imagestore.cli.remote.commands", "fsinfo", "Show what images use of their file system."),
+    "info": ("imagestore.cli.remote.commands", "info", "Show whether a CRI server is ready, and its handlers."),
+    "version": ("imagestore.cli.remote.commands", "version", "Show versions, a CRI server's too."),
     "tape": ("imagestore.cli.tape", "tape", "Check, show and serve recorded registries."),
     "record": ("imagestore.cli.record", "record", "Run a command and record what it asks of registries."),
     "node": ("imagestore.cli.node", "node", "The node side: what a kubelet does with images and resources."),
     "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
 }
+
+#: The commands that --endpoint is for.
+REMOTE_COMMANDS: Final = frozenset({"images", "pull", "inspecti", "rmi", "fsinfo", "info", "version", "node"})
 
 _STATUS_TEXT: Final = "\n".join(
     ["\b", "Exit statuses:", *(f"  {status.value:>3}  {meaning}" for status, meaning in MEANINGS.items())]
@@ -84,11 +90,31 @@ _STATUS_TEXT: Final = "\n".join(
     show_envvar=True,
     help="Folder with blobs/ (containerd's content, an OCI layout) to adopt content from; only read. May be repeated.",
 )
+@click.option(
+    "--endpoint",
+    metavar="ENDPOINT",
+    help="Ask this CRI server (unix:///path) instead of a local store; 'crictl' means the one crictl is configured for "
+    "(CONTAINER_RUNTIME_ENDPOINT, IMAGE_SERVICE_ENDPOINT, /etc/crictl.yaml). "
+    "For images, pull, inspecti, rmi, fsinfo, info and version.",
+)
+@click.option("--image-endpoint", metavar="ENDPOINT", help="The server's image service, where it is another one.")
+@click.option(
+    "--crictl-config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="crictl's configuration file, for '--endpoint crictl'.",
+)
 @click.option("--debug", is_flag=True, help="Log what is done to standard error; secrets are left out.")
 @click.version_option(__version__, prog_name="imagestore", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(
-    ctx: click.Context, root: Path | None, config_path: Path | None, sources: tuple[Path, ...], debug: bool
+    ctx: click.Context,
+    root: Path | None,
+    config_path: Path | None,
+    sources: tuple[Path, ...],
+    endpoint: str | None,
+    image_endpoint: str | None,
+    crictl_config: Path | None,
+    debug: bool,
 ) -> None:
     """Keep container images by (reference, runtime handler), so that every sandbox gets the manifest it can run."""
     if debug:
@@ -99,8 +125,29 @@ def cli(
             # Their debug lines show whole header lists.
             logging.getLogger(noisy).setLevel(logging.WARNING)
     app = App(root, config_path, sources)
+    app.remote = _remote(ctx, endpoint, image_endpoint, crictl_config)
     ctx.obj = app
     ctx.call_on_close(app.close)
+
+
+def _remote(
+    ctx: click.Context, endpoint: str | None, image_endpoint: str | None, crictl_config: Path | None
+) -> RemoteOptions | None:
+    """Which CRI server the options name; None for the local store, which is never left without being told to."""
+    if endpoint is None:
+        for name, value in (("--image-endpoint", image_endpoint), ("--crictl-config", crictl_config)):
+            if value is not None:
+                raise click.UsageError(f"{name} needs --endpoint")
+        return None
+    if ctx.invoked_subcommand not in REMOTE_COMMANDS:
+        raise click.UsageError(f"'{ctx.invoked_subcommand}' works on a local store, not with --endpoint")
+    for parameter in ("root", "config_path", "sources"):
+        if ctx.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE:
+            option = {"config_path": "--config", "sources": "--source"}.get(parameter, "--root")
+            raise click.UsageError(f"{option} is for a local store, and --endpoint asks a server")
+    if crictl_config is not None and endpoint != "crictl":
+        raise click.UsageError("--crictl-config needs '--endpoint crictl'")
+    return RemoteOptions(endpoint, image_endpoint or "", crictl_config)
 
 
 def main(arguments: list[str] | None = None) -> int:

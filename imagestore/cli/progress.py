@@ -19,6 +19,7 @@ from imagestore.observe import (
     BlobStarted,
     BlobVerifying,
     Noticed,
+    PartAdvanced,
     Resolved,
     Selected,
     SourceSwitched,
@@ -98,6 +99,8 @@ def sentence(event: Event) -> str:
             return f"{_about(event.failed_host, event.reason)}; trying {event.next_host}"
         case Noticed():
             return f"note: {event.message}"
+        case PartAdvanced() if event.total is None and event.status:
+            return f"{event.part}: {event.status}" if event.part else event.status
         case _:
             return ""
 

@@ -13,6 +13,8 @@ from imagestore.cli.rate import limit_rate_option
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from imagestore.image import Image
     from imagestore.pull.plan import PullPlan
 
@@ -72,13 +74,15 @@ def pull(
         raise click.UsageError("--runtime-handler and --platform exclude each other")
     if not references and not sandbox:
         raise click.UsageError("Missing argument 'REFERENCE...'")
+    if app.remote is not None:
+        local = {"--sandbox": sandbox, "--platform": platform, "--dry-run": dry_run, "--limit-rate": limit_rate}
+        _pull_remotely(app, references, handlers, {**local, "--anonymous": anonymous}, creds_stdin, deadline, output)
+        return
     work = [(reference, handler) for reference in references for handler in handlers or ("",)]
     if sandbox:
         work += [(app.config.sandbox_image(handler), handler) for handler in handlers or ("",)]
-    hosts = {Reference.parse(reference).host for reference, _ in work}
-    if creds_stdin and len(hosts) > 1:
-        raise click.UsageError(f"--creds-stdin is for one registry, but the references name {', '.join(sorted(hosts))}")
-    app.credentials = access.lookup(hosts.pop(), creds_stdin=creds_stdin, anonymous=anonymous)
+    host = _single_host((reference for reference, _ in work), creds_stdin=creds_stdin)
+    app.credentials = access.lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
     app.bytes_per_second = limit_rate
     pulled: list[Image] = []
     try:
@@ -98,6 +102,37 @@ def pull(
                 print(f"{image.reference} ({image.runtime_handler}): {image.id}")
     if output == "json":
         render.dump_json({"images": [describe.image(image) for image in pulled]})
+
+
+def _pull_remotely(
+    app: App,
+    references: tuple[str, ...],
+    handlers: tuple[str, ...],
+    local: dict[str, object],
+    creds_stdin: bool,
+    deadline: float | None,
+    output: str,
+) -> None:
+    """No stored login is sent anywhere: the server may be somebody else's."""
+    from imagestore.cli.remote import images as remote
+    from imagestore.registry.credentials.cri import AuthConfig
+
+    remote.refuse_local_options(local)
+    host = _single_host(references, creds_stdin=creds_stdin)
+    auth = None
+    if creds_stdin:
+        credential = access.read_stdin()
+        auth = AuthConfig(server_address=host, username=credential.username, password=credential.password)
+    work = [(reference, handler) for reference in references for handler in handlers or ("",)]
+    remote.pull(app.service, work, auth=auth, deadline_seconds=deadline, output=output)
+
+
+def _single_host(references: Iterable[str], *, creds_stdin: bool) -> str:
+    """A registry of the references; the only one, when credentials are given for it."""
+    hosts = sorted({Reference.parse(reference).host for reference in references})
+    if creds_stdin and len(hosts) > 1:
+        raise click.UsageError(f"--creds-stdin is for one registry, but the references name {', '.join(hosts)}")
+    return hosts[0]
 
 
 def _show_plan(app: App, plans: list[PullPlan], output: str) -> None:

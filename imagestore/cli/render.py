@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _GAP: Final = "   "
+# Longer values are cut in tables; JSON has them whole.
+_SHOWN: Final = 120
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -56,6 +58,14 @@ def fits(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
     return [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+
+
+def shortened(value: object) -> str:
+    """A value for a table: texts as they are, others as JSON, long ones cut."""
+    import json
+
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def dump_json(value: Any) -> None:

@@ -94,7 +94,7 @@ class LocalIngestWriter:
         directory: the ingest's folder; made, or resumed when it holds the same name and total.
         blobs: the folder of all blobs.
         ref: name of the ingest.
-        expected: digest the content will have; its algorithm is used for hashing on the way.
+        algorithm: used for hashing on the way.
         total: size in bytes, 0 when unknown.
         lock: released by close().
         buffers: for filling.
@@ -106,7 +106,7 @@ class LocalIngestWriter:
         blobs: Path,
         *,
         ref: str,
-        expected: Digest,
+        algorithm: str,
         total: int,
         lock: FileLock,
         buffers: Buffers,
@@ -118,8 +118,8 @@ class LocalIngestWriter:
         self._lock = lock
         self._buffers = buffers
         self._total = total
-        self._algorithm = expected.algorithm
-        self._hash = new_hash(expected.algorithm)
+        self._algorithm = algorithm
+        self._hash = new_hash(algorithm)
         self._offset = 0
         # Whether the file lacks bytes that were hashed.
         self._is_behind = False
@@ -134,6 +134,24 @@ class LocalIngestWriter:
     def offset(self) -> int:
         """Bytes written so far."""
         return self._offset
+
+    @property
+    def digest(self) -> Digest:
+        """What the bytes so far hash to."""
+        return Digest(self._algorithm, self._hash.hexdigest())
+
+    def hash_with(self, algorithm: str) -> None:
+        """Hash with another algorithm from now on; what is there is read again.
+
+        Raises:
+            InvalidDigestError: the algorithm can't be verified here.
+        """
+        if algorithm == self._algorithm:
+            return
+        self._hash, self._algorithm, self._offset = new_hash(algorithm), algorithm, 0
+        with translated("read ingest", self._data):
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            self._rehash()
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append bytes."""
@@ -188,9 +206,8 @@ class LocalIngestWriter:
             raise StoreError(f"ingest {self._ref}: writing it failed before", hint="open it again and resume")
         if self._offset != size:
             raise SizeMismatchError(str(expected), expected=size, actual=self._offset)
-        actual = Digest(self._algorithm, self._hash.hexdigest())
-        if actual != expected:
-            raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(actual))
+        if self.digest != expected:
+            raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(self.digest))
         with translated("commit", self._data):
             reach("commit-sync")
             os.fsync(self._descriptor)

@@ -31,6 +31,7 @@ from imagestore.errors import (
     IntegrityError,
     InvalidInputError,
     SizeMismatchError,
+    StoreBusyError,
 )
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class LocalContentStore:
                 self._ingests / name,
                 self._blobs,
                 ref=ref,
-                expected=expected,
+                algorithm=expected.algorithm,
                 total=total,
                 lock=lock,
                 buffers=self._buffers,
@@ -190,6 +191,42 @@ class LocalContentStore:
         except BaseException:
             lock.release()
             raise
+
+    def try_writer(self, ref: str, *, algorithm: str, total: int) -> LocalIngestWriter:
+        """Open an ingest whose content nobody knows yet, unless another writer holds it.
+
+        Args:
+            ref: name of the ingest.
+            algorithm: used for hashing on the way.
+            total: its size in bytes, 0 when unknown.
+
+        Raises:
+            StoreBusyError: another writer holds it.
+            InvalidInputError: no name, or an algorithm that can't be verified.
+        """
+        if not ref:
+            raise InvalidInputError("an ingest needs a name")
+        name = ingest_name(ref)
+        lock = self._lock(name)
+        if not lock.try_acquire():
+            raise StoreBusyError(f"ingest {ref!r} is locked by another writer", hint="try again when it ended")
+        try:
+            return LocalIngestWriter(
+                self._ingests / name,
+                self._blobs,
+                ref=ref,
+                algorithm=algorithm,
+                total=total,
+                lock=lock,
+                buffers=self._buffers,
+            )
+        except BaseException:
+            lock.release()
+            raise
+
+    def status(self, ref: str) -> IngestStatus | None:
+        """One unfinished ingest, or None."""
+        return read_status(self._ingests / ingest_name(ref))
 
     def batches(self, cancel: CancelToken) -> AbstractContextManager[BlobBatches]:
         """For storing many small blobs; a lease must hold each of them already.

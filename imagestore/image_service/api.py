@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 class ImageService(Protocol):
     """Images by (reference, runtime handler), wherever they are kept. Calls block; any thread may call.
 
-    Every method raises ImageStoreError and its kinds only: RegistryUnavailableError where the service can't be reached,
-    OperationCancelledError or DeadlineExceededError where the caller's token ends the call.
+    Every method raises ImageStoreError and its kinds only: ServiceUnavailableError where the service can't be reached,
+    RegistryUnavailableError where the service says that of a registry, OperationCancelledError or DeadlineExceededError
+    where the caller's token ends the call.
     """
 
     def version(self) -> ServiceVersion:

@@ -13,6 +13,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from imagestore.metadata.namespace_api import HOME
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
@@ -72,6 +74,7 @@ class Lease:
         expires_at: seconds since 1970, infinite for a lease that only its deletion ends.
         is_flat: keeps what it lists, but not what that refers to.
         labels: free text by key.
+        namespace: whose it is among containerd's clients.
     """
 
     id: str
@@ -79,6 +82,21 @@ class Lease:
     expires_at: float
     is_flat: bool = False
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    namespace: str = HOME
+
+    @property
+    def name(self) -> str:
+        """What its namespace calls it; the id of other namespaces' leases begins with theirs."""
+        return self.id if self.namespace == HOME else self.id.removeprefix(f"{self.namespace}/")
+
+
+def lease_key(namespace: str, name: str) -> str:
+    """The id of a namespace's lease.
+
+    >>> lease_key("default", "mine"), lease_key("k8s.io", "mine")
+    ('default/mine', 'mine')
+    """
+    return name if namespace == HOME else f"{namespace}/{name}"
 
 
 class HolderKind(enum.Enum):
@@ -88,15 +106,22 @@ class HolderKind(enum.Enum):
     LEASE = "lease"
     FLAT_LEASE = "flat lease"
     LABEL = "label"
+    NAMED_IMAGE = "named image"
+    NAMESPACE = "namespace"
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it keeps what it lists and nothing below."""
+        return self in (HolderKind.FLAT_LEASE, HolderKind.NAMESPACE)
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A root: a record, an unexpired lease, or a gc.root label on the content itself.
+    """A root: a record, an unexpired lease, a gc.root label on the content itself, or another namespace's word for it.
 
     Attributes:
         kind: which of them.
-        name: reference, lease id, or the label's key.
+        name: reference, lease id, the label's key, the named image, or who knows the content.
         handler: the record's runtime handler; empty otherwise.
     """
 
@@ -146,13 +171,21 @@ class MetadataStore(Protocol):
     def touch_image(self, reference: str, handler: str) -> None:
         """Note that a record is used now; at most one write a minute, and not synced."""
 
-    def create_lease(self, lease_id: str, *, lifetime_seconds: float, labels: Mapping[str, str] | None = None) -> Lease:
+    def create_lease(
+        self,
+        lease_id: str,
+        *,
+        lifetime_seconds: float,
+        labels: Mapping[str, str] | None = None,
+        namespace: str = HOME,
+    ) -> Lease:
         """Make a lease.
 
         Args:
             lease_id: its name.
             lifetime_seconds: from now; infinite for a lease that only its deletion ends.
             labels: gc.flat and gc.expire mean what they mean in containerd; gc.expire goes before the lifetime.
+            namespace: whose it is; the id is then lease_key()'s.
 
         Raises:
             AlreadyExistsError: the id is taken.
@@ -240,6 +273,12 @@ class MetadataStore(Protocol):
 
     def expire(self) -> int:
         """Delete expired leases (in batches), and records whose gc.expire label is past; return how many."""
+
+    def sweep_namespaces(self) -> tuple[str, ...]:
+        """Drop content records that nothing in their namespace keeps; names the unfinished writes that are over."""
+
+    def kept_ingests(self) -> frozenset[str]:
+        """Names of unfinished writes that stay however long nobody touched them."""
 
     def tidy(self) -> None:
         """Upkeep that a collection does: shorten what only grew."""

@@ -16,6 +16,7 @@ from imagestore.gc_labels import ContentTerms
 from imagestore.metadata.api import Holder, HolderKind
 from imagestore.metadata.database import Database
 from imagestore.metadata.images import insert_edges
+from imagestore.metadata.namespace_api import HOME
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,8 +25,13 @@ if TYPE_CHECKING:
 _EDGES: Final = "SELECT parent, child FROM edge UNION ALL SELECT parent, child FROM label_edge"
 _LEASED: Final = "SELECT digest FROM lease_content JOIN lease ON lease = id WHERE expires_at > :now AND"
 _ROOTED: Final = "SELECT digest FROM image_root UNION ALL SELECT digest FROM content_root"
-_DEEP_ROOTS: Final = f"{_ROOTED} UNION ALL {_LEASED} NOT flat"
-_FLAT: Final = f"{_LEASED} flat"
+_NAMED: Final = (
+    "SELECT r.digest FROM named_image_root r JOIN named_image USING (namespace, name)"
+    " WHERE namespace = 'k8s.io' AND expires_at > :now"
+)
+_DEEP_ROOTS: Final = f"{_ROOTED} UNION ALL {_LEASED} NOT flat UNION ALL {_NAMED}"
+#: What holds a digest and nothing below it.
+_FLAT: Final = f"{_LEASED} flat UNION ALL SELECT digest FROM namespace_content"  # noqa: S608 - constants
 _CHILDREN: Final = (
     "SELECT child FROM edge WHERE parent = :parent UNION SELECT child FROM label_edge WHERE parent = :parent"
 )
@@ -40,6 +46,8 @@ _IS_ROOT: Final = (
     " OR EXISTS (SELECT 1 FROM content_root c WHERE c.digest = {0})"
     " OR EXISTS (SELECT 1 FROM lease_content l JOIN lease ON l.lease = lease.id"
     " WHERE l.digest = {0} AND expires_at > :now AND NOT flat)"
+    " OR EXISTS (SELECT 1 FROM named_image_root n JOIN named_image USING (namespace, name)"
+    " WHERE n.digest = {0} AND namespace = 'k8s.io' AND expires_at > :now)"
 )
 #: Labels are few: looking for each one's root is cheaper than collecting all roots again.
 _BELOW_ROOTS: Final = (
@@ -58,6 +66,7 @@ _SUSPECTS: Final = (
     " WHERE l.digest = value AND expires_at > :now)"
     " OR EXISTS (SELECT 1 FROM edge WHERE child = value)"
     " OR EXISTS (SELECT 1 FROM label_edge WHERE child = value)"
+    " OR EXISTS (SELECT 1 FROM namespace_content WHERE digest = value)"
 )
 
 
@@ -138,6 +147,12 @@ class GraphTables(Database):
 
     def is_held(self, digest: Digest) -> bool:
         """Whether anything keeps this content now."""
+        with self._snapshot() as db:
+            query = "SELECT EXISTS (SELECT 1 FROM namespace_content WHERE digest = ?)"
+            return bool(db.execute(query, (str(digest),)).fetchone()[0]) or self.is_kept_at_home(digest)
+
+    def is_kept_at_home(self, digest: Digest) -> bool:
+        """Whether records, leases or labels of the store's own namespace, or any lease, keep this content now."""
         now, key = self._clock(), str(digest)
         with self._snapshot() as db:
             held = (
@@ -170,10 +185,20 @@ class GraphTables(Database):
                 (key, self._clock()),
             ).fetchall()
             labels = [name for name in self.content_labels(digest) if name.startswith(gc_labels.ROOT)]
+            named = db.execute(
+                "SELECT name FROM named_image_root r JOIN named_image USING (namespace, name)"
+                " WHERE r.digest = ? AND namespace = ? AND expires_at > ? ORDER BY name",
+                (key, HOME, self._clock()),
+            ).fetchall()
+            owners = db.execute(
+                "SELECT owner FROM namespace_content WHERE digest = ? ORDER BY owner", (key,)
+            ).fetchall()
         return (
             *(Holder(HolderKind.IMAGE, reference, handler) for reference, handler in images),
             *(Holder(HolderKind.FLAT_LEASE if flat else HolderKind.LEASE, name) for name, flat in leases),
             *(Holder(HolderKind.LABEL, name) for name in labels),
+            *(Holder(HolderKind.NAMED_IMAGE, name) for (name,) in named),
+            *(Holder(HolderKind.NAMESPACE, owner) for (owner,) in owners),
         )
 
     def forget_content(self, digests: Collection[Digest]) -> None:

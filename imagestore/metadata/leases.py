@@ -13,6 +13,7 @@ from imagestore.gc_labels import LeaseTerms
 from imagestore.metadata.api import Lease
 from imagestore.metadata.database import Database
 from imagestore.metadata.images import insert_edges
+from imagestore.metadata.namespace_api import HOME
 
 if TYPE_CHECKING:
     import sqlite3
@@ -27,7 +28,14 @@ _EXPIRY_BATCH: Final = 512
 class LeaseTables(Database):
     """Leases by id, and what they list."""
 
-    def create_lease(self, lease_id: str, *, lifetime_seconds: float, labels: Mapping[str, str] | None = None) -> Lease:
+    def create_lease(
+        self,
+        lease_id: str,
+        *,
+        lifetime_seconds: float,
+        labels: Mapping[str, str] | None = None,
+        namespace: str = HOME,
+    ) -> Lease:
         """Make a lease."""
         if not lease_id:
             raise InvalidInputError("a lease needs an id")
@@ -36,13 +44,16 @@ class LeaseTables(Database):
         now = self._clock()
         # As in containerd a lease whose gc.expire can't be read stays until it is deleted.
         expires_at = terms.expires_at if gc_labels.EXPIRE in kept else now + lifetime_seconds
-        lease = Lease(lease_id, now, expires_at, terms.is_flat, kept)
+        lease = Lease(lease_id, now, expires_at, terms.is_flat, kept, namespace)
         with self._writing() as db:
             db.execute("DELETE FROM lease WHERE id = ? AND expires_at = ?", (lease_id, _GONE))
             if db.execute("SELECT 1 FROM lease WHERE id = ?", (lease_id,)).fetchone():
                 raise AlreadyExistsError(f"lease {lease_id!r} exists already")
-            values = (lease.id, now, expires_at, int(lease.is_flat), json.dumps(kept, sort_keys=True))
-            db.execute("INSERT INTO lease (id, created_at, expires_at, flat, labels) VALUES (?, ?, ?, ?, ?)", values)
+            if namespace != HOME:
+                db.execute("INSERT OR IGNORE INTO namespace (name) VALUES (?)", (namespace,))
+            values = (lease.id, now, expires_at, int(lease.is_flat), json.dumps(kept, sort_keys=True), namespace)
+            columns = "id, created_at, expires_at, flat, labels, namespace"
+            db.execute(f"INSERT INTO lease ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)  # noqa: S608 - constants
         return lease
 
     def renew_lease(self, lease_id: str, *, lifetime_seconds: float) -> None:
@@ -90,11 +101,14 @@ class LeaseTables(Database):
         """Every lease, expired ones too."""
         with self._reading() as db:
             found = db.execute(
-                "SELECT id, created_at, expires_at, flat, labels FROM lease WHERE expires_at > ? ORDER BY id", (_GONE,)
-            ).fetchall()
+                "SELECT id, created_at, expires_at, flat, labels, namespace FROM lease"
+                " WHERE expires_at > ? ORDER BY id",
+                (_GONE,),
+            )
+            rows = found.fetchall()
         return (
-            Lease(lease_id, created_at, expires_at, bool(flat), json.loads(labels))
-            for lease_id, created_at, expires_at, flat, labels in found
+            Lease(lease_id, created_at, expires_at, bool(flat), json.loads(labels), namespace)
+            for lease_id, created_at, expires_at, flat, labels, namespace in rows
         )
 
     def _expire_leases(self) -> int:

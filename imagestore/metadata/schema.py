@@ -81,6 +81,62 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
         ) STRICT, WITHOUT ROWID""",
         "CREATE INDEX label_edge_by_child ON label_edge (child)",
     ),
+    # What containerd's clients keep: namespaces, named images, content records by owner, unfinished writes. The store's
+    # own leases were those of its own namespace all the time.
+    (
+        """CREATE TABLE namespace (
+            name TEXT NOT NULL PRIMARY KEY,
+            labels TEXT NOT NULL DEFAULT '{}'
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE named_image (
+            namespace TEXT NOT NULL,
+            name TEXT NOT NULL,
+            media_type TEXT NOT NULL,
+            digest TEXT NOT NULL,
+            size INTEGER NOT NULL,
+            annotations TEXT NOT NULL,
+            labels TEXT NOT NULL,
+            created_at REAL NOT NULL,
+            updated_at REAL NOT NULL,
+            expires_at REAL NOT NULL,
+            PRIMARY KEY (namespace, name)
+        ) STRICT, WITHOUT ROWID""",
+        # Its target, and what the records held that it was made from.
+        """CREATE TABLE named_image_root (
+            namespace TEXT NOT NULL,
+            name TEXT NOT NULL,
+            digest TEXT NOT NULL,
+            PRIMARY KEY (namespace, name, digest),
+            FOREIGN KEY (namespace, name) REFERENCES named_image (namespace, name) ON DELETE CASCADE
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX named_image_root_by_digest ON named_image_root (digest)",
+        """CREATE TABLE namespace_content (
+            owner TEXT NOT NULL,
+            digest TEXT NOT NULL,
+            size INTEGER NOT NULL,
+            labels TEXT NOT NULL,
+            is_root INTEGER NOT NULL,
+            created_at REAL NOT NULL,
+            updated_at REAL NOT NULL,
+            PRIMARY KEY (owner, digest)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX namespace_content_by_digest ON namespace_content (digest)",
+        """CREATE TABLE namespace_edge (
+            owner TEXT NOT NULL,
+            parent TEXT NOT NULL,
+            child TEXT NOT NULL,
+            PRIMARY KEY (owner, parent, child)
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE namespace_ingest (
+            owner TEXT NOT NULL,
+            ref TEXT NOT NULL,
+            expected TEXT NOT NULL,
+            lease TEXT,
+            expires_at REAL,
+            PRIMARY KEY (owner, ref)
+        ) STRICT, WITHOUT ROWID""",
+        "ALTER TABLE lease ADD COLUMN namespace TEXT NOT NULL DEFAULT 'k8s.io'",
+    ),
 )
 
 CURRENT: Final = len(STEPS)

@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from imagestore.metadata import location
-from imagestore.metadata.graph import GraphTables
 from imagestore.metadata.images import ImageTables
 from imagestore.metadata.leases import LeaseTables
+from imagestore.metadata.named_images import NamedImageTables
+from imagestore.metadata.namespaces import NamespaceTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from imagestore.metadata.journal import Journaled
 
 
-class SqliteMetadataStore(ImageTables, LeaseTables, GraphTables):
-    """Records, edges, labels and leases in one file; arguments and errors are those of Database."""
+class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceTables):
+    """Everything that is remembered, in one file; arguments and errors are those of Database."""
 
     def __init__(
         self,
@@ -40,8 +41,8 @@ class SqliteMetadataStore(ImageTables, LeaseTables, GraphTables):
             return found
 
     def expire(self) -> int:
-        """Delete expired leases, and records whose gc.expire label is past; return how many."""
-        return self._expire_images() + self._expire_leases()
+        """Delete expired leases, and images whose gc.expire label is past; return how many."""
+        return self._expire_images() + self._expire_named_images() + self._expire_leases()
 
     def tidy(self) -> None:
         """Shorten the journal if it is much longer than its records need."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from imagestore import digest as digests
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
@@ -44,12 +44,23 @@ if TYPE_CHECKING:
     from imagestore.observe import Observer
     from imagestore.reference import Reference
     from imagestore.registry.blob import BlobReader, Body
+    from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.exchange import Response, Sender
     from imagestore.registry.listing import Referrers
     from imagestore.registry.session import Line
 
 T = TypeVar("T")
+
+
+class Lines(Protocol):
+    """How to reach each endpoint and authenticate there."""
+
+    def __call__(self, endpoint: Endpoint) -> Line:
+        """The line to an endpoint, the same one every time."""
+
+    def with_credentials(self, credentials: CredentialLookup) -> Lines:
+        """Lines over the same connections that know these credentials only, and no token of anybody else's."""
 
 
 class RegistryClient:
@@ -69,7 +80,7 @@ class RegistryClient:
     def __init__(
         self,
         *,
-        lines: Callable[[Endpoint], Line],
+        lines: Lines,
         endpoints: EndpointResolver,
         policy: TransferPolicy | None = None,
         observer: Observer = ignore,
@@ -97,6 +108,12 @@ class RegistryClient:
         """This client, with its connections, tokens and memory of dead hosts, but telling another observer."""
         twin = copy.copy(self)
         twin._shared = replace(self._shared, observer=observer)
+        return twin
+
+    def with_credentials(self, credentials: CredentialLookup) -> RegistryClient:
+        """This client, with its connections, limits and memory of dead hosts, but these credentials and no tokens."""
+        twin = copy.copy(self)
+        twin._lines = self._lines.with_credentials(credentials)
         return twin
 
     def resolve(self, reference: Reference, *, from_body: bool = False, cancel: CancelToken) -> Descriptor:

@@ -102,6 +102,10 @@ class EndpointLines:
         self._lock = threading.Lock()
         self._lines: dict[tuple[Origin, ConnectionSettings], Line] = {}
 
+    def with_credentials(self, credentials: CredentialLookup) -> EndpointLines:
+        """Lines over the same connections for another caller: nobody profits from somebody else's login."""
+        return EndpointLines(self._sender, credentials, self._auth_policy)
+
     def __call__(self, endpoint: Endpoint) -> Line:
         """The line to an endpoint, the same one every time."""
         key = (endpoint.origin, endpoint.connection)

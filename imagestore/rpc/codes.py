@@ -16,6 +16,8 @@ CODES: Final[Mapping[Category, grpc.StatusCode]] = {
     Category.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     Category.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     Category.FAILED_PRECONDITION: grpc.StatusCode.FAILED_PRECONDITION,
+    Category.OUT_OF_RANGE: grpc.StatusCode.OUT_OF_RANGE,
+    Category.NOT_IMPLEMENTED: grpc.StatusCode.UNIMPLEMENTED,
     Category.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     Category.RESOURCE_EXHAUSTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Category.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
@@ -33,6 +35,21 @@ def code_of(error: ImageStoreError) -> grpc.StatusCode:
     return CODES[error.category]
 
 
+#: Percent-encoded bytes of a status text. It travels in a header, and all of them together may have 8 KiB.
+MOST_TEXT_BYTES: Final = 4096
+
+
 def text_of(error: ImageStoreError) -> str:
-    """The message with its mend, one line."""
-    return f"{error} ({error.hint})" if error.hint else str(error)
+    """The message with its mend, one line, cut to what a status may carry."""
+    text = f"{error} ({error.hint})" if error.hint else str(error)
+    if len(text) <= MOST_TEXT_BYTES and _encoded_bytes(text) <= MOST_TEXT_BYTES:
+        return text
+    shown = text[:MOST_TEXT_BYTES]
+    while _encoded_bytes(shown) > MOST_TEXT_BYTES - 3:
+        shown = shown[: len(shown) * 9 // 10]
+    return shown + "..."
+
+
+def _encoded_bytes(text: str) -> int:
+    """How long a text is as gRPC sends it: printable ASCII as it is, every other byte, and "%", as three characters."""
+    return sum(1 if 0x20 <= byte < 0x7F and byte != 0x25 else 3 for byte in text.encode("utf-8", "replace"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
 from imagestore.gc import mark
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from imagestore.content.local import LocalContentStore
     from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord, MetadataStore
+
+
+# A folder with the data, the name, two times and the size.
+_INGEST_INODES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,28 @@ def measure(metadata: MetadataStore, content: LocalContentStore, root: Path) -> 
         metadata_bytes=_metadata_bytes(root),
         disk=disk_of(content.root),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ContentUse:
+    """What content takes of its file system: bytes and inodes, unfinished writes included."""
+
+    size: int
+    inodes: int
+
+
+def content_use(content: LocalContentStore) -> ContentUse:
+    """Add up blobs and ingests, without asking the records who needs them.
+
+    Raises:
+        StoreError: a folder can't be read.
+    """
+    size = inodes = 0
+    for info in content.walk():
+        size, inodes = size + info.size, inodes + 1
+    for status in content.statuses():
+        size, inodes = size + status.offset, inodes + _INGEST_INODES
+    return ContentUse(size, inodes)
 
 
 def disk_of(path: Path) -> Disk:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore.metadata.api import HolderKind
-
 if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.metadata.api import Holder, MetadataStore
@@ -33,11 +31,11 @@ def explain(metadata: MetadataStore, digest: Digest) -> tuple[Chain, ...]:
     while waiting:
         above: list[Digest] = []
         for each in waiting:
-            # A flat lease keeps what it lists and nothing below.
+            # A flat holder keeps what it lists and nothing below.
             chains += [
                 Chain(holder, paths[each])
                 for holder in metadata.holders(each)
-                if each == digest or holder.kind is not HolderKind.FLAT_LEASE
+                if each == digest or not holder.kind.is_flat
             ]
             for parent in metadata.parents(each):
                 if parent not in paths:

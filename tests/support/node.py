@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from imagestore.observe import Event
     from imagestore.platforms import Platform
     from imagestore.pull.verify import ImageVerifier
-    from imagestore.testing import FaultRule
+    from imagestore.testing import BasicAuth, FaultRule, TokenAuth
     from imagestore.testing.images.builders import Image
 
 HOST = platforms.parse("windows(10.0.20348)/amd64")
@@ -74,10 +74,11 @@ def node(
     host: Platform = HOST,
     text: str = CONFIG,
     verifier: ImageVerifier | None = None,
+    auth: BasicAuth | TokenAuth | None = None,
     sources: Sequence[Path] = (),
 ) -> Iterator[Node]:
     """Open a node on ``root``; the registry has python unless told otherwise."""
-    registry = Registry(images if images is not None else {PYTHON: python_image()}, faults=faults)
+    registry = Registry(images if images is not None else {PYTHON: python_image()}, faults=faults, auth=auth)
     with ExitStack() as stack:
         client = stack.enter_context(connect(transport=registry.transport))
         settings = config.loads(text, filename="config.toml", host=host)

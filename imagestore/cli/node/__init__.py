@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 #: The commands, as in :data:`imagestore.cli.main.COMMANDS`.
 COMMANDS: Final[Table] = {
+    "ensure": ("imagestore.cli.node.ensure", "ensure", "Make sure that an image is there and a pod may use it."),
+    "gc": ("imagestore.cli.node.gc", "gc", "Collect images by age and space, by (image, runtime handler)."),
+    "edged-config": ("imagestore.cli.node.edged_config", "edged_config", "Show what a KubeEdge configuration means."),
     "resources": (
         "imagestore.cli.node.resources",
         "resources",

@@ -229,6 +229,10 @@ class Explicit:
         self._found = found
         self._target = Target(host.lower())
 
+    def fingerprint(self, key: bytes) -> str:
+        """Tells two of these apart without giving anything away; see Credential.fingerprint()."""
+        return f"{self._target.host} {self._found.credential.fingerprint(key)}"
+
     def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
         """The credential, if the target is on its registry."""
         place = self._found.provenance

@@ -274,7 +274,18 @@ def test_every_command_explains_itself(line: Line, name: str) -> None:
 
 
 def test_help_loads_no_heavy_package() -> None:
-    heavy = ("httpx", "jsonschema", "rich", "sqlite3", "asyncio", "respx", "tomllib", "tomli_w", "imagestore.platforms")
+    heavy = (
+        "httpx",
+        "jsonschema",
+        "rich",
+        "sqlite3",
+        "asyncio",
+        "respx",
+        "tomllib",
+        "tomli_w",
+        "grpc",
+        "imagestore.platforms",
+    )
     code = (
         "import sys; from imagestore.cli.main import main; main(['--help']);"
         f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
@@ -285,7 +296,19 @@ def test_help_loads_no_heavy_package() -> None:
 
 def test_listing_loads_neither_http_nor_schemas(line: Line) -> None:
     line("pull", line.python)
-    heavy = ["httpx", "httpcore", "jsonschema", "rich", "asyncio", "logging", "tomllib", "shutil", "imagestore.store"]
+    heavy = [
+        "httpx",
+        "httpcore",
+        "jsonschema",
+        "rich",
+        "asyncio",
+        "grpc",
+        "google.protobuf",
+        "logging",
+        "tomllib",
+        "shutil",
+        "imagestore.store",
+    ]
     heavy += ["imagestore.config", "imagestore.platforms.host", "imagestore.platforms.match", "imagestore.reference"]
     arguments = ["--root", str(line.root), "--config", str(line.config), "images"]
     code = (

@@ -23,8 +23,10 @@ from imagestore.errors import (
     DeadlineExceededError,
     DigestMismatchError,
     ImageStoreError,
+    InvalidDigestError,
     InvalidInputError,
     SizeMismatchError,
+    StoreBusyError,
     StoreError,
     StoreFullError,
     StoreReadOnlyError,
@@ -318,3 +320,35 @@ def test_content_that_goes_between_two_looks_is_missing_and_no_system_error(stor
     finally:
         stop.set()
         other.join()
+
+
+def test_a_writer_that_may_not_wait_is_sent_away_while_another_writes(store: LocalContentStore) -> None:
+    with store.try_writer("r", algorithm="sha256", total=0) as first:
+        first.write(b"hel")
+        with pytest.raises(StoreBusyError, match="locked by another writer"):
+            store.try_writer("r", algorithm="sha256", total=0)
+    with store.try_writer("r", algorithm="sha256", total=0) as second:
+        assert (second.offset, second.digest) == (3, Digest.of(b"hel"))
+        status = store.status("r")
+        assert status is not None
+        assert (status.ref, status.offset) == ("r", 3)
+    assert store.status("other") is None
+    with pytest.raises(InvalidInputError):
+        store.try_writer("", algorithm="sha256", total=0)
+    with pytest.raises(InvalidDigestError):
+        store.try_writer("s", algorithm="md5", total=0)
+    with store.try_writer("s", algorithm="sha256", total=0) as third:
+        assert third.offset == 0, "a refused one leaves no lock"
+
+
+def test_a_writer_can_change_its_algorithm(store: LocalContentStore) -> None:
+    wanted = Digest.of(b"hello", "sha512")
+    with store.try_writer("r", algorithm="sha256", total=0) as writer:
+        writer.write(b"hello")
+        writer.hash_with("sha256")
+        assert writer.digest == Digest.of(b"hello")
+        writer.hash_with("sha512")
+        assert (writer.digest, writer.offset) == (wanted, 5)
+        writer.write(b"")
+        writer.commit(wanted, 5)
+    assert store.read(wanted, limit_bytes=5) == b"hello"

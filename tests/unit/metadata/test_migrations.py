@@ -36,6 +36,19 @@ def version_1(path: Path) -> None:
     db.close()
 
 
+def version_2(path: Path) -> None:
+    """A database as the second schema wrote it: pins, times of use, labels, a lease with its content."""
+    version_1(path)
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in schema.STEPS[1]:
+        db.execute(statement)
+    db.execute("UPDATE image SET pinned = 1, used_at = 3.0")
+    db.execute("INSERT INTO content_label VALUES (?, 'containerd.io/gc.root', 'yes')", (CONFIG,))
+    db.execute("INSERT INTO content_root VALUES (?)", (CONFIG,))
+    db.execute("PRAGMA user_version = 2")
+    db.close()
+
+
 def tables(path: Path) -> set[tuple[str, str]]:
     """Columns of every table, and the indexes."""
     db = sqlite3.connect(path)
@@ -61,6 +74,18 @@ def test_version_1_keeps_its_records_edges_and_leases(tmp_path: Path) -> None:
     (lease,) = store.leases()
     assert (lease.id, lease.is_flat, dict(lease.labels)) == ("l", False, {})
     assert store.journaled().candidates == [[record]], "a store from before the journal gets one"
+
+
+def test_version_2_keeps_what_it_has_and_its_leases_are_the_stores_own(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    version_2(path)
+    store = SqliteMetadataStore(path)
+    (record,) = store.find_images()
+    assert (record.is_pinned, record.used_at) == (True, 3.0)
+    assert store.garbage([MANIFEST, LAYER, CONFIG]) == []
+    assert [(lease.id, lease.namespace, lease.name) for lease in store.leases()] == [("l", "k8s.io", "l")]
+    assert store.namespaces() == {"k8s.io": {}}
+    assert store.is_home(Digest.parse(CONFIG))
 
 
 def test_a_migrated_database_has_the_shape_of_a_new_one(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from imagestore.observe import Event
+    from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.exchange import Headers, Origin
 
@@ -101,6 +102,20 @@ def make_bench() -> Callable[..., Bench]:
     return make
 
 
+@dataclass
+class FakeLines:
+    """Lines whose authenticators a test chose; credentials are the authenticators' affair."""
+
+    sender: HttpxSender
+    choose: Callable[[Endpoint], FakeAuthenticator]
+
+    def __call__(self, endpoint: Endpoint) -> Line:
+        return Line(self.sender.bound(endpoint.origin, endpoint.connection), self.choose(endpoint))
+
+    def with_credentials(self, credentials: CredentialLookup) -> FakeLines:
+        raise AssertionError("no test of the bench changes credentials")
+
+
 def _bench(
     sender: HttpxSender,
     endpoints: EndpointResolver | None,
@@ -112,7 +127,7 @@ def _bench(
     nobody = FakeAuthenticator()
     choose = authenticators or (lambda endpoint: nobody)
     client = RegistryClient(
-        lines=lambda endpoint: Line(sender.bound(endpoint.origin, endpoint.connection), choose(endpoint)),
+        lines=FakeLines(sender, choose),
         endpoints=endpoints or DirectEndpoints(),
         policy=policy,
         observer=events.append,

@@ -1,0 +1,216 @@
+"""``imagestore node ensure``: EnsureImageExists for one image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from imagestore.cli import render
+from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.cli.failure import ExitStatus
+from imagestore.cli.node.services import connected, service_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from imagestore.cli.node.services import Connected, ServiceChoice
+    from imagestore.node.credentials.keyring import Keyring, PullSecret
+    from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
+    from imagestore.node.events import NodeEvent
+    from imagestore.node.metrics import NodeMetrics
+    from imagestore.node.outcome import EnsureResult
+    from imagestore.node.records.manager import PullManager
+
+_POLICIES: Final = ("Always", "IfNotPresent", "Never")
+_MAX_SECRET_BYTES: Final = 1024 * 1024
+_STATUSES: Final = {
+    "InvalidImageName": ExitStatus.USAGE,
+    "ErrImageNeverPull": ExitStatus.NOT_FOUND,
+    "SignatureValidationFailed": ExitStatus.ACCESS,
+    "RegistryUnavailable": ExitStatus.UNAVAILABLE,
+}
+
+
+@click.command()
+@click.argument("image")
+@click.option("--policy", type=click.Choice(_POLICIES), help="Default: as the API server chooses for the image.")
+@click.option("--handler", metavar="H", default="", help="Runtime handler of the pod.")
+@click.option("--runtime-class", metavar="NAME", help="RuntimeClass of the pod; needs --runtime-classes.")
+@click.option(
+    "--runtime-classes",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="YAML file with the cluster's RuntimeClass objects.",
+)
+@click.option("--pod", metavar="NAMESPACE/NAME", default="default/imagestore", show_default=True, help="Whose image.")
+@click.option("--pod-uid", metavar="UID", default="", help="Of the pod; part of the back-off key.")
+@click.option("--annotation", "annotations", metavar="KEY=VALUE", multiple=True, help="Of the pod; may be repeated.")
+@click.option(
+    "--pull-secret",
+    "secrets",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    help="Docker config.json of a pull secret of the pod; may be repeated.",
+)
+@click.option("--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write Prometheus metrics here.")
+@output_option
+@service_options
+@pass_app
+def ensure(
+    app: App,
+    choice: ServiceChoice,
+    image: str,
+    policy: str | None,
+    handler: str,
+    runtime_class: str | None,
+    runtime_classes: Path | None,
+    pod: str,
+    pod_uid: str,
+    annotations: tuple[str, ...],
+    secrets: tuple[Path, ...],
+    metrics: Path | None,
+    output: str,
+) -> int:
+    """Make sure that IMAGE is there and that a pod may use it, as a kubelet does before it makes a container.
+
+    Events and messages are the kubelet's. What was pulled with whose credentials is recorded in the state folder, so
+    that a present image is only used by pods that may pull it.
+    """
+    from imagestore.node.ensure import EnsureRequest
+    from imagestore.node.events import ObjectReference
+    from imagestore.node.metrics import NodeMetrics
+    from imagestore.node.names import PullPolicy
+    from imagestore.node.outcome import start_failure
+
+    heard: list[NodeEvent] = []
+    numbers = NodeMetrics()
+    with connected(app, choice) as found:
+        who = _pod(pod, pod_uid, annotations)
+        request = EnsureRequest(
+            image,
+            who,
+            PullPolicy(policy) if policy is not None else None,
+            _handler(found, handler, runtime_class, runtime_classes),
+            [_secret(path, who.namespace) for path in secrets],
+            ObjectReference("Pod", who.name, who.namespace, who.uid),
+        )
+        manager = _manager(app, choice, found, heard, numbers)
+        with cancelled_by_signals() as token:
+            result = manager.ensure(request, cancel=token)
+    if not result.is_there:
+        heard.append(start_failure(result, request.subject))
+    if metrics is not None:
+        metrics.write_text(numbers.text(), "utf-8")
+    if output == "json":
+        render.dump_json(_json(request, found.name, result, heard))
+    else:
+        _print(found.name, result, heard)
+    if result.is_there:
+        return ExitStatus.OK
+    return _STATUSES.get(result.reason, ExitStatus.FAILURE)
+
+
+def _manager(
+    app: App, choice: ServiceChoice, found: Connected, heard: list[NodeEvent], metrics: NodeMetrics
+) -> ImageManager:
+    from imagestore.node.ensure import ImageManager
+    from imagestore.node.pulls.puller import Puller
+
+    settings = found.settings
+    return ImageManager(
+        found.service,
+        gates=settings.gates,
+        keyring=_node_keyring(),
+        puller=Puller(found.service, turns=settings.turns(), bucket=settings.bucket()),
+        records=records_of(app, choice, found, metrics) if settings.gates.ensure_secret_pulled_images else None,
+        recorder=heard.append,
+        metrics=metrics,
+    )
+
+
+def records_of(app: App, choice: ServiceChoice, found: Connected, metrics: NodeMetrics) -> PullManager:
+    """The pull records in the state folder, with pulls that were cut off seen to.
+
+    Raises:
+        ImageStoreError: the folder can't be used, or the service can't list.
+    """
+    from imagestore.node.records.files import PullRecordFiles
+    from imagestore.node.records.manager import PullManager
+
+    files = PullRecordFiles(choice.folder(app), show_usage=metrics.records_cache.set)
+    manager = PullManager(files, found.settings.verification(), metrics=metrics)
+    if files.intents()[0]:
+        manager.start(found.service.list())
+    return manager
+
+
+def _node_keyring() -> Keyring:
+    from imagestore.node.credentials.keyring import NodeKeyring
+    from imagestore.registry.credentials.lookup import CredentialResolver
+
+    return NodeKeyring(CredentialResolver.standard())
+
+
+def _pod(text: str, uid: str, annotations: Sequence[str]) -> Pod:
+    from imagestore.node.ensure import Pod
+
+    namespace, slash, name = text.partition("/")
+    if not slash or not namespace or not name:
+        raise click.BadParameter(f"{text!r}: expected NAMESPACE/NAME", param_hint="--pod")
+    pairs = [each.partition("=") for each in annotations]
+    if not all(equals for _, equals, _ in pairs):
+        raise click.BadParameter("expected KEY=VALUE", param_hint="--annotation")
+    return Pod(uid, namespace, name, {key: value for key, _, value in pairs})
+
+
+def _secret(path: Path, namespace: str) -> PullSecret:
+    from imagestore.errors import ConfigError
+    from imagestore.node.credentials.keyring import DOCKER_CONFIG_JSON, PullSecret
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_SECRET_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    return PullSecret(namespace, path.name, str(path), DOCKER_CONFIG_JSON, {".dockerconfigjson": data})
+
+
+def _handler(found: Connected, handler: str, name: str | None, path: Path | None) -> str:
+    if name is None:
+        return handler
+    if handler:
+        raise click.UsageError("give --handler or --runtime-class, not both")
+    if path is None:
+        raise click.UsageError("--runtime-class needs --runtime-classes with the cluster's objects")
+    from imagestore.node.documents import read_documents
+    from imagestore.node.runtime_class import image_handler, parse_runtime_class
+
+    classes = [parse_runtime_class(document) for document in read_documents(path)]
+    return image_handler(name, classes, found.settings.gates)
+
+
+def _print(service: str, result: EnsureResult, heard: Sequence[NodeEvent]) -> None:
+    print(f"service: {render.printable(service)}")
+    for step in result.steps:
+        print(f"step: {render.printable(step)}")
+    for event in heard:
+        print(f"event: {event.type} {event.reason}: {render.printable(event.message)}")
+    if result.is_there:
+        print(f"image: {render.printable(result.image_ref)}")
+    else:
+        print(f"failed: {render.printable(result.reason)}: {render.printable(result.message)}")
+
+
+def _json(request: EnsureRequest, service: str, result: EnsureResult, heard: Sequence[NodeEvent]) -> dict[str, object]:
+    return {
+        "image": request.image,
+        "runtimeHandler": request.runtime_handler,
+        "service": service,
+        "imageRef": result.image_ref,
+        "pulled": result.was_pulled,
+        "reason": result.reason,
+        "message": result.message,
+        "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in heard],
+        "steps": list(result.steps),
+    }

@@ -1,0 +1,253 @@
+"""``imagestore node gc``: one round of image collection, or its plan."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from imagestore.cli import render
+from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.durations import duration_option
+from imagestore.cli.failure import ExitStatus, report
+from imagestore.cli.node.ensure import records_of
+from imagestore.cli.node.services import connected, service_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from imagestore.cli.node.services import Connected, ServiceChoice
+    from imagestore.image_service import ContainerImage
+    from imagestore.node.events import NodeEvent
+    from imagestore.node.gc import CollectionReport, ImageCollector
+    from imagestore.node.gc.detection import ImageUse
+    from imagestore.node.gc.state import CollectorState
+    from imagestore.node.gc.transition import GateChange
+    from imagestore.node.kubelet_config import KubeletImageSettings
+    from imagestore.node.metrics import NodeMetrics
+
+_PERCENT = click.IntRange(0, 100)
+
+
+@click.command()
+@click.option("-n", "--dry-run", is_flag=True, help="Only show the plan.")
+@click.option("--high", type=_PERCENT, metavar="PERCENT", help="Free space from this usage on [default: 85].")
+@click.option("--low", type=_PERCENT, metavar="PERCENT", help="Down to this usage [default: 80].")
+@duration_option("--min-age", help="Spare images seen for a shorter time [default: 2m].")
+@duration_option("--max-age", help="Remove images unused for longer, whatever the usage.")
+@click.option("--all", "is_all", is_flag=True, help="Remove all that is unused, as under disk pressure.")
+@click.option("--after-gate-change", is_flag=True, help="Clean up after RuntimeClassInImageCriApi was turned.")
+@click.option(
+    "--in-use",
+    metavar="IMAGE[,HANDLER]",
+    multiple=True,
+    help="An image that a container of the store uses; may be repeated. Other services tell themselves.",
+)
+@click.option("--sandbox-image", metavar="IMAGE", default="", help="Spared, like pinned images.")
+@click.option("--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write Prometheus metrics here.")
+@output_option
+@service_options
+@pass_app
+def gc(
+    app: App,
+    choice: ServiceChoice,
+    dry_run: bool,
+    high: int | None,
+    low: int | None,
+    min_age: float | None,
+    max_age: float | None,
+    is_all: bool,
+    after_gate_change: bool,
+    in_use: tuple[str, ...],
+    sandbox_image: str,
+    metrics: Path | None,
+    output: str,
+) -> int:
+    """Collect images as a kubelet does: by age, then by space, least recently used first, by (image, handler).
+
+    When an image was first seen and last used is remembered in the state folder from run to run, so that a timer can do
+    what a daemon does; an image is therefore new in the first run. Images of the store itself that are in use are named
+    by --in-use.
+    """
+    from imagestore.errors import ImageCollectionError
+    from imagestore.node.gc.state import CollectorState
+    from imagestore.node.gc.transition import GateMarker, clean_up
+    from imagestore.node.metrics import NodeMetrics
+
+    heard: list[NodeEvent] = []
+    numbers, failure = NodeMetrics(), None
+    left: Sequence[ImageUse] = ()
+    with connected(app, choice, _containers(in_use)) as found:
+        settings = _settings(found.settings, (high, low), (min_age, max_age))
+        folder = choice.folder(app)
+        state = CollectorState.load(folder, now=time.time_ns())
+        marker = GateMarker(folder)
+        change = marker.check(settings.gates)
+        found = replace(found, settings=settings)
+        collector = _collector(app, choice, found, state, sandbox_image, heard, numbers)
+        result: CollectionReport | None = None
+        try:
+            if after_gate_change:
+                cleaned = clean_up(collector, marker, settings.gates, dry_run=dry_run)
+                result, left = cleaned.report, cleaned.left
+            elif is_all:
+                result = collector.delete_unused(dry_run=dry_run)
+            else:
+                result = collector.collect(dry_run=dry_run)
+        except ImageCollectionError as error:
+            failure = error
+        finally:
+            state.save(folder, collector.images())
+    if metrics is not None:
+        metrics.write_text(numbers.text(), "utf-8")
+    change = marker.check(settings.gates) if after_gate_change else change
+    if output == "json":
+        render.dump_json(_json(found.name, collector, result, heard, change, left, failure))
+    else:
+        _print(found.name, collector, result, heard, change, left)
+    if failure is not None:
+        return report(failure)
+    return ExitStatus.FAILURE if left and not dry_run else ExitStatus.OK
+
+
+def _collector(
+    app: App,
+    choice: ServiceChoice,
+    found: Connected,
+    state: CollectorState,
+    sandbox_image: str,
+    heard: list[NodeEvent],
+    metrics: NodeMetrics,
+) -> ImageCollector:
+    from imagestore.node.gc import ImageCollector
+
+    gates = found.settings.gates
+    return ImageCollector(
+        found.service,
+        found.settings.collection_policy(),
+        gates=gates,
+        sandbox_image=sandbox_image or found.sandbox_image,
+        recorder=heard.append,
+        metrics=metrics,
+        records=records_of(app, choice, found, metrics) if gates.ensure_secret_pulled_images else None,
+        state=state,
+        clock=time.time_ns,
+    )
+
+
+def _settings(
+    settings: KubeletImageSettings,
+    percents: tuple[int | None, int | None],
+    ages: tuple[float | None, float | None],
+) -> KubeletImageSettings:
+    from imagestore.node.golang import Duration
+
+    high, low = percents
+    high = settings.image_gc_high_threshold_percent if high is None else high
+    if low is None:
+        # A high threshold alone, at or below the default low one, takes that one down with it.
+        low = min(settings.image_gc_low_threshold_percent, high)
+    settings = replace(settings, image_gc_high_threshold_percent=high, image_gc_low_threshold_percent=low)
+    minimum, maximum = ages
+    if minimum is not None:
+        settings = replace(settings, image_minimum_gc_age=Duration.of_seconds(minimum))
+    if maximum is not None:
+        settings = replace(settings, image_maximum_gc_age=Duration.of_seconds(maximum))
+    return settings
+
+
+def _containers(in_use: Sequence[str]) -> tuple[ContainerImage, ...]:
+    from imagestore.image_service import ContainerImage
+
+    parts = [each.partition(",") for each in in_use]
+    return tuple(ContainerImage("option --in-use", image, handler or None) for image, _, handler in parts)
+
+
+def _print(
+    service: str,
+    collector: ImageCollector,
+    result: CollectionReport | None,
+    heard: Sequence[NodeEvent],
+    change: GateChange | None,
+    left: Sequence[ImageUse],
+) -> None:
+    print(f"service: {render.printable(service)}")
+    for event in heard:
+        print(f"event: {event.type} {event.reason}: {render.printable(event.message)}")
+    if result is not None:
+        _print_report(result)
+    for image in left:
+        print(f"left: {_name(image)}")
+    for step in change.steps if change is not None else ():
+        print(f"gate: {step}")
+    numbers = collector.stats()
+    by_handler = ", ".join(f"{name or 'default'} {count}" for name, count in numbers.by_handler.items())
+    print(
+        f"{numbers.images} images are left, {numbers.in_use} in use, {numbers.pinned} pinned"
+        + (f"; by handler: {by_handler}" if by_handler else "")
+    )
+
+
+def _print_report(result: CollectionReport) -> None:
+    if result.disk is not None:
+        target = "" if result.target_bytes is None else f", {render.size(result.target_bytes)} to be freed"
+        print(f"disk: {result.disk.usage_percent}% of {render.size(result.disk.capacity_bytes)} used{target}")
+    for each in result.removed:
+        verb = "would remove" if result.is_dry_run else "removed"
+        print(f"{verb} {_name(each.image)} ({each.reason}, {render.size(each.image.size_bytes)})")
+    for image, why in result.spared:
+        print(f"spared {_name(image)}: {why}")
+    if result.missing_bytes and result.is_dry_run:
+        print(f"{render.size(result.missing_bytes)} would be missing")
+
+
+def _name(image: ImageUse) -> str:
+    return render.printable(f"{image.key} {image.names[0]}" if image.names else str(image.key))
+
+
+def _json(
+    service: str,
+    collector: ImageCollector,
+    result: CollectionReport | None,
+    heard: Sequence[NodeEvent],
+    change: GateChange | None,
+    left: Sequence[ImageUse],
+    failure: Exception | None,
+) -> dict[str, object]:
+    numbers = collector.stats()
+    shown: dict[str, object] = {
+        "service": service,
+        "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in heard],
+        "gateChange": list(change.steps) if change is not None else [],
+        "left": [_image(image) for image in left],
+        "error": str(failure) if failure is not None else "",
+        "images": numbers.images,
+        "inUse": numbers.in_use,
+        "pinned": numbers.pinned,
+        "byHandler": dict(numbers.by_handler),
+    }
+    if result is None:
+        return shown
+    disk = result.disk
+    return {
+        **shown,
+        "dryRun": result.is_dry_run,
+        "usagePercent": disk.usage_percent if disk is not None else None,
+        "targetBytes": result.target_bytes,
+        "freedBytes": result.freed_bytes,
+        "missingBytes": result.missing_bytes,
+        "removed": [{**_image(each.image), "reason": str(each.reason)} for each in result.removed],
+        "spared": [{**_image(image), "reason": str(why)} for image, why in result.spared],
+    }
+
+
+def _image(image: ImageUse) -> dict[str, object]:
+    return {
+        "id": image.key.image_id,
+        "runtimeHandler": image.key.runtime_handler,
+        "names": list(image.names),
+        "bytes": image.size_bytes,
+    }

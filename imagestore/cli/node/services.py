@@ -1,0 +1,224 @@
+"""Which image service a node command talks to, and the kubelet's settings it goes by."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from imagestore.cli.context import App
+    from imagestore.image_service import ContainerImage, ImageService
+    from imagestore.node.edged.settings import EdgedSettings
+    from imagestore.node.kubelet_config import KubeletImageSettings
+    from imagestore.platforms import Platform
+
+DOCKER_SOCKET: Final = "/var/run/docker.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceChoice:
+    """What the options say.
+
+    Attributes:
+        endpoint, image_endpoint: of CRI; empty for none.
+        docker: socket of a Docker Engine; empty for none.
+        edged: KubeEdge's file, or None.
+        kubelet_config: a KubeletConfiguration, or None.
+        feature_gates: ``Name=true,…`` as for the kubelet; None when not given.
+        state: folder of pull records and memories; None means ``node`` in the store's folder.
+    """
+
+    endpoint: str
+    image_endpoint: str
+    docker: str
+    edged: Path | None
+    kubelet_config: Path | None
+    feature_gates: str | None
+    state: Path | None
+
+    def folder(self, app: App) -> Path:
+        """Where state is kept."""
+        return self.state or app.root / "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """An open service with what it goes by.
+
+    Attributes:
+        service: the service.
+        name: for people.
+        settings: of the kubelet, with the gates of the options.
+        edged: what its file says, if it was given.
+    """
+
+    service: ImageService
+    name: str
+    settings: KubeletImageSettings
+    edged: EdgedSettings | None
+
+    @property
+    def sandbox_image(self) -> str:
+        """As KubeEdge's file says."""
+        return self.edged.sandbox_image if self.edged is not None else ""
+
+
+def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that choose a service; they arrive as one ``choice``."""
+    path = click.Path(path_type=Path, dir_okay=False)
+
+    def command(**given: Any) -> Any:
+        names = tuple(ServiceChoice.__dataclass_fields__)
+        choice = ServiceChoice(**{name: given.pop(name) for name in names})
+        chosen = [choice.endpoint, choice.docker, choice.edged]
+        if sum(bool(each) for each in chosen) > 1:
+            raise click.UsageError("give one of --endpoint, --docker and --edged")
+        return function(choice=choice, **given)
+
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in (
+        click.option(
+            "--state",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Folder of pull records and of what was seen. Default: node in the store's folder.",
+        ),
+        click.option(
+            "--feature-gates",
+            metavar="NAME=BOOL,…",
+            help="As for the kubelet. Without it and without a file RuntimeClassInImageCriApi is on here.",
+        ),
+        click.option("--kubelet-config", type=path, help="KubeletConfiguration to go by (v1beta1)."),
+        click.option("--edged", type=path, help="KubeEdge configuration that says which service to use."),
+        click.option(
+            "--docker",
+            metavar="SOCKET",
+            is_flag=False,
+            flag_value=DOCKER_SOCKET,
+            default="",
+            help=f"Docker Engine at this socket [without a value: {DOCKER_SOCKET}].",
+        ),
+        click.option("--image-endpoint", metavar="URL", default="", help="CRI image service, where it is another one."),
+        click.option(
+            "--endpoint",
+            metavar="URL",
+            default="",
+            help="CRI endpoint. Default: that of 'imagestore --endpoint', else the store itself.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletImageSettings:
+    """The kubelet's settings: of its file, else of KubeEdge's, else the defaults; gates of the options win.
+
+    Raises:
+        ConfigError: a file or a gate can't be read, or the kubelet would refuse the values.
+    """
+    from imagestore.node.documents import read_documents
+    from imagestore.node.features import FeatureGates
+    from imagestore.node.kubelet_config import KubeletImageSettings
+
+    if choice.kubelet_config is not None:
+        documents = read_documents(choice.kubelet_config)
+        settings = KubeletImageSettings.parse(documents[0] if documents else {})
+    elif edged is not None:
+        settings = edged.kubelet
+    else:
+        settings = KubeletImageSettings(gates=FeatureGates(runtime_class_in_image_cri=True))
+    if choice.feature_gates is not None:
+        settings = replace(settings, gates=FeatureGates.parse(_gates(choice.feature_gates)))
+    settings.check()
+    return settings
+
+
+def _gates(text: str) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or value.lower() not in ("true", "false"):
+            raise click.BadParameter(f"{part!r}: expected NAME=true or NAME=false", param_hint="--feature-gates")
+        found[name.strip()] = value.lower() == "true"
+    return found
+
+
+@contextlib.contextmanager
+def connected(app: App, choice: ServiceChoice, in_use: Sequence[ContainerImage] = ()) -> Iterator[Connected]:
+    """Open the chosen service and close it afterwards.
+
+    Args:
+        app: global options.
+        choice: of the service.
+        in_use: what containers of the store use, since it doesn't run them.
+
+    Raises:
+        ConfigError, UnsupportedRuntimeTypeError: a file is wrong, or the gRPC libraries are missing.
+        ImageStoreError: the store can't be opened.
+    """
+    edged = None
+    if choice.edged is not None:
+        from imagestore.node.edged.file import load
+
+        edged = load(choice.edged)
+    settings = settings_of(choice, edged)
+    name, service = _open(app, choice, edged, settings, in_use)
+    with contextlib.closing(service):
+        yield Connected(service, name, settings, edged)
+
+
+def _open(
+    app: App,
+    choice: ServiceChoice,
+    edged: EdgedSettings | None,
+    settings: KubeletImageSettings,
+    in_use: Sequence[ContainerImage],
+) -> tuple[str, ImageService]:
+    from imagestore.node.edged.settings import DOCKER
+
+    timeout_seconds = settings.runtime_request_timeout.seconds
+    if choice.docker or (edged is not None and edged.runtime_type == DOCKER):
+        from imagestore.node.docker.handlers import HandlerTable
+        from imagestore.node.docker.service import DockerImageService
+        from imagestore.node.edged.settings import STALL_LIMIT
+        from imagestore.node.endpoints import parse_endpoint
+
+        path = choice.docker or (edged.docker_endpoint if edged is not None else DOCKER_SOCKET)
+        engine = DockerImageService(
+            parse_endpoint(path).socket_path(),
+            platforms=_platforms(app),
+            sandbox_image=edged.sandbox_image if edged is not None else "",
+            table=HandlerTable(choice.folder(app) / "docker-handlers.json"),
+            timeout_seconds=timeout_seconds,
+            stall_limit=edged.stall_limit if edged is not None else STALL_LIMIT,
+        )
+        return f"Docker Engine at {path}", engine
+    if app.remote is not None and not choice.endpoint and edged is None:
+        return f"CRI at {app.service.endpoint}", app.service
+    if choice.endpoint or edged is not None:
+        from imagestore.cri.client import CriImageService
+
+        runtime = choice.endpoint or (edged.runtime_endpoint if edged is not None else "")
+        images = choice.image_endpoint or (edged.image_endpoint if edged is not None else "")
+        return f"CRI at {images or runtime}", CriImageService(
+            runtime, image_endpoint=images, timeout_seconds=timeout_seconds
+        )
+    from imagestore.node.embedded import EmbeddedImageService
+
+    return f"store in {app.root}", EmbeddedImageService(app.store, containers=lambda: in_use)
+
+
+def _platforms(app: App) -> dict[str, Platform | None]:
+    """What each configured handler pulls for; the default handler's platform is the engine's own."""
+    config = app.config
+    return {
+        name: config.handler_platform(name, host=app.host, explicit=None).platform
+        for name in config.handlers
+        if name != config.default_handler
+    }

@@ -1,0 +1,111 @@
+"""``imagestore fsinfo``, ``info`` and ``version``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagestore._version import __version__
+from imagestore.cli import describe, render
+from imagestore.cli.context import App, output_option, pass_app
+from imagestore.image_service import FilesystemUsage, ImageFilesystems
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@click.command()
+@output_option
+@pass_app
+def fsinfo(app: App, output: str) -> None:
+    """Show what images use of their file system, unfinished downloads included."""
+    found = app.service.filesystems() if app.remote is not None else _local(app)
+    if output == "json":
+        render.dump_json(
+            {
+                "imageFilesystems": _filesystems(found.image_filesystems),
+                "containerFilesystems": _filesystems(found.container_filesystems),
+            }
+        )
+        return
+    rows = [
+        (
+            kind,
+            each.mountpoint,
+            render.size(each.used_bytes),
+            "-" if each.inodes_used is None else str(each.inodes_used),
+            _moment(each.timestamp_ns) or "-",
+        )
+        for kind, systems in (("images", found.image_filesystems), ("containers", found.container_filesystems))
+        for each in systems
+    ]
+    render.table(("FOR", "MOUNTPOINT", "USED", "INODES", "AT"), rows)
+
+
+@click.command()
+@output_option
+@pass_app
+def version(app: App, output: str) -> None:
+    """Show this program's version and, with --endpoint, the server's."""
+    shown = {"version": __version__, "runtimeName": None, "runtimeVersion": None, "runtimeApiVersion": None}
+    if app.remote is not None:
+        found = app.service.version()
+        shown.update(runtimeName=found.name, runtimeVersion=found.version, runtimeApiVersion=found.api_version)
+    if output == "json":
+        render.dump_json(shown)
+        return
+    print(f"imagestore {__version__}")
+    if app.remote is not None:
+        print(render.printable(f"{shown['runtimeName']} {shown['runtimeVersion']} (CRI {shown['runtimeApiVersion']})"))
+
+
+@click.command()
+@output_option
+@pass_app
+def info(app: App, output: str) -> None:
+    """Show whether a CRI server is ready, and the runtime handlers it knows; needs --endpoint."""
+    from imagestore.cli.remote.describe import parsed
+
+    status = app.service.runtime_status()
+    if output == "json":
+        conditions = [
+            {"type": each.name, "status": each.is_met, "reason": each.reason, "message": each.message}
+            for each in status.conditions
+        ]
+        texts = {key: parsed(text) for key, text in status.info.items()}
+        render.dump_json({"conditions": conditions, "runtimeHandlers": list(status.handlers), "info": texts})
+        return
+    rows = [
+        (each.name, "yes" if each.is_met else f"no: {each.reason} {each.message}".rstrip(" :"))
+        for each in status.conditions
+    ]
+    handlers = [("runtime handler", name or "(default)") for name in status.handlers]
+    render.table(("WHAT", "STATE"), [*rows, *handlers])
+
+
+def _local(app: App) -> ImageFilesystems:
+    from imagestore.upkeep.accounting import content_use
+
+    use = content_use(app.store.content)
+    usage = FilesystemUsage(str(app.store.content.root), time.time_ns(), use.size, use.inodes)
+    return ImageFilesystems((usage,))
+
+
+def _filesystems(systems: Sequence[FilesystemUsage]) -> list[dict[str, Any]]:
+    return [
+        {
+            "mountpoint": each.mountpoint,
+            "usedBytes": each.used_bytes,
+            "inodesUsed": each.inodes_used,
+            "timestamp": _moment(each.timestamp_ns),
+        }
+        for each in systems
+    ]
+
+
+def _moment(nanoseconds: int) -> str | None:
+    """RFC 3339; None for a time that no clock shows."""
+    seconds = nanoseconds / 10**9
+    return describe.time(seconds) if 0 < seconds < 2**33 else None

@@ -1,0 +1,49 @@
+"""From ``--endpoint`` to a client. Only this loads gRPC, so local commands start without it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from imagestore.cli.context import RemoteOptions
+    from imagestore.cri.client import CriImageService
+
+#: The endpoint that stands for crictl's settings.
+CRICTL: Final = "crictl"
+
+
+def connect(options: RemoteOptions) -> CriImageService:
+    """A client for the server that the options name; it connects at its first call.
+
+    Raises:
+        ConfigError: gRPC isn't installed; crictl's settings can't be read or name no endpoint.
+        InvalidInputError: the endpoint can't be read.
+    """
+    # gRPC's core writes its own view of a failed connection to standard error, beside our message.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        from imagestore.cri.client import CriImageService
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"--endpoint {options.endpoint}: expected the package {error.name}, it is not installed",
+            hint="pip install 'imagestore[cri]'",
+        ) from error
+    if options.endpoint != CRICTL:
+        return CriImageService(options.endpoint, image_endpoint=options.image_endpoint)
+    from imagestore.cri import crictl
+
+    settings = crictl.find(os.environ, options.crictl_config)
+    if not settings.runtime_endpoint:
+        raise ConfigError(
+            "--endpoint crictl: expected an endpoint in crictl's settings, there is none",
+            hint=f"set {crictl.RUNTIME_VARIABLE}, or runtime-endpoint in {crictl.DEFAULT_PATH}",
+        )
+    image_endpoint = options.image_endpoint or settings.image_endpoint
+    if settings.timeout_seconds is None:
+        return CriImageService(settings.runtime_endpoint, image_endpoint=image_endpoint)
+    return CriImageService(
+        settings.runtime_endpoint, image_endpoint=image_endpoint, timeout_seconds=settings.timeout_seconds
+    )

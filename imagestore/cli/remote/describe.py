@@ -1,0 +1,110 @@
+"""A server's images as the JSON values a local store gives; what CRI doesn't tell is null.
+
+The verbose status of our own server tells nearly everything; containerd's has the image config. Both are texts from
+outside, so every member is looked at before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.cli import describe
+from imagestore.platforms import Platform
+from imagestore.reference import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.image_service import ImageDetails, ServedImage
+
+_ID: Final = re.compile(r"(?:sha256:)?[a-f0-9]{4,64}")
+
+
+def names(image: ServedImage) -> tuple[str, ...]:
+    """What to show an image under: its tags; its digests when it has none; at least one text."""
+    return image.repo_tags or image.repo_digests or ("",)
+
+
+def familiar(name: str) -> tuple[str, str]:
+    """Name and tag as short as people write them; a text that is no reference as it stands."""
+    try:
+        return describe.familiar(name)
+    except ValueError:
+        return name or "<none>", "<none>"
+
+
+def fits(image: ServedImage, name: str) -> bool:
+    """Whether a name, an image id or the beginning of one means this image; servers may ignore a list's filter."""
+    if not name:
+        return True
+    if _ID.fullmatch(name) and image.id.removeprefix("sha256:").startswith(name.removeprefix("sha256:")):
+        return True
+    try:
+        wanted = str(Reference.parse(name))
+    except ValueError:
+        return False
+    return wanted in image.repo_tags or wanted in image.repo_digests
+
+
+def image(value: ServedImage, name: str) -> dict[str, Any]:
+    """One name of one image."""
+    return {
+        "reference": name or None,
+        "runtimeHandler": value.spec.runtime_handler,
+        "id": value.id,
+        "platform": None,
+        "wantedPlatform": None,
+        "target": None,
+        "manifest": None,
+        "size": value.size,
+        "labels": {},
+        "warnings": [],
+        "createdAt": None,
+        "updatedAt": None,
+        "pinned": value.is_pinned,
+    }
+
+
+def image_in_full(details: ImageDetails, name: str) -> dict[str, Any]:
+    """One image with what its verbose status tells; ``info`` has the server's own words."""
+    info = {key: parsed(text) for key, text in details.info.items()}
+    own, containerds = _table(info.get("imagestore")), _table(info.get("info"))
+    config = _table(containerds.get("imageSpec"))
+    shown = image(details.image, name)
+    for key in ("wantedPlatform", "target", "manifest"):
+        shown[key] = own.get(key)
+    warnings = own.get("warnings")
+    shown["warnings"] = warnings if isinstance(warnings, list) else []
+    for key in ("createdAt", "updatedAt"):
+        moment = own.get(key)
+        shown[key] = describe.time(moment) if isinstance(moment, float) and 0 <= moment < 2**33 else None
+    return {
+        **shown,
+        "platform": _platform(config),
+        "layers": own.get("layers"),
+        "config": {"created": config.get("created"), **_table(config.get("config"))} if config else None,
+        "info": info,
+    }
+
+
+def _platform(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    members = [config.get(key, "") for key in ("os", "architecture", "variant", "os.version")]
+    if not all(isinstance(member, str) for member in members) or not members[0]:
+        return None
+    return describe.platform(Platform(*members))
+
+
+def parsed(text: str) -> Any:
+    """A text of an info map. As crictl does it: what begins like an object is one, anything else is a text."""
+    if not text.startswith("{"):
+        return text.strip('"')
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _table(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

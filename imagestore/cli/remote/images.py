@@ -1,0 +1,158 @@
+"""``images``, ``inspecti``, ``rmi`` and ``pull`` against a CRI server, by runtime handler, which crictl can't name."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from imagestore.cli import render
+from imagestore.cli.context import cancelled_by_signals
+from imagestore.cli.remote import describe
+from imagestore.errors import ImageNotFoundError
+from imagestore.image_service import ImageSpec
+from imagestore.reference import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from imagestore.cri.client import CriImageService
+    from imagestore.image_service import ServedImage
+    from imagestore.registry.credentials.cri import AuthConfig
+
+
+def show_list(
+    service: CriImageService,
+    name: str | None,
+    handler: str | None,
+    *,
+    is_quiet: bool,
+    has_whole_ids: bool,
+    output: str,
+) -> None:
+    """``images``."""
+    found = _listed(service, name or "", handler or "")
+    if is_quiet:
+        for each in found:
+            print(render.printable(each.id))
+        return
+    named = [(each, text) for each in found for text in describe.names(each)]
+    if output == "json":
+        render.dump_json({"images": [describe.image(each, text) for each, text in named]})
+        return
+    headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "IMAGE ID", "SIZE")
+    rows = [
+        (
+            *describe.familiar(text),
+            each.spec.runtime_handler,
+            "-",
+            each.id if has_whole_ids else each.id.removeprefix("sha256:")[:12],
+            render.size(each.size),
+        )
+        for each, text in named
+    ]
+    render.table(headings, rows)
+
+
+def show_image(service: CriImageService, name: str, handler: str | None, *, output: str) -> None:
+    """``inspecti``.
+
+    Raises:
+        ImageNotFoundError: the server doesn't have it.
+    """
+    details = service.inspect(ImageSpec(name, handler or ""))
+    if details is None:
+        under = f" under runtime handler {handler!r}" if handler else ""
+        raise ImageNotFoundError(f"image {name!r} is not on {service.endpoint}{under}", hint="pull it first")
+    shown = describe.image_in_full(details, describe.names(details.image)[0])
+    if output == "json":
+        render.dump_json(shown)
+        return
+    config = shown["config"] or {}
+    facts = [
+        *(("reference", text) for text in (*details.image.repo_tags, *details.image.repo_digests)),
+        ("runtime handler", shown["runtimeHandler"]),
+        ("image id", shown["id"]),
+        ("platform", (shown["platform"] or {}).get("text", "-")),
+        ("wanted platform", str(shown["wantedPlatform"] or "-")),
+        ("size", render.size(shown["size"])),
+        *((key.lower(), render.shortened(value)) for key, value in config.items() if value),
+        *(("warning", str(warning)) for warning in shown["warnings"]),
+    ]
+    render.table(("FIELD", "VALUE"), facts)
+
+
+def remove(
+    service: CriImageService, names: Sequence[str], handler: str | None, *, is_everywhere: bool, output: str
+) -> None:
+    """``rmi``: which entries went is seen by listing before and after, since CRI's answer doesn't say."""
+    gone: list[tuple[str, str]] = []
+    for name in names:
+        before = service.list()
+        ids = {each.id for each in before if describe.fits(each, name)}
+        handlers = sorted({each.spec.runtime_handler for each in before if each.id in ids}) if is_everywhere else None
+        for owner in handlers if handlers is not None else [handler or ""]:
+            service.remove(ImageSpec(name, owner))
+        left = {(each.id, each.spec.runtime_handler) for each in service.list()}
+        removed = [
+            (text, each.spec.runtime_handler)
+            for each in before
+            if each.id in ids and (each.id, each.spec.runtime_handler) not in left
+            for text in describe.names(each)
+        ]
+        if not removed:
+            print(f"imagestore: {render.printable(name)}: not on the server, nothing removed", file=sys.stderr)
+        gone += removed
+    if output == "json":
+        pairs = [{"reference": reference, "runtimeHandler": owner} for reference, owner in gone]
+        render.dump_json({"removed": pairs, "bytesFreed": None})
+        return
+    for reference, owner in gone:
+        print(render.printable(f"removed {reference} ({owner})"))
+
+
+def pull(
+    service: CriImageService,
+    work: Sequence[tuple[str, str]],
+    *,
+    auth: AuthConfig | None,
+    deadline_seconds: float | None,
+    output: str,
+) -> None:
+    """``pull``: references and handlers, one after the other."""
+    pulled: list[tuple[str, ServedImage]] = []
+    try:
+        with cancelled_by_signals(deadline_seconds=deadline_seconds) as token:
+            for text, handler in work:
+                spec = ImageSpec(str(Reference.parse(text)), handler)
+                image_id = service.pull(spec, auth=auth, cancel=token)
+                status = service.status(spec)
+                if status is None:
+                    raise ImageNotFoundError(f"image {spec.image!r} was pulled as {image_id}, but is gone again")
+                pulled.append((spec.image, status))
+    finally:
+        # Also what came before a failure.
+        if output != "json":
+            for reference, status in pulled:
+                print(render.printable(f"{reference} ({status.spec.runtime_handler}): {status.id}"))
+    if output == "json":
+        render.dump_json({"images": [describe.image(status, reference) for reference, status in pulled]})
+
+
+def refuse_local_options(given: dict[str, object]) -> None:
+    """Options that only a local store can follow.
+
+    Raises:
+        UsageError: one of them was given.
+    """
+    for option, value in given.items():
+        if value:
+            raise click.UsageError(f"{option} is for a local store; a CRI server decides that itself")
+
+
+def _listed(service: CriImageService, name: str, handler: str) -> list[ServedImage]:
+    found = service.list(ImageSpec(name, handler))
+    return [
+        each for each in found if describe.fits(each, name) and (not handler or each.spec.runtime_handler == handler)
+    ]

@@ -1,0 +1,105 @@
+"""containerd.services.version.v1 and introspection.v1: which program answers, and what it is made of."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from imagestore._version import __version__
+from imagestore.containerd._proto import introspection_pb2 as wire
+from imagestore.containerd._proto.descriptor_pb2 import Platform as WirePlatform
+from imagestore.containerd._proto.introspection_pb2_grpc import IntrospectionServicer
+from imagestore.containerd._proto.version_pb2 import VersionResponse
+from imagestore.containerd._proto.version_pb2_grpc import VersionServicer
+from imagestore.containerd.calls import answered
+from imagestore.containerd.filters import Filter, labelled
+from imagestore.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from google.protobuf.empty_pb2 import Empty
+
+    from imagestore.containerd.calls import Context
+    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.store import ImageStore
+
+_GRPC: Final = "io.containerd.grpc.v1"
+_CONTENT: Final = "io.containerd.content.v1"
+_SERVICES: Final = ("content", "images", "introspection", "leases", "namespaces", "version")
+
+
+class VersionService(VersionServicer):
+    """Says the version."""
+
+    async def Version(self, request: Empty, context: Context) -> VersionResponse:  # noqa: N802
+        """Ours, not that of a containerd."""
+        return VersionResponse(version=f"imagestore {__version__}", revision="")
+
+
+class IntrospectionService(IntrospectionServicer):
+    """Tells what is there.
+
+    Args:
+        workers: the store.
+    """
+
+    def __init__(self, workers: StoreWorkers) -> None:
+        self._workers = workers
+
+    async def Plugins(self, request: wire.PluginsRequest, context: Context) -> wire.PluginsResponse:  # noqa: N802
+        """The content store and the services; a filter may ask for type and id."""
+
+        def work(store: ImageStore) -> wire.PluginsResponse:
+            wanted = Filter.parse(request.filters)
+            return wire.PluginsResponse(
+                plugins=[each for each in _plugins(store) if wanted.fits(labelled({"type": each.type, "id": each.id}))]
+            )
+
+        return await answered(context, self._workers.quick(work))
+
+    async def Server(self, request: Empty, context: Context) -> wire.ServerResponse:  # noqa: N802
+        """The process; the identifier is that of the store's folder on this machine."""
+
+        def work(store: ImageStore) -> wire.ServerResponse:
+            name = f"{socket.gethostname()}:{store.root.absolute()}"
+            return wire.ServerResponse(
+                uuid=str(uuid.uuid5(uuid.NAMESPACE_URL, name)), pid=os.getpid(), pidns=_process_namespace()
+            )
+
+        return await answered(context, self._workers.quick(work))
+
+    async def PluginInfo(  # noqa: N802
+        self, request: wire.PluginInfoRequest, context: Context
+    ) -> wire.PluginInfoResponse:
+        """One of them."""
+
+        def work(store: ImageStore) -> wire.PluginInfoResponse:
+            for plugin in _plugins(store):
+                if (plugin.type, plugin.id) == (request.type, request.id):
+                    return wire.PluginInfoResponse(plugin=plugin)
+            raise NotFoundError(f"no plugin {request.id!r} of type {request.type!r}")
+
+        return await answered(context, self._workers.quick(work))
+
+
+def _plugins(store: ImageStore) -> list[wire.Plugin]:
+    host = store.host
+    platform = WirePlatform(
+        os=host.os,
+        architecture=host.architecture,
+        variant=host.variant,
+        os_version=host.os_version,
+        os_features=host.os_features,
+    )
+    content = wire.Plugin(
+        type=_CONTENT, id="content", platforms=[platform], exports={"root": str(store.content.root.absolute())}
+    )
+    return [content, *(wire.Plugin(type=_GRPC, id=name, requires=[_CONTENT]) for name in _SERVICES)]
+
+
+def _process_namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:  # not on Linux
+        return 0

@@ -1,0 +1,65 @@
+"""What comes with a call: the namespace and the lease in its headers, and how its errors go out.
+
+containerd-namespace   required wherever something namespaced is asked for: absent is FAILED_PRECONDITION,
+                       malformed INVALID_ARGUMENT
+containerd-lease       what the call makes is put under this lease
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from imagestore.errors import ImageStoreError, PreconditionError
+from imagestore.metadata.namespace_api import checked_namespace
+from imagestore.rpc.codes import code_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from typing import Any, TypeVar
+
+    import grpc
+
+    T = TypeVar("T")
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+NAMESPACE_HEADER: Final = "containerd-namespace"
+LEASE_HEADER: Final = "containerd-lease"
+
+
+def namespace_of(context: Context) -> str:
+    """The caller's namespace.
+
+    Raises:
+        PreconditionError: none is given.
+        InvalidInputError: it breaks the rule.
+    """
+    namespace = _header(context, NAMESPACE_HEADER)
+    if not namespace:
+        raise PreconditionError("namespace is required", hint=f"send the header {NAMESPACE_HEADER}")
+    return checked_namespace(namespace)
+
+
+def lease_of(context: Context) -> str:
+    """The name of the caller's lease; empty without one."""
+    return _header(context, LEASE_HEADER)
+
+
+def _header(context: Context, name: str) -> str:
+    for key, value in context.invocation_metadata() or ():
+        if key == name and isinstance(value, str):
+            return value
+    return ""
+
+
+async def refuse(context: Context, error: ImageStoreError) -> NoReturn:
+    """End a call with an error's status."""
+    await context.abort(code_of(error), text_of(error))
+    raise AssertionError("abort() returned")
+
+
+async def answered(context: Context, work: Awaitable[T]) -> T:
+    """The result of some work; its errors end the call with their status."""
+    try:
+        return await work
+    except ImageStoreError as error:
+        await refuse(context, error)

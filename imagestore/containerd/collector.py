@@ -1,0 +1,77 @@
+"""Collection on behalf of clients: soon after something was removed, or at once for who waits for it.
+
+As containerd's scheduler: removals that come together share one collection, and collecting takes at most a fiftieth of
+the time. Everybody who waits gets the next run that starts after they asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ImageStoreError
+
+if TYPE_CHECKING:
+    from imagestore.rpc.workers import StoreWorkers
+
+_log: Final = logging.getLogger(__name__)
+
+_DELAY_SECONDS: Final = 0.25
+_PAUSES_PER_RUN: Final = 49
+
+
+class Collector:
+    """Runs collections; for one event loop.
+
+    Args:
+        workers: whose store is collected.
+    """
+
+    def __init__(self, workers: StoreWorkers) -> None:
+        self._workers = workers
+        self._timer: asyncio.TimerHandle | None = None
+        self._lock = asyncio.Lock()
+        self._running: set[asyncio.Task[None]] = set()
+        self._wanted = 0
+        self._done = 0
+        self._took_seconds = 0.0
+
+    def note_removal(self) -> None:
+        """Collect soon."""
+        self._wanted += 1
+        if self._timer is None:
+            delay = max(_DELAY_SECONDS, self._took_seconds * _PAUSES_PER_RUN)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._due)
+
+    async def run(self) -> None:
+        """Collect what is garbage now; return when it is gone.
+
+        Raises:
+            StoreError: something can't be deleted.
+        """
+        self._wanted += 1
+        await self._reach(self._wanted)
+
+    def _due(self) -> None:
+        self._timer = None
+        task = asyncio.get_running_loop().create_task(self._quietly())
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _quietly(self) -> None:
+        try:
+            await self._reach(self._wanted)
+        except ImageStoreError as error:
+            _log.warning("a collection failed", extra={"reason": str(error)})
+
+    async def _reach(self, number: int) -> None:
+        async with self._lock:
+            if self._done >= number:
+                return
+            covers = self._wanted
+            began = time.monotonic()
+            await self._workers.transfer(lambda store, _: store.collect_garbage())
+            self._took_seconds = time.monotonic() - began
+            self._done = covers

@@ -1,0 +1,275 @@
+"""containerd.services.content.v1: blobs and unfinished writes of a namespace, or of a proxy."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.empty_pb2 import Empty
+
+from imagestore.containerd._proto import content_pb2 as wire
+from imagestore.containerd._proto.content_pb2_grpc import ContentServicer
+from imagestore.containerd.calls import answered, lease_of, namespace_of, refuse
+from imagestore.containerd.filters import Filter, labelled
+from imagestore.containerd.spaces import space_of
+from imagestore.containerd.upload import Piece, Upload
+from imagestore.containerd.wire import changed_map, checked_mask, timestamp
+from imagestore.digest import Digest
+from imagestore.errors import ContentNotFoundError, ImageStoreError, OutOfRangeError, StoreBusyError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from typing import BinaryIO
+
+    from imagestore.cancel import CancelToken
+    from imagestore.containerd.calls import Context
+    from imagestore.containerd.collector import Collector
+    from imagestore.containerd.spaces import Space
+    from imagestore.content.api import IngestStatus
+    from imagestore.metadata.namespace_api import ContentRecord
+    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.store import ImageStore
+
+    Stage = Callable[[ImageStore, CancelToken], None]
+
+#: containerd's bounds of one message.
+_READ_BYTES: Final = 1024 * 1024
+_LIST_LENGTH: Final = 100
+
+
+class ContentService(ContentServicer):
+    """Serves content.
+
+    Args:
+        workers: the store.
+        collector: told of removals.
+        proxy: the one view that all calls get, whatever their headers; None to go by namespaces.
+    """
+
+    def __init__(self, workers: StoreWorkers, collector: Collector, proxy: Space | None = None) -> None:
+        self._workers = workers
+        self._collector = collector
+        self._proxy = proxy
+
+    async def Info(self, request: wire.InfoRequest, context: Context) -> wire.InfoResponse:  # noqa: N802
+        """Size, times and labels of a blob."""
+
+        def work(store: ImageStore) -> wire.InfoResponse:
+            found = self._space(context).get(store, Digest.parse(request.digest))
+            return wire.InfoResponse(info=_info(found))
+
+        return await answered(context, self._workers.quick(work))
+
+    async def Update(self, request: wire.UpdateRequest, context: Context) -> wire.UpdateResponse:  # noqa: N802
+        """Change labels."""
+
+        def work(store: ImageStore) -> wire.UpdateResponse:
+            space, digest = self._space(context), Digest.parse(request.info.digest)
+            paths = list(request.update_mask.paths)
+            checked_mask(paths, whole=("labels",), keyed=("labels",))
+            with store.metadata.exclusive():
+                before = space.get(store, digest)
+                labels = changed_map("labels", before.labels, dict(request.info.labels), paths)
+                space.set_labels(store, digest, labels)
+                return wire.UpdateResponse(info=_info(space.get(store, digest)))
+
+        return await answered(context, self._workers.quick(work))
+
+    async def List(  # noqa: N802
+        self, request: wire.ListContentRequest, context: Context
+    ) -> AsyncIterator[wire.ListContentResponse]:
+        """Blobs by digest or label."""
+
+        def work(store: ImageStore, _: CancelToken) -> list[wire.Info]:
+            wanted = Filter.parse(request.filters)
+            found = self._space(context).all(store)
+            return [
+                _info(each) for each in found if wanted.fits(labelled({"digest": str(each.digest)}, labels=each.labels))
+            ]
+
+        found = await answered(context, self._workers.transfer(work))
+        for start in range(0, len(found), _LIST_LENGTH):
+            yield wire.ListContentResponse(info=found[start : start + _LIST_LENGTH])
+
+    async def Delete(self, request: wire.DeleteContentRequest, context: Context) -> Empty:  # noqa: N802
+        """Let the namespace forget a blob."""
+
+        def work(store: ImageStore) -> Empty:
+            space, digest = self._space(context), Digest.parse(request.digest)
+            if not space.forget(store, digest):
+                raise ContentNotFoundError(f"content {digest} is not in {space.owner}")
+            return Empty()
+
+        done = await answered(context, self._workers.quick(work))
+        if self._proxy is None:
+            self._collector.note_removal()
+        return done
+
+    async def Read(  # noqa: N802
+        self, request: wire.ReadContentRequest, context: Context
+    ) -> AsyncIterator[wire.ReadContentResponse]:
+        """A blob's bytes; offsets in answers count from where the request begins."""
+
+        def begin(store: ImageStore, _: CancelToken) -> tuple[BinaryIO, int, int, bytes]:
+            found = self._space(context).get(store, Digest.parse(request.digest))
+            blob = store.content.open(found.digest)
+            size, start = os.fstat(blob.fileno()).st_size, max(request.offset, 0)
+            if start > size:
+                blob.close()
+                raise OutOfRangeError(f"content {found.digest}: offset {start} is behind its end at {size}")
+            end = min(start + request.size, size) if request.size > 0 else size
+            # The first piece at once: most reads are small, and each turn of the threads costs.
+            return blob, start, end, os.pread(blob.fileno(), min(_READ_BYTES, end - start), start)
+
+        blob, start, end, data = await answered(context, self._workers.transfer(begin))
+        with blob:
+            position = start
+            while data:
+                yield wire.ReadContentResponse(offset=position - start, data=data)
+                position += len(data)
+                if position >= end:
+                    break
+                length = min(_READ_BYTES, end - position)
+                data = await self._workers.transfer(_reading(blob, length, position))
+
+    async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusResponse:  # noqa: N802
+        """One unfinished write."""
+
+        def work(store: ImageStore) -> wire.StatusResponse:
+            space = self._space(context)
+            status = space.status(store, request.ref)
+            if status is None:
+                raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
+            expected = store.metadata.ingests(space.owner)
+            return wire.StatusResponse(status=_status(space, status, expected))
+
+        return await answered(context, self._workers.quick(work))
+
+    async def ListStatuses(  # noqa: N802
+        self, request: wire.ListStatusesRequest, context: Context
+    ) -> wire.ListStatusesResponse:
+        """Unfinished writes; a filter may ask for ref."""
+
+        def work(store: ImageStore) -> wire.ListStatusesResponse:
+            wanted, space = Filter.parse(request.filters), self._space(context)
+            expected = store.metadata.ingests(space.owner)
+            found = [each for each in space.statuses(store) if wanted.fits(labelled({"ref": each.ref}))]
+            return wire.ListStatusesResponse(statuses=[_status(space, each, expected) for each in found])
+
+        return await answered(context, self._workers.quick(work))
+
+    async def Abort(self, request: wire.AbortRequest, context: Context) -> Empty:  # noqa: N802
+        """Throw an unfinished write away. Unlike containerd's, not from under a writer that is at it."""
+
+        def work(store: ImageStore) -> Empty:
+            space = self._space(context)
+            if space.status(store, request.ref) is None:
+                # A plain content store takes that as success, one with namespaces doesn't.
+                if space.is_proxy:
+                    return Empty()
+                raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
+            on_disk = space.ref_on_disk(request.ref)
+            if store.content.status(on_disk) is None:
+                on_disk = request.ref  # a pull's
+            if not store.content.abort(on_disk):
+                raise StoreBusyError(f"write {request.ref!r} is going on", hint="end it first")
+            store.metadata.forget_ingest(space.owner, on_disk)
+            return Empty()
+
+        return await answered(context, self._workers.quick(work))
+
+    async def Write(  # noqa: N802
+        self, request_iterator: AsyncIterator[wire.WriteContentRequest], context: Context
+    ) -> AsyncIterator[wire.WriteContentResponse]:
+        """Messages into an ingest; see ``upload`` for what each does."""
+        upload: Upload | None = None
+        answer = wire.WriteContentResponse()
+        failure: ImageStoreError | None = None
+        try:
+            async for request in request_iterator:
+                is_first = upload is None
+                upload = upload or Upload(self._space(context), lease_of(context))
+                await self._workers.transfer(_stage(upload, request, answer, is_first=is_first))
+                yield answer
+                if request.action == wire.COMMIT:
+                    break
+            if upload is not None:
+                yield answer  # containerd sends its last answer twice
+        except ImageStoreError as error:
+            failure = error
+        finally:
+            # Before the status goes out: who reads it may come back at once and wants the ingest unlocked.
+            if upload is not None:
+                await self._workers.transfer(_closing(upload))
+        if failure is not None:
+            await refuse(context, failure)
+
+    def _space(self, context: Context) -> Space:
+        return self._proxy or space_of(namespace_of(context))
+
+
+def _reading(blob: BinaryIO, length: int, position: int) -> Callable[[ImageStore, CancelToken], bytes]:
+    def work(_store: ImageStore, _token: CancelToken) -> bytes:
+        return os.pread(blob.fileno(), length, position)
+
+    return work
+
+
+def _closing(upload: Upload) -> Stage:
+    def stage(_store: ImageStore, _token: CancelToken) -> None:
+        upload.close()
+
+    return stage
+
+
+def _stage(
+    upload: Upload, request: wire.WriteContentRequest, answer: wire.WriteContentResponse, *, is_first: bool
+) -> Stage:
+    """One message's work, and its answer."""
+    piece = Piece(request.ref, request.total, request.expected, request.offset, request.data)
+
+    def stage(store: ImageStore, token: CancelToken) -> None:
+        if is_first:
+            upload.open(store, piece)
+        else:
+            upload.check(store, piece)
+        if request.action in (wire.WRITE, wire.COMMIT):
+            upload.write(store, piece, token)
+        if request.action == wire.COMMIT:
+            upload.commit(store, dict(request.labels))
+        if request.action == wire.STAT:
+            _stat(answer, upload.status(store), upload.total)
+        answer.action = request.action
+        answer.offset = upload.offset
+        answer.digest = str(upload.digest)
+
+    return stage
+
+
+def _stat(answer: wire.WriteContentResponse, status: IngestStatus, total: int) -> None:
+    """Times and total; later answers of the stream repeat them, as containerd's do."""
+    answer.started_at.CopyFrom(timestamp(status.started_at))
+    answer.updated_at.CopyFrom(timestamp(status.updated_at))
+    answer.total = total or status.total
+
+
+def _info(record: ContentRecord) -> wire.Info:
+    return wire.Info(
+        digest=str(record.digest),
+        size=record.size,
+        created_at=timestamp(record.created_at),
+        updated_at=timestamp(record.updated_at),
+        labels=record.labels,
+    )
+
+
+def _status(space: Space, status: IngestStatus, known: Mapping[str, tuple[str, str]]) -> wire.Status:
+    expected, _ = known.get(space.ref_on_disk(status.ref), ("", ""))
+    return wire.Status(
+        started_at=timestamp(status.started_at),
+        updated_at=timestamp(status.updated_at),
+        ref=status.ref,
+        offset=status.offset,
+        total=status.total,
+        expected=expected,
+    )

@@ -1,0 +1,117 @@
+"""Records by (reference, runtime handler) as containerd images, whose names are unique in a namespace.
+
+    the default handler's   <reference>             target: what the reference resolved to, index or manifest
+    another handler's       <reference>@<handler>   target: the manifest that this handler's sandbox runs
+
+No reference ends like that: what follows an ``@`` in one is a digest. Each image names its handler in a label, which is
+why the labels with our prefix are the store's own: clients read them and can't set them. See docs/decisions/0016.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore import platforms
+from imagestore.errors import InvalidInputError
+from imagestore.gc_labels import checked
+from imagestore.metadata.namespace_api import HOME, NamedImage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.metadata.api import ImageRecord
+    from imagestore.store import ImageStore
+
+OWN_PREFIX: Final = "io.imagestore."
+HANDLER_LABEL: Final = f"{OWN_PREFIX}runtime-handler"
+IMAGE_ID_LABEL: Final = f"{OWN_PREFIX}image-id"
+MANIFEST_LABEL: Final = f"{OWN_PREFIX}manifest"
+PLATFORM_LABEL: Final = f"{OWN_PREFIX}platform"
+#: What containerd's CRI marks its images with.
+MANAGED_LABEL: Final = "io.cri-containerd.image"
+PINNED_LABEL: Final = "io.cri-containerd.pinned"
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerImage:
+    """A record, and the image it looks like."""
+
+    record: ImageRecord
+    image: NamedImage
+
+
+def project(record: ImageRecord, default_handler: str) -> HandlerImage:
+    """A record as an image of the store's own namespace.
+
+    Args:
+        record: the record.
+        default_handler: whose records go by their references alone.
+    """
+    is_default = record.handler == default_handler
+    image = NamedImage(
+        namespace=HOME,
+        name=record.reference if is_default else f"{record.reference}@{record.handler}",
+        target=record.target if is_default else record.manifest,
+        labels={**record.labels, **_own_labels(record)},
+        created_at=record.created_at,
+        updated_at=record.updated_at,
+    )
+    return HandlerImage(record, image)
+
+
+def _own_labels(record: ImageRecord) -> dict[str, str]:
+    labels = {
+        HANDLER_LABEL: record.handler,
+        IMAGE_ID_LABEL: str(record.image_id),
+        MANIFEST_LABEL: str(record.manifest.digest),
+        PLATFORM_LABEL: platforms.format_all(record.platform),
+        MANAGED_LABEL: "managed",
+    }
+    return {**labels, PINNED_LABEL: "pinned"} if record.is_pinned else labels
+
+
+def find(store: ImageStore, name: str) -> HandlerImage | None:
+    """The record that goes by a name, or None."""
+    default = store.config.default_handler
+    record = store.metadata.get_image(name, default)
+    if record is not None:
+        return project(record, default)
+    before, at, after = name.rpartition("@")
+    while at:
+        handler = after
+        if handler and handler != default:
+            record = store.metadata.get_image(before, handler)
+            if record is not None:
+                return project(record, default)
+        before, at, rest = before.rpartition("@")
+        after = f"{rest}@{after}"
+    return None
+
+
+def all_images(store: ImageStore) -> list[HandlerImage]:
+    """Every record as an image."""
+    return [project(record, store.config.default_handler) for record in store.metadata.find_images()]
+
+
+def relabel(store: ImageStore, found: HandlerImage, labels: Mapping[str, str]) -> None:
+    """Replace a record's labels; the store's own among them must be left as they are.
+
+    Raises:
+        InvalidInputError: one of those differs, or a label is too long.
+    """
+    own = _own_labels(found.record)
+    kept = {}
+    for key, value in checked(labels).items():
+        if key not in own and not key.startswith(OWN_PREFIX) and key != PINNED_LABEL:
+            kept[key] = value
+        elif own.get(key) != value:
+            mend = "use 'imagestore pin'" if key == PINNED_LABEL else "it says what the record is"
+            raise InvalidInputError(f"image {found.image.name!r}: label {key} is the store's own", hint=mend)
+    store.metadata.put_image(dataclasses.replace(found.record, labels=kept), {})
+
+
+def foreign_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Labels without the store's own, for an image that a client makes of one of ours."""
+    return {key: value for key, value in labels.items() if not key.startswith(OWN_PREFIX)}

@@ -1,0 +1,218 @@
+"""containerd.services.images.v1: named images of a namespace; in the store's own, the handlers' records are among them.
+
+An image that a client makes is a root of its namespace's content from then on. Where a record goes by the name already,
+a client's image can't be made; one that was there before is hidden by the record and goes with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.empty_pb2 import Empty
+
+from imagestore.containerd import handler_images
+from imagestore.containerd._proto import images_pb2 as wire
+from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
+from imagestore.containerd._proto.images_pb2_grpc import ImagesServicer
+from imagestore.containerd.calls import answered, namespace_of
+from imagestore.containerd.filters import Filter, labelled
+from imagestore.containerd.handler_images import foreign_labels
+from imagestore.containerd.wire import changed_map, checked_mask, seconds, timestamp
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.errors import AlreadyExistsError, ImageNotFoundError, InvalidInputError, PreconditionError
+from imagestore.metadata.namespace_api import HOME, NamedImage
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    from imagestore.containerd.calls import Context
+    from imagestore.containerd.collector import Collector
+    from imagestore.containerd.filters import Fields
+    from imagestore.containerd.handler_images import HandlerImage
+    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.store import ImageStore
+
+#: The longest key of containerd's database.
+_LONGEST_NAME: Final = 32768
+
+
+class ImagesService(ImagesServicer):
+    """Serves images.
+
+    Args:
+        workers: the store.
+        collector: told of removals.
+    """
+
+    def __init__(self, workers: StoreWorkers, collector: Collector) -> None:
+        self._workers = workers
+        self._collector = collector
+
+    async def Get(self, request: wire.GetImageRequest, context: Context) -> wire.GetImageResponse:  # noqa: N802
+        """One image."""
+
+        def work(store: ImageStore) -> wire.GetImageResponse:
+            return wire.GetImageResponse(image=_wire(_get(store, namespace_of(context), request.name)))
+
+        return await answered(context, self._workers.quick(work))
+
+    async def List(self, request: wire.ListImagesRequest, context: Context) -> wire.ListImagesResponse:  # noqa: N802
+        """Images in the order of their names."""
+
+        def work(store: ImageStore) -> wire.ListImagesResponse:
+            wanted, namespace = Filter.parse(request.filters), namespace_of(context)
+            found = {image.name: image for image in store.metadata.named_images(namespace)}
+            if namespace == HOME:
+                found |= {each.image.name: each.image for each in handler_images.all_images(store)}
+            images = [found[name] for name in sorted(found)]
+            return wire.ListImagesResponse(images=[_wire(each) for each in images if wanted.fits(_fields(each))])
+
+        return await answered(context, self._workers.quick(work))
+
+    async def Create(self, request: wire.CreateImageRequest, context: Context) -> wire.CreateImageResponse:  # noqa: N802
+        """Name a descriptor; what it names need not be there."""
+
+        def work(store: ImageStore) -> wire.CreateImageResponse:
+            now = _moment(request.source_date_epoch)
+            image = _checked(request.image, namespace_of(context))
+            image = dataclasses.replace(image, labels=foreign_labels(image.labels), created_at=now, updated_at=now)
+            with store.metadata.exclusive():
+                if _find(store, image.namespace, image.name) is not None:
+                    raise AlreadyExistsError(f"image {image.name!r} exists already")
+                return wire.CreateImageResponse(image=_wire(_put(store, image)))
+
+        return await answered(context, self._workers.quick(work))
+
+    async def Update(self, request: wire.UpdateImageRequest, context: Context) -> wire.UpdateImageResponse:  # noqa: N802
+        """Change labels, annotations or target of an image; of a record's image the labels."""
+
+        def work(store: ImageStore) -> wire.UpdateImageResponse:
+            namespace, paths = namespace_of(context), list(request.update_mask.paths)
+            checked_mask(paths, whole=("labels", "target", "annotations"), keyed=("labels", "annotations"))
+            with store.metadata.exclusive():
+                before = _get(store, namespace, request.image.name)
+                after = _updated(before, request.image, paths)
+                record = handler_images.find(store, before.name) if namespace == HOME else None
+                if record is not None:
+                    _update_record(store, record, after)
+                    return wire.UpdateImageResponse(image=_wire(_get(store, namespace, before.name)))
+                kept = dataclasses.replace(
+                    after,
+                    labels=foreign_labels(after.labels),
+                    updated_at=_moment(request.source_date_epoch),
+                )
+                return wire.UpdateImageResponse(image=_wire(_put(store, kept)))
+
+        return await answered(context, self._workers.quick(work))
+
+    async def Delete(self, request: wire.DeleteImageRequest, context: Context) -> Empty:  # noqa: N802
+        """Remove an image, or a handler's record; its content goes with a collection, with sync before the answer."""
+
+        def work(store: ImageStore) -> Empty:
+            namespace = namespace_of(context)
+            with store.metadata.exclusive():
+                image = _get(store, namespace, request.name)
+                if request.HasField("target") and Digest.parse(request.target.digest) != image.target.digest:
+                    raise ImageNotFoundError(f"image {request.name!r} has target {image.target.digest} by now")
+                record = handler_images.find(store, request.name) if namespace == HOME else None
+                if record is not None:
+                    store.metadata.remove_images([(record.record.reference, record.record.handler)])
+                store.metadata.remove_named_image(namespace, request.name)
+            return Empty()
+
+        done = await answered(context, self._workers.quick(work))
+        if request.sync:
+            await answered(context, self._collector.run())
+        else:
+            self._collector.note_removal()
+        return done
+
+
+def _find(store: ImageStore, namespace: str, name: str) -> NamedImage | None:
+    record = handler_images.find(store, name) if namespace == HOME else None
+    return record.image if record is not None else store.metadata.named_image(namespace, name)
+
+
+def _get(store: ImageStore, namespace: str, name: str) -> NamedImage:
+    if not name:
+        raise InvalidInputError("an image needs a name")
+    found = _find(store, namespace, name)
+    if found is None:
+        raise ImageNotFoundError(f"image {name!r} is not in namespace {namespace}")
+    return found
+
+
+def _put(store: ImageStore, image: NamedImage) -> NamedImage:
+    """Store a client's image; one of a record's index keeps the manifests that records have of it, as they do."""
+    if image.namespace == HOME:
+        kept = dict.fromkeys([*image.also_keeps, *store.metadata.kept_with(image.target.digest)])
+        image = dataclasses.replace(image, also_keeps=tuple(kept))
+    return store.metadata.put_named_image(image)
+
+
+def _updated(before: NamedImage, given: wire.Image, paths: list[str]) -> NamedImage:
+    is_target_given = not paths or "target" in paths
+    if is_target_given:
+        target, annotations = _target(given), dict(given.target.annotations)
+    else:
+        target = before.target
+        annotations = changed_map("annotations", before.annotations, dict(given.target.annotations), paths)
+    labels = changed_map("labels", before.labels, dict(given.labels), paths)
+    also_keeps = before.also_keeps if target.digest == before.target.digest else ()
+    return dataclasses.replace(before, target=target, annotations=annotations, labels=labels, also_keeps=also_keeps)
+
+
+def _update_record(store: ImageStore, record: HandlerImage, after: NamedImage) -> None:
+    if after.target.digest != record.image.target.digest:
+        raise PreconditionError(
+            f"image {after.name!r} belongs to runtime handler {record.record.handler!r}, which chose its manifest from"
+            f" {record.image.target.digest}",
+            hint="pull it for that handler, or remove it first",
+        )
+    handler_images.relabel(store, record, after.labels)
+
+
+def _checked(image: wire.Image, namespace: str) -> NamedImage:
+    if not image.name or len(image.name.encode()) > _LONGEST_NAME:
+        raise InvalidInputError(f"an image needs a name, of at most {_LONGEST_NAME} bytes")
+    target = _target(image)
+    return NamedImage(namespace, image.name, target, dict(image.target.annotations), dict(image.labels))
+
+
+def _target(image: wire.Image) -> Descriptor:
+    given = image.target
+    if given.size <= 0:
+        raise InvalidInputError(f"image {image.name!r}: expected a target size above 0, not {given.size}")
+    if not given.media_type:
+        raise InvalidInputError(f"image {image.name!r}: its target has no media type")
+    return Descriptor(given.media_type, Digest.parse(given.digest), given.size)
+
+
+def _moment(epoch: Timestamp) -> float:
+    """The caller's time if it gave one (reproducible builds do), else now."""
+    return seconds(epoch) or time.time()
+
+
+def _fields(image: NamedImage) -> Fields:
+    plain = {
+        "name": image.name,
+        "target.digest": str(image.target.digest),
+        "target.mediatype": image.target.media_type,
+    }
+    return labelled(plain, labels=image.labels, annotations=image.annotations)
+
+
+def _wire(image: NamedImage) -> wire.Image:
+    target = image.target
+    return wire.Image(
+        name=image.name,
+        labels=image.labels,
+        target=WireDescriptor(
+            media_type=target.media_type, digest=str(target.digest), size=target.size, annotations=image.annotations
+        ),
+        created_at=timestamp(image.created_at),
+        updated_at=timestamp(image.updated_at),
+    )

@@ -1,0 +1,160 @@
+"""containerd.services.leases.v1: leases of a namespace; ``imagestore leases`` lists those of all of them."""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.empty_pb2 import Empty
+
+from imagestore.containerd._proto import leases_pb2 as wire
+from imagestore.containerd._proto.leases_pb2_grpc import LeasesServicer
+from imagestore.containerd.calls import answered, namespace_of
+from imagestore.containerd.filters import Filter, labelled
+from imagestore.containerd.spaces import space_of
+from imagestore.containerd.wire import timestamp
+from imagestore.digest import Digest
+from imagestore.errors import LeaseNotFoundError, NotFoundError, UnsupportedError
+
+if TYPE_CHECKING:
+    from imagestore.containerd.calls import Context
+    from imagestore.containerd.collector import Collector
+    from imagestore.containerd.spaces import Space
+    from imagestore.metadata.api import Lease
+    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.store import ImageStore
+
+_CONTENT: Final = "content"
+_INGESTS: Final = "ingests"
+
+
+class LeasesService(LeasesServicer):
+    """Serves leases.
+
+    Args:
+        workers: the store.
+        collector: told of removals.
+    """
+
+    def __init__(self, workers: StoreWorkers, collector: Collector) -> None:
+        self._workers = workers
+        self._collector = collector
+
+    async def Create(self, request: wire.CreateRequest, context: Context) -> wire.CreateResponse:  # noqa: N802
+        """Make a lease; without a gc.expire label it lives until it is deleted."""
+
+        def work(store: ImageStore) -> wire.CreateResponse:
+            space = space_of(namespace_of(context))
+            key = space.lease_key(request.id or _new_id())
+            lease = store.metadata.create_lease(
+                key, lifetime_seconds=math.inf, labels=dict(request.labels), namespace=space.owner
+            )
+            return wire.CreateResponse(lease=_wire(lease))
+
+        return await answered(context, self._workers.quick(work))
+
+    async def Delete(self, request: wire.DeleteRequest, context: Context) -> Empty:  # noqa: N802
+        """End a lease; what only it held goes with a collection, with sync before the answer."""
+
+        def work(store: ImageStore) -> Empty:
+            lease = _get(store, space_of(namespace_of(context)), request.id)
+            store.metadata.delete_lease(lease.id)
+            return Empty()
+
+        done = await answered(context, self._workers.quick(work))
+        if request.sync:
+            await answered(context, self._collector.run())
+        else:
+            self._collector.note_removal()
+        return done
+
+    async def List(self, request: wire.ListRequest, context: Context) -> wire.ListResponse:  # noqa: N802
+        """Leases; a filter may ask for id and labels."""
+
+        def work(store: ImageStore) -> wire.ListResponse:
+            wanted, namespace = Filter.parse(request.filters), namespace_of(context)
+            found = [lease for lease in store.metadata.leases() if lease.namespace == namespace]
+            fitting = [each for each in found if wanted.fits(labelled({"id": each.name}, labels=each.labels))]
+            return wire.ListResponse(leases=[_wire(each) for each in fitting])
+
+        return await answered(context, self._workers.quick(work))
+
+    async def AddResource(self, request: wire.AddResourceRequest, context: Context) -> Empty:  # noqa: N802
+        """Put content or an unfinished write under a lease."""
+
+        def work(store: ImageStore) -> Empty:
+            space, resource = space_of(namespace_of(context)), request.resource
+            with store.metadata.exclusive():
+                lease = _get(store, space, request.id)
+                if _is_content(resource):
+                    store.metadata.lease_content(lease.id, [Digest.parse(resource.id)])
+                elif not store.metadata.lease_ingest(space.owner, space.ref_on_disk(resource.id), lease.id):
+                    raise NotFoundError(f"no unfinished write {resource.id!r} to lease")
+            return Empty()
+
+        return await answered(context, self._workers.quick(work))
+
+    async def DeleteResource(self, request: wire.DeleteResourceRequest, context: Context) -> Empty:  # noqa: N802
+        """Take something from under a lease; what isn't there is no error."""
+
+        def work(store: ImageStore) -> Empty:
+            space, resource = space_of(namespace_of(context)), request.resource
+            with store.metadata.exclusive():
+                lease = _get(store, space, request.id)
+                if _is_content(resource):
+                    store.metadata.unlease_content(lease.id, [Digest.parse(resource.id)])
+                else:
+                    on_disk = space.ref_on_disk(resource.id)
+                    _, holder = store.metadata.ingests(space.owner).get(on_disk, ("", ""))
+                    if holder == lease.id:
+                        store.metadata.lease_ingest(space.owner, on_disk, "")
+            return Empty()
+
+        done = await answered(context, self._workers.quick(work))
+        self._collector.note_removal()
+        return done
+
+    async def ListResources(  # noqa: N802
+        self, request: wire.ListResourcesRequest, context: Context
+    ) -> wire.ListResourcesResponse:
+        """What a lease lists."""
+
+        def work(store: ImageStore) -> wire.ListResourcesResponse:
+            space = space_of(namespace_of(context))
+            lease = _get(store, space, request.id)
+            content = [wire.Resource(id=str(each), type=_CONTENT) for each in store.metadata.leased_content(lease.id)]
+            writes = store.metadata.ingests(space.owner).items()
+            held = sorted(space.ref_of(ref) or ref for ref, (_, holder) in writes if holder == lease.id)
+            return wire.ListResourcesResponse(
+                resources=[*content, *(wire.Resource(id=ref, type=_INGESTS) for ref in held)]
+            )
+
+        return await answered(context, self._workers.quick(work))
+
+
+def _get(store: ImageStore, space: Space, name: str) -> Lease:
+    key = space.lease_key(name)
+    for lease in store.metadata.leases():
+        if lease.id == key and lease.namespace == space.owner:
+            return lease
+    raise LeaseNotFoundError(f"lease {name!r} is not in namespace {space.owner}")
+
+
+def _is_content(resource: wire.Resource) -> bool:
+    if resource.type not in (_CONTENT, _INGESTS):
+        raise UnsupportedError(
+            f"lease resource type {resource.type!r}: this store has {_CONTENT!r} and {_INGESTS!r} to lease"
+        )
+    return resource.type == _CONTENT
+
+
+def _new_id() -> str:
+    """As containerd's clients make them: nanoseconds and some randomness."""
+    return f"{time.time_ns() % 10**9}-{base64.urlsafe_b64encode(os.urandom(3)).decode()}"
+
+
+def _wire(lease: Lease) -> wire.Lease:
+    return wire.Lease(id=lease.name, created_at=timestamp(lease.created_at), labels=lease.labels)

@@ -1,0 +1,104 @@
+"""containerd.services.namespaces.v1: namespaces and labels. Using one makes it; the store's own is always there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from google.protobuf.empty_pb2 import Empty
+
+from imagestore.containerd._proto import namespaces_pb2 as wire
+from imagestore.containerd._proto.namespaces_pb2_grpc import NamespacesServicer
+from imagestore.containerd.calls import answered
+from imagestore.containerd.filters import Filter, labelled
+from imagestore.containerd.wire import changed_map, checked_mask
+from imagestore.errors import NotFoundError, PreconditionError
+from imagestore.metadata.namespace_api import HOME, checked_namespace
+
+if TYPE_CHECKING:
+    from imagestore.containerd.calls import Context
+    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.store import ImageStore
+
+
+class NamespacesService(NamespacesServicer):
+    """Serves namespaces.
+
+    Args:
+        workers: the store.
+    """
+
+    def __init__(self, workers: StoreWorkers) -> None:
+        self._workers = workers
+
+    async def Get(self, request: wire.GetNamespaceRequest, context: Context) -> wire.GetNamespaceResponse:  # noqa: N802
+        """One namespace; nobody's has no labels."""
+
+        def work(store: ImageStore) -> wire.GetNamespaceResponse:
+            labels = store.metadata.namespaces().get(checked_namespace(request.name), {})
+            return wire.GetNamespaceResponse(namespace=wire.Namespace(name=request.name, labels=labels))
+
+        return await answered(context, self._workers.quick(work))
+
+    async def List(  # noqa: N802
+        self, request: wire.ListNamespacesRequest, context: Context
+    ) -> wire.ListNamespacesResponse:
+        """All namespaces; the filter may ask for name and labels."""
+
+        def work(store: ImageStore) -> wire.ListNamespacesResponse:
+            wanted = Filter.parse([request.filter] if request.filter else [])
+            found = store.metadata.namespaces().items()
+            return wire.ListNamespacesResponse(
+                namespaces=[
+                    wire.Namespace(name=name, labels=labels)
+                    for name, labels in found
+                    if wanted.fits(labelled({"name": name}, labels=labels))
+                ]
+            )
+
+        return await answered(context, self._workers.quick(work))
+
+    async def Create(  # noqa: N802
+        self, request: wire.CreateNamespaceRequest, context: Context
+    ) -> wire.CreateNamespaceResponse:
+        """Make a namespace."""
+
+        def work(store: ImageStore) -> wire.CreateNamespaceResponse:
+            name = checked_namespace(request.namespace.name)
+            store.metadata.create_namespace(name, dict(request.namespace.labels))
+            return wire.CreateNamespaceResponse(namespace=request.namespace)
+
+        return await answered(context, self._workers.quick(work))
+
+    async def Update(  # noqa: N802
+        self, request: wire.UpdateNamespaceRequest, context: Context
+    ) -> wire.UpdateNamespaceResponse:
+        """Change labels."""
+
+        def work(store: ImageStore) -> wire.UpdateNamespaceResponse:
+            name, paths = checked_namespace(request.namespace.name), list(request.update_mask.paths)
+            checked_mask(paths, whole=("labels",), keyed=("labels",))
+            with store.metadata.exclusive():
+                before = store.metadata.namespaces().get(name)
+                if before is None:
+                    raise NotFoundError(f"namespace {name!r} is not there")
+                labels = changed_map("labels", before, dict(request.namespace.labels), paths)
+                store.metadata.label_namespace(name, labels)
+            return wire.UpdateNamespaceResponse(namespace=wire.Namespace(name=name, labels=labels))
+
+        return await answered(context, self._workers.quick(work))
+
+    async def Delete(self, request: wire.DeleteNamespaceRequest, context: Context) -> Empty:  # noqa: N802
+        """Remove a namespace with nothing in it."""
+
+        def work(store: ImageStore) -> Empty:
+            name = checked_namespace(request.name)
+            if name == HOME:
+                raise PreconditionError(f"namespace {HOME} is the store's own and stays")
+            if not store.metadata.remove_namespace(name):
+                raise PreconditionError(
+                    f"namespace {name!r} must be empty, but it has images, content, leases or unfinished writes",
+                    hint="remove those first",
+                )
+            return Empty()
+
+        return await answered(context, self._workers.quick(work))

@@ -1,0 +1,215 @@
+"""Who sees which content: a namespace, the store's own namespace, or a containerd that keeps its content here.
+
+    any namespace   what its clients wrote or shared there: a record, and the file
+    HOME (k8s.io)   all files but those that only others know
+    a proxy         all files; looking at one claims it, since containerd will count on it from then on
+
+A blob is one file and a record for each owner (containerd, core/metadata). An unfinished write is, on disk,
+``<namespace>/1/<ref>`` as in containerd; a proxy's has the proxy's name before that, a pull's own has neither.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore import collect
+from imagestore.errors import ContentNotFoundError, PreconditionError
+from imagestore.metadata.api import lease_key
+from imagestore.metadata.namespace_api import HOME, ContentRecord, proxy_owner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.content.api import IngestStatus
+    from imagestore.digest import Digest
+    from imagestore.store import ImageStore
+
+#: Somebody's ingest on disk; what doesn't look like it is a pull's.
+_OWNED_REF: Final = re.compile(r"(?:proxy:[^/]+|[A-Za-z0-9._-]+/[0-9]+)/.*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A namespace that isn't the store's own.
+
+    Attributes:
+        owner: of its content records.
+    """
+
+    owner: str
+
+    @property
+    def is_proxy(self) -> bool:
+        """Whether it is the flat content of another containerd, which has its own namespaces, leases and collector."""
+        return False
+
+    def ref_on_disk(self, ref: str) -> str:
+        """The name on disk of the owner's ingest."""
+        return f"{self.owner}/1/{ref}"
+
+    def ref_of(self, on_disk: str) -> str | None:
+        """The owner's name of an ingest on disk; None when it isn't the owner's."""
+        prefix = self.ref_on_disk("")
+        return on_disk.removeprefix(prefix) if on_disk.startswith(prefix) else None
+
+    def lease_key(self, name: str) -> str:
+        """The id of the owner's lease in the database; empty without a lease."""
+        return lease_key(self.owner, name) if name else ""
+
+    def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
+        """A blob that the owner sees, or None."""
+        record = store.metadata.content_record(self.owner, digest)
+        return record if record is not None and store.content.exists(digest) else None
+
+    def get(self, store: ImageStore, digest: Digest) -> ContentRecord:
+        """A blob that the owner sees.
+
+        Raises:
+            ContentNotFoundError: it doesn't.
+        """
+        found = self.find(store, digest)
+        if found is None:
+            raise ContentNotFoundError(f"content {digest} is not in {self.owner}")
+        return found
+
+    def all(self, store: ImageStore) -> list[ContentRecord]:
+        """Every blob that the owner sees, ordered by digest."""
+        records = store.metadata.content_records(self.owner)
+        return [record for record in records if store.content.exists(record.digest)]
+
+    def set_labels(self, store: ImageStore, digest: Digest, labels: Mapping[str, str]) -> None:
+        """Replace the owner's labels of a blob.
+
+        Raises:
+            InvalidInputError: one is too long.
+        """
+        store.metadata.label_record(self.owner, digest, labels)
+
+    def forget(self, store: ImageStore, digest: Digest) -> bool:
+        """Let the owner forget a blob, whose file goes with a collection; say whether that has something to do."""
+        if self.find(store, digest) is None:
+            return False
+        return store.metadata.forget_record(self.owner, digest)
+
+    def status(self, store: ImageStore, ref: str) -> IngestStatus | None:
+        """One unfinished write under the owner's name for it, or None."""
+        found = store.content.status(self.ref_on_disk(ref))
+        return dataclasses.replace(found, ref=ref) if found is not None else None
+
+    def statuses(self, store: ImageStore) -> list[IngestStatus]:
+        """Unfinished writes of the owner, ordered by name."""
+        found = [(self.ref_of(status.ref), status) for status in store.content.statuses()]
+        own = [dataclasses.replace(status, ref=ref) for ref, status in found if ref is not None]
+        return sorted(own, key=lambda status: status.ref)
+
+
+class HomeSpace(Space):
+    """The store's own namespace."""
+
+    __slots__ = ()
+
+    def ref_of(self, on_disk: str) -> str | None:
+        """Pulls' own ingests are shown too, as they are called on disk."""
+        ours = Space.ref_of(self, on_disk)
+        return on_disk if ours is None and not _OWNED_REF.fullmatch(on_disk) else ours
+
+    def status(self, store: ImageStore, ref: str) -> IngestStatus | None:
+        """One unfinished write; a pull's if there is no client's."""
+        return Space.status(self, store, ref) or (None if _OWNED_REF.fullmatch(ref) else store.content.status(ref))
+
+    def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
+        """A blob that isn't only somebody else's."""
+        try:
+            info = store.content.info(digest)
+        except ContentNotFoundError:
+            return None
+        if not store.metadata.is_home(digest):
+            return None
+        return self._record(store, digest, info.size, info.modified_at)
+
+    def all(self, store: ImageStore) -> list[ContentRecord]:
+        """Every blob that isn't only somebody else's."""
+        foreign = store.metadata.foreign_content()
+        found = sorted(store.content.walk(), key=lambda info: info.digest)
+        return [
+            self._record(store, info.digest, info.size, info.modified_at)
+            for info in found
+            if info.digest not in foreign
+        ]
+
+    def set_labels(self, store: ImageStore, digest: Digest, labels: Mapping[str, str]) -> None:
+        """Replace the labels that the store itself goes by."""
+        store.metadata.label_content(digest, labels)
+
+    def forget(self, store: ImageStore, digest: Digest) -> bool:
+        """Unlike containerd's, an image's content can't be taken from under it."""
+        if self.find(store, digest) is None:
+            return False
+        with store.metadata.exclusive():
+            store.metadata.forget_record(self.owner, digest)
+            store.metadata.label_content(digest, {})
+            if store.metadata.is_kept_at_home(digest):
+                raise PreconditionError(
+                    f"content {digest} is held by an image or a lease", hint="remove that; 'imagestore why' names it"
+                )
+        collect.sweep(store.metadata, store.content, [digest])
+        return True
+
+    @staticmethod
+    def _record(store: ImageStore, digest: Digest, size: int, modified_at: float) -> ContentRecord:
+        labels = store.metadata.content_labels(digest)
+        return ContentRecord(digest, size, labels, modified_at, modified_at)
+
+
+class ProxySpace(Space):
+    """What one containerd keeps here as its content store."""
+
+    __slots__ = ()
+
+    @property
+    def is_proxy(self) -> bool:
+        """It is."""
+        return True
+
+    def ref_on_disk(self, ref: str) -> str:
+        """With the proxy's name before what containerd calls it."""
+        return f"{self.owner}/{ref}"
+
+    def find(self, store: ImageStore, digest: Digest) -> ContentRecord | None:
+        """A blob of the store, claimed: found here, containerd doesn't fetch it, and never says that it uses it."""
+        record = store.metadata.content_record(self.owner, digest)
+        try:
+            size = store.content.info(digest).size
+        except ContentNotFoundError:
+            return None
+        if record is not None:
+            return record
+        store.metadata.record_content(self.owner, digest, size)
+        if not store.content.exists(digest):  # collected between the look and the claim
+            store.metadata.forget_record(self.owner, digest)
+            return None
+        return store.metadata.content_record(self.owner, digest)
+
+    def forget(self, store: ImageStore, digest: Digest) -> bool:
+        """Its collector says that the blob goes: at once, unless something else holds it."""
+        if not store.metadata.forget_record(self.owner, digest):
+            return False
+        collect.sweep(store.metadata, store.content, [digest])
+        return True
+
+
+def space_of(namespace: str) -> Space:
+    """The view of a namespace."""
+    return HomeSpace(namespace) if namespace == HOME else Space(namespace)
+
+
+def proxy_space(name: str) -> Space:
+    """The view of a containerd that keeps its content here.
+
+    Raises:
+        InvalidInputError: not a name.
+    """
+    return ProxySpace(proxy_owner(name))

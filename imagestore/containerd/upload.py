@@ -1,0 +1,272 @@
+"""One write of content from its first message to its end: containerd's state machine (services/content, Write).
+
+- The first message names the ingest, which stays locked until the stream ends. An ingest that is there is continued.
+- An offset above 0 must be where the ingest ends. **Offset 0 while bytes are there drops them**, also on a commit.
+- A later total or expected digest replaces an earlier one. A digest that the owner has ends the write: ALREADY_EXISTS.
+- A blob that is in the store, but not among the owner's, is *shared*: the write is complete from the start, and a
+  commit only makes the owner's record. Bytes that are added to it make a copy first.
+- A failed commit leaves the ingest as it is, to be continued.
+- The owner's record, and the lease's, are made before the blob becomes visible, so that no collection comes between.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.api import IngestStatus
+from imagestore.digest import Digest
+from imagestore.errors import (
+    AlreadyExistsError,
+    ContentNotFoundError,
+    InvalidInputError,
+    LeaseNotFoundError,
+    OutOfRangeError,
+    PreconditionError,
+    StoreError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.cancel import CancelToken
+    from imagestore.containerd.spaces import Space
+    from imagestore.content.ingest import LocalIngestWriter
+    from imagestore.store import ImageStore
+
+_COPY_BYTES: Final = 1024 * 1024
+_DEFAULT_ALGORITHM: Final = "sha256"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One message of a write.
+
+    Attributes:
+        ref: the owner's name of the ingest; of the first message.
+        total: size in bytes, 0 when not told.
+        expected: what the content hashes to, empty when not told.
+        offset: where the data goes.
+        data: what to append.
+        labels: for the content, at the commit.
+    """
+
+    ref: str = ""
+    total: int = 0
+    expected: str = ""
+    offset: int = 0
+    data: bytes = b""
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+class Upload:
+    """One stream's write; its calls come one after another, each from any thread.
+
+    Args:
+        space: whose.
+        lease: name of the owner's lease, or empty.
+    """
+
+    def __init__(self, space: Space, lease: str) -> None:
+        self._space = space
+        self._lease = space.lease_key(lease)
+        # A cancelled call's thread may still be at work when the stream is closed.
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._writer: LocalIngestWriter | None = None
+        #: A blob of the store that the owner doesn't have yet, and its size.
+        self._shared: tuple[Digest, int] | None = None
+        self.ref = ""
+        self.total = 0
+        self.expected: Digest | None = None
+
+    @property
+    def offset(self) -> int:
+        """Bytes there are."""
+        if self._shared is not None:
+            return self._shared[1]
+        return self._writer.offset if self._writer is not None else 0
+
+    @property
+    def digest(self) -> Digest:
+        """What they hash to."""
+        if self._shared is not None:
+            return self._shared[0]
+        assert self._writer is not None
+        return self._writer.digest
+
+    def status(self, store: ImageStore) -> IngestStatus:
+        """Times and total of the ingest; a shared blob's are those of its file."""
+        with self._lock:
+            found = self._space.status(store, self.ref)
+            if self._shared is None and found is not None:
+                return found
+            try:
+                moment = store.content.info(self.digest).modified_at
+            except ContentNotFoundError:
+                moment = 0.0
+            return IngestStatus(self.ref, self.offset, self.offset, moment, moment)
+
+    def open(self, store: ImageStore, piece: Piece) -> None:
+        """Take the first message's name, and lock the ingest.
+
+        Raises:
+            InvalidInputError: no name.
+            StoreBusyError: another writer has it.
+            AlreadyExistsError: the owner has the expected content.
+            LeaseNotFoundError: there is no such lease.
+        """
+        with self._lock:
+            if not piece.ref:
+                raise InvalidInputError("the first message of a write needs a ref")
+            self.ref = piece.ref
+            self._note(piece)
+            if self._lease and all(lease.id != self._lease for lease in store.metadata.leases()):
+                raise LeaseNotFoundError(f"lease {self._lease!r} does not exist")
+            self._refuse_known(store)
+            if self.expected is not None and not self._space.is_proxy and store.content.exists(self.expected):
+                self._shared = (self.expected, store.content.info(self.expected).size)
+                return
+            self._open_ingest(store)
+
+    def _open_ingest(self, store: ImageStore) -> None:
+        on_disk = self._space.ref_on_disk(self.ref)
+        algorithm = self.expected.algorithm if self.expected is not None else _DEFAULT_ALGORITHM
+        self._writer = store.content.try_writer(on_disk, algorithm=algorithm, total=self.total)
+        store.metadata.put_ingest(self._space.owner, on_disk, expected=self.expected, lease=self._lease)
+
+    def check(self, store: ImageStore, piece: Piece) -> None:
+        """Take what a message says of the whole.
+
+        Raises:
+            InvalidInputError: the digest can't be read, or the total is negative.
+            AlreadyExistsError: the owner has that content; the ingest is gone.
+        """
+        with self._lock:
+            if piece.total or piece.expected:
+                self._note(piece)
+                self._refuse_known(store)
+
+    def _note(self, piece: Piece) -> None:
+        if piece.total < 0:
+            raise InvalidInputError(f"write {self.ref!r}: total {piece.total} is negative")
+        if piece.total:
+            self.total = piece.total
+        if piece.expected:
+            self.expected = Digest.parse(piece.expected)
+
+    def _refuse_known(self, store: ImageStore) -> None:
+        if self.expected is None or self._space.find(store, self.expected) is None:
+            return
+        if self._lease:
+            store.metadata.lease_content(self._lease, [self.expected])
+        self._drop(store)
+        raise AlreadyExistsError(f"content {self.expected} exists already")
+
+    def write(self, store: ImageStore, piece: Piece, cancel: CancelToken) -> None:
+        """Append a message's data.
+
+        Raises:
+            OutOfRangeError: its offset isn't where the ingest ends.
+            StoreFullError: no space is left.
+        """
+        with self._lock:
+            self._refuse_closed()
+            if piece.offset and piece.offset != self.offset:
+                raise OutOfRangeError(f"write {self.ref!r}: expected offset {self.offset}, not {piece.offset}")
+            if piece.offset == 0 and self.offset:
+                self._materialize(store, None)
+                assert self._writer is not None
+                self._writer.truncate()
+            if piece.data:
+                self._materialize(store, cancel)
+                assert self._writer is not None
+                self._writer.write(piece.data)
+
+    def _materialize(self, store: ImageStore, cancel: CancelToken | None) -> None:
+        """Make a shared blob an ingest of one's own; without its bytes when there is no token."""
+        if self._shared is None:
+            return
+        digest, _ = self._shared
+        self._open_ingest(store)
+        assert self._writer is not None
+        self._writer.truncate()
+        if cancel is not None:
+            with store.content.open(digest) as blob:
+                while chunk := blob.read(_COPY_BYTES):
+                    cancel.check()
+                    self._writer.write(chunk)
+        self._shared = None
+
+    def commit(self, store: ImageStore, labels: Mapping[str, str]) -> None:
+        """Verify, and make the content the owner's.
+
+        Raises:
+            PreconditionError: wrong size or digest; the ingest stays.
+            AlreadyExistsError: the owner has it; the ingest is gone.
+            ContentNotFoundError: shared content was collected meanwhile; write it again.
+        """
+        with self._lock:
+            self._refuse_closed()
+            self._refuse_wrong()
+            digest, size = self.digest, self.offset
+            on_disk = self._space.ref_on_disk(self.ref)
+            if self._space.find(store, digest) is not None:
+                self.expected = digest
+                self._refuse_known(store)
+            self._record(store, digest, size, labels)
+            self._publish(store, digest, size)
+            store.metadata.forget_ingest(self._space.owner, on_disk)
+
+    def _refuse_wrong(self) -> None:
+        if self.total and self.total != self.offset:
+            raise PreconditionError(f"{self.ref!r} failed size validation: {self.offset} != {self.total}")
+        if self._writer is not None and self.expected is not None:
+            self._writer.hash_with(self.expected.algorithm)
+        if self.expected is not None and self.digest != self.expected:
+            raise PreconditionError(f"{self.ref!r}: unexpected commit digest {self.digest}, expected {self.expected}")
+
+    def _record(self, store: ImageStore, digest: Digest, size: int, labels: Mapping[str, str]) -> None:
+        metadata = store.metadata
+        with metadata.exclusive():
+            if self._lease:
+                metadata.lease_content(self._lease, [digest])
+            if self._writer is not None:
+                # While the blob isn't visible yet, this keeps a sweep from taking the record.
+                on_disk = self._space.ref_on_disk(self.ref)
+                metadata.put_ingest(self._space.owner, on_disk, expected=digest, lease=self._lease)
+            metadata.record_content(self._space.owner, digest, size)
+            if labels:
+                self._space.set_labels(store, digest, labels)
+
+    def _publish(self, store: ImageStore, digest: Digest, size: int) -> None:
+        if self._shared is not None:
+            if not store.content.exists(digest):
+                store.metadata.forget_record(self._space.owner, digest)
+                raise ContentNotFoundError(f"content {digest} was collected meanwhile", hint="write it again")
+            return
+        assert self._writer is not None
+        try:
+            self._writer.commit(digest, size)
+        except AlreadyExistsError:
+            return  # another owner's, and from now on this one's too
+        except StoreError:
+            store.metadata.forget_record(self._space.owner, digest)
+            raise
+
+    def _drop(self, store: ImageStore) -> None:
+        if self._writer is not None:
+            self._writer.abort()
+            store.metadata.forget_ingest(self._space.owner, self._space.ref_on_disk(self.ref))
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise PreconditionError(f"write {self.ref!r} is closed")
+
+    def close(self) -> None:
+        """Let go; what isn't committed stays and can be continued."""
+        with self._lock:
+            self._is_closed = True
+            if self._writer is not None:
+                self._writer.close()

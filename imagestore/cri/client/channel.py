@@ -1,0 +1,86 @@
+"""One connection to a CRI server, and one blocking call on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import grpc
+
+from imagestore.cancel import CancelToken
+from imagestore.cri.client.failure import error_of
+
+if TYPE_CHECKING:
+    from imagestore.cri.endpoint import Endpoint
+
+A = TypeVar("A")
+Q = TypeVar("Q")
+
+#: What every CRI client accepts, in bytes.
+MESSAGE_BYTES: Final = 16 * 1024 * 1024
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    # Go servers refuse a request whose authority is a socket's path.
+    ("grpc.default_authority", "localhost"),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+)
+
+
+class CriChannel:
+    """Calls one server; thread-safe. Connects at the first call.
+
+    Args:
+        endpoint: where it listens.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint.text
+        self.raw = grpc.insecure_channel(f"unix:{endpoint.path}", options=_OPTIONS)
+
+    def call(
+        self,
+        method: grpc.UnaryUnaryMultiCallable[Q, A],
+        request: Q,
+        *,
+        name: str,
+        seconds: float | None,
+        cancel: CancelToken | None = None,
+    ) -> A:
+        """Ask and wait for the answer.
+
+        Args:
+            method: of a stub on ``raw``.
+            request: what to ask.
+            name: of the method, for messages.
+            seconds: limit, beside the token's deadline.
+            cancel: ends the call.
+
+        Raises:
+            ImageStoreError: the server's error, or none reached it.
+        """
+        token = cancel or CancelToken()
+        token.check()
+        left = _shorter(seconds, token.remaining_seconds())
+        future = method.future(request, timeout=left)
+
+        def cancel_call() -> None:
+            future.cancel()
+
+        try:
+            with token.on_cancel(cancel_call):
+                return future.result()
+        except (grpc.RpcError, grpc.FutureCancelledError) as error:
+            # The caller's reason goes before the server's view of it.
+            token.check()
+            status = error if isinstance(error, grpc.RpcError) else future
+            raise error_of(status, endpoint=self.endpoint, method=name) from error
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self.raw.close()
+
+
+def _shorter(one: float | None, other: float | None) -> float | None:
+    both = [each for each in (one, other) if each is not None]
+    return min(both) if both else None

@@ -1,0 +1,190 @@
+"""The ImageService port over CRI, for any endpoint; behaves as the kubelet's client does where CRI leaves it open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from imagestore.cri._proto import api_pb2, api_pb2_grpc
+from imagestore.cri.client import read
+from imagestore.cri.client.channel import CriChannel
+from imagestore.cri.client.failure import error_of, is_unimplemented
+from imagestore.cri.client.status import RuntimeStatus, status_value
+from imagestore.cri.endpoint import Endpoint
+from imagestore.errors import ImageServiceError, NotFoundError
+from imagestore.image_service import ImageDetails, ImageFilesystems
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from imagestore.cancel import CancelToken
+    from imagestore.image_service import (
+        ContainerImage,
+        ImageSpec,
+        SandboxMetadata,
+        ServedImage,
+        ServiceVersion,
+    )
+    from imagestore.observe import Observer
+    from imagestore.registry.credentials.cri import AuthConfig
+
+#: The kubelet's limit for calls that move no bytes.
+CALL_SECONDS: Final = 120.0
+#: The version of the interface that clients announce.
+_KUBELET_INTERFACE_VERSION: Final = "0.1.0"
+
+
+class CriImageService:
+    """Images by (reference, runtime handler) behind a CRI endpoint; connects at the first call; thread-safe.
+
+    Args:
+        endpoint: of the runtime service, and of the image service unless that is named.
+        image_endpoint: of the image service where that is another one.
+        timeout_seconds: limit of each call but a pull, which lasts until its token ends it.
+
+    Raises:
+        InvalidInputError: an endpoint can't be read.
+    """
+
+    def __init__(self, endpoint: str, *, image_endpoint: str = "", timeout_seconds: float = CALL_SECONDS) -> None:
+        runtime, images = Endpoint.parse(endpoint), Endpoint.parse(image_endpoint or endpoint)
+        self._seconds = timeout_seconds
+        self._runtime_channel = CriChannel(runtime)
+        self._image_channel = self._runtime_channel if images == runtime else CriChannel(images)
+        self._runtime = api_pb2_grpc.RuntimeServiceStub(self._runtime_channel.raw)
+        self._images = api_pb2_grpc.ImageServiceStub(self._image_channel.raw)
+        # A server without StreamImages won't get it while we are connected; a late writer writes the same.
+        self._has_streams = True
+
+    @property
+    def endpoint(self) -> str:
+        """The image service's endpoint."""
+        return self._image_channel.endpoint
+
+    def version(self) -> ServiceVersion:
+        """See ImageService."""
+        request = api_pb2.VersionRequest(version=_KUBELET_INTERFACE_VERSION)
+        answer = self._runtime_channel.call(self._runtime.Version, request, name="Version", seconds=self._seconds)
+        return read.version_value(answer, self._runtime_channel.endpoint)
+
+    def runtime_status(self) -> RuntimeStatus:
+        """Whether the runtime is ready, its handlers, and what more it tells (a verbose ``Status``).
+
+        Raises:
+            ImageStoreError: as the service fails.
+        """
+        request = api_pb2.StatusRequest(verbose=True)
+        answer = self._runtime_channel.call(self._runtime.Status, request, name="Status", seconds=self._seconds)
+        return status_value(answer)
+
+    def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
+        """See ImageService. Asks for a stream where the server has one, since that has no limit of size."""
+        selected = api_pb2.ImageFilter(image=read.spec_message(spec)) if spec is not None else None
+        messages = self._stream(selected) if self._has_streams else None
+        if messages is None:
+            request = api_pb2.ListImagesRequest(filter=selected)
+            answer = self._image_channel.call(
+                self._images.ListImages, request, name="ListImages", seconds=self._seconds
+            )
+            messages = list(answer.images)
+        return [read.image_value(message, self.endpoint) for message in messages]
+
+    def status(self, spec: ImageSpec) -> ServedImage | None:
+        """See ImageService."""
+        found = self._status(spec, is_verbose=False)
+        return found.image if found is not None else None
+
+    def inspect(self, spec: ImageSpec) -> ImageDetails | None:
+        """See ImageService."""
+        return self._status(spec, is_verbose=True)
+
+    def pull(
+        self,
+        spec: ImageSpec,
+        *,
+        auth: AuthConfig | None = None,
+        sandbox: SandboxMetadata | None = None,
+        observer: Observer | None = None,
+        cancel: CancelToken | None = None,
+    ) -> str:
+        """See ImageService. CRI tells nothing of a pull's progress."""
+        request = api_pb2.PullImageRequest(
+            image=read.spec_message(spec),
+            auth=read.auth_message(auth) if auth is not None else None,
+            sandbox_config=read.sandbox_message(sandbox) if sandbox is not None else None,
+        )
+        answer = self._image_channel.call(
+            self._images.PullImage, request, name="PullImage", seconds=None, cancel=cancel
+        )
+        if not answer.image_ref:
+            raise ImageServiceError(f"{self.endpoint}: pull of {spec.image!r}: expected an image id, got none")
+        return answer.image_ref
+
+    def remove(self, spec: ImageSpec) -> None:
+        """See ImageService."""
+        request = api_pb2.RemoveImageRequest(image=read.spec_message(spec))
+        self._image_channel.call(self._images.RemoveImage, request, name="RemoveImage", seconds=self._seconds)
+
+    def filesystems(self) -> ImageFilesystems:
+        """See ImageService."""
+        answer = self._image_channel.call(
+            self._images.ImageFsInfo, api_pb2.ImageFsInfoRequest(), name="ImageFsInfo", seconds=self._seconds
+        )
+        return ImageFilesystems(
+            tuple(read.filesystem_value(each) for each in answer.image_filesystems),
+            tuple(read.filesystem_value(each) for each in answer.container_filesystems),
+        )
+
+    def containers(self) -> Sequence[ContainerImage]:
+        """See ImageService. Asks for each container's mounts too: images may be mounted as volumes."""
+        answer = self._runtime_channel.call(
+            self._runtime.ListContainers, api_pb2.ListContainersRequest(), name="ListContainers", seconds=self._seconds
+        )
+        return [read.container_value(each, self._container_status(each.id)) for each in answer.containers]
+
+    def close(self) -> None:
+        """See ImageService."""
+        self._runtime_channel.close()
+        if self._image_channel is not self._runtime_channel:
+            self._image_channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    def _stream(self, selected: api_pb2.ImageFilter | None) -> Sequence[api_pb2.Image] | None:
+        """The whole list, or None where the server has no streams; a stream that breaks off gives nothing."""
+        request = api_pb2.StreamImagesRequest(filter=selected)
+        try:
+            parts = self._images.StreamImages(request, timeout=self._seconds)
+            return [image for part in parts for image in part.images]
+        except grpc.RpcError as error:
+            if not is_unimplemented(error):
+                raise error_of(error, endpoint=self.endpoint, method="StreamImages") from error
+            self._has_streams = False
+            return None
+
+    def _status(self, spec: ImageSpec, *, is_verbose: bool) -> ImageDetails | None:
+        request = api_pb2.ImageStatusRequest(image=read.spec_message(spec), verbose=is_verbose)
+        answer = self._image_channel.call(self._images.ImageStatus, request, name="ImageStatus", seconds=self._seconds)
+        if not answer.HasField("image"):
+            return None
+        return ImageDetails(read.image_value(answer.image, self.endpoint), dict(answer.info))
+
+    def _container_status(self, container_id: str) -> api_pb2.ContainerStatus | None:
+        """None when the container went away since it was listed."""
+        request = api_pb2.ContainerStatusRequest(container_id=container_id)
+        try:
+            answer = self._runtime_channel.call(
+                self._runtime.ContainerStatus, request, name="ContainerStatus", seconds=self._seconds
+            )
+        except NotFoundError:
+            return None
+        return answer.status

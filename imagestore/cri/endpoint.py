@@ -1,0 +1,69 @@
+"""Endpoints as CRI clients write them: ``unix:///absolute/path``, or (older) the bare path.
+
+The kubelet's rules: a bare path gets ``unix://`` in front; ``tcp`` can be read, but no CRI client dials it, since the
+interface has neither encryption nor authentication; every other scheme is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://)?(.*)", re.DOTALL)
+# sockaddr_un has room for 108 bytes with the final zero (Linux; 104 elsewhere).
+_MOST_PATH_BYTES: Final = 107
+_HINT: Final = "write unix:///absolute/path, for example unix:///run/containerd/containerd.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a CRI server listens.
+
+    Attributes:
+        path: of the socket, absolute.
+    """
+
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read an endpoint.
+
+        Raises:
+            InvalidInputError: says what was expected.
+
+        >>> Endpoint.parse("/run/crio/crio.sock").text
+        'unix:///run/crio/crio.sock'
+        """
+        given = text.strip()
+        found = _SCHEME.fullmatch(given)
+        scheme, path = (found.group(1).lower(), found.group(2)) if found else ("unix", given)
+        if scheme == "tcp":
+            raise InvalidInputError(
+                f"endpoint {text!r}: expected a unix socket; CRI is not spoken over tcp, where anybody could ask",
+                hint=_HINT,
+            )
+        if scheme != "unix":
+            raise InvalidInputError(f"endpoint {text!r}: expected the scheme unix, got {scheme!r}", hint=_HINT)
+        if not path.startswith("/") or path.endswith("/"):
+            raise InvalidInputError(f"endpoint {text!r}: expected the absolute path of a socket", hint=_HINT)
+        if any(character < " " or character == "\x7f" for character in path):
+            raise InvalidInputError(f"endpoint {text!r}: a path has no control characters", hint=_HINT)
+        length = len(path.encode("utf-8", "surrogatepass"))
+        if length > _MOST_PATH_BYTES:
+            raise InvalidInputError(
+                f"endpoint {text!r}: expected a path of at most {_MOST_PATH_BYTES} bytes, it has {length}",
+                hint="the system's limit for sockets; link a shorter path to it",
+            )
+        return cls(path)
+
+    @property
+    def text(self) -> str:
+        """As other CRI clients take it."""
+        return f"unix://{self.path}"

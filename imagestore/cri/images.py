@@ -1,0 +1,214 @@
+"""``runtime.v1.ImageService`` over the store.
+
+The runtime handler decides which record is meant (KEP-4216): an unknown one is refused with INVALID_ARGUMENT before
+anything is asked or changed; an empty one leaves it to the store's rules for calls without a handler (README,
+docs/decisions/0007). Every image answered carries its handler in ``spec.runtime_handler``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.cri import convert, details
+from imagestore.cri._proto import api_pb2, api_pb2_grpc
+from imagestore.cri.failure import answering, streaming
+from imagestore.cri.pulls import PullKey
+from imagestore.errors import ImageNotFoundError, InvalidInputError
+from imagestore.reference import Reference
+from imagestore.registry.credentials.cri import AuthConfig, explicit_source
+from imagestore.registry.credentials.lookup import CredentialResolver
+from imagestore.secret import Secret
+from imagestore.upkeep.accounting import content_use
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import grpc
+
+    from imagestore.cancel import CancelToken
+    from imagestore.cri.pulls import PullQueue
+    from imagestore.metadata.api import ImageRecord
+    from imagestore.observe import Observer
+    from imagestore.registry.credentials.model import Explicit
+    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.store import ImageStore
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+log = logging.getLogger(__name__)
+
+#: containerd's way to say the handler before ImageSpec could: an annotation of the pod. It still reads it, so we do.
+HANDLER_ANNOTATION: Final = "io.containerd.cri.runtime-handler"
+_STREAM_BATCH: Final = 200
+
+
+class ImageServicer(api_pb2_grpc.ImageServiceServicer):
+    """Answers CRI's image calls.
+
+    Args:
+        workers: the store and the threads for it.
+        pulls: runs, joins and limits pulls.
+    """
+
+    def __init__(self, workers: StoreWorkers, pulls: PullQueue) -> None:
+        self._workers = workers
+        self._pulls = pulls
+        self._users = convert.Users()
+        self._fingerprint_key = secrets.token_bytes(32)
+
+    @answering
+    async def ListImages(  # noqa: N802 - the interface's name
+        self, request: api_pb2.ListImagesRequest, context: Context
+    ) -> api_pb2.ListImagesResponse:
+        """Every image, or those the filter's image and handler fit."""
+
+        def answer(store: ImageStore) -> api_pb2.ListImagesResponse:
+            found = _listed(store, request.filter.image)
+            return api_pb2.ListImagesResponse(images=convert.images(found, store, self._users))
+
+        return await self._workers.quick(answer)
+
+    @streaming
+    async def StreamImages(  # noqa: N802 - the interface's name
+        self, request: api_pb2.StreamImagesRequest, context: Context
+    ) -> AsyncIterator[api_pb2.StreamImagesResponse]:
+        """The same list of one moment, in several messages; none for an empty list."""
+        found = await self._workers.quick(lambda store: _listed(store, request.filter.image))
+        for start in range(0, len(found), _STREAM_BATCH):
+            part = found[start : start + _STREAM_BATCH]
+
+            def answer(store: ImageStore, part: list[list[ImageRecord]] = part) -> api_pb2.StreamImagesResponse:
+                return api_pb2.StreamImagesResponse(images=convert.images(part, store, self._users))
+
+            yield await self._workers.quick(answer)
+
+    @answering
+    async def ImageStatus(  # noqa: N802 - the interface's name
+        self, request: api_pb2.ImageStatusRequest, context: Context
+    ) -> api_pb2.ImageStatusResponse:
+        """One image; an answer without one when it is absent."""
+
+        def answer(store: ImageStore) -> api_pb2.ImageStatusResponse:
+            record = _meant(store, request.image)
+            if record is None:
+                return api_pb2.ImageStatusResponse()
+            (image,) = convert.images([_whole(store, record)], store, self._users)
+            info = details.info(record, store) if request.verbose else {}
+            return api_pb2.ImageStatusResponse(image=image, info=info)
+
+        return await self._workers.quick(answer)
+
+    @answering
+    async def PullImage(  # noqa: N802 - the interface's name
+        self, request: api_pb2.PullImageRequest, context: Context
+    ) -> api_pb2.PullImageResponse:
+        """Bring an image in; ends with the call's deadline or cancellation, unless others wait for the same pull."""
+        if not request.image.image:
+            raise InvalidInputError("PullImage: expected an image reference, got none")
+        reference = Reference.parse(request.image.image)
+        auth = _auth(request.auth)
+        explicit = explicit_source(auth, reference.host) if auth is not None else None
+        with self._workers.lend() as store:
+            # An unknown handler is refused here, before any request is sent.
+            handler = store.config.handler(_pull_handler(request)).name
+            key = PullKey(id(store), str(reference), handler, self._fingerprint(explicit))
+
+        async def work(token: CancelToken, observer: Observer) -> str:
+            credentials = CredentialResolver([explicit]) if explicit is not None else None
+
+            def pull(store: ImageStore, token: CancelToken) -> str:
+                image = store.pull(
+                    str(reference), runtime_handler=handler, credentials=credentials, observer=observer, cancel=token
+                )
+                return str(image.id)
+
+            return await self._workers.transfer(pull, token)
+
+        image_id = await self._pulls.pull(key, work)
+        pod = request.sandbox_config.metadata
+        fields = {"reference": str(reference), "handler": handler, "image_id": image_id}
+        log.info("pulled", extra={**fields, "pod": f"{pod.namespace}/{pod.name}", "pod_uid": pod.uid})
+        return api_pb2.PullImageResponse(image_ref=image_id)
+
+    @answering
+    async def RemoveImage(  # noqa: N802 - the interface's name
+        self, request: api_pb2.RemoveImageRequest, context: Context
+    ) -> api_pb2.RemoveImageResponse:
+        """Remove an image with all its references, pinned or not, and free its content."""
+        name, handler = request.image.image, request.image.runtime_handler or None
+        if not name:
+            raise InvalidInputError("RemoveImage: expected a reference or an image id, got none")
+        removal = await self._workers.quick(lambda store: store.delete(name, runtime_handler=handler))
+        for reference, owner in removal.removed:
+            log.info("removed", extra={"reference": reference, "handler": owner})
+        return api_pb2.RemoveImageResponse()
+
+    @answering
+    async def ImageFsInfo(  # noqa: N802 - the interface's name
+        self, request: api_pb2.ImageFsInfoRequest, context: Context
+    ) -> api_pb2.ImageFsInfoResponse:
+        """One file system: what the content takes, unfinished downloads included."""
+        root, usage = await self._workers.quick(lambda store: (store.content.root, content_use(store.content)))
+        entry = api_pb2.FilesystemUsage(
+            timestamp=time.time_ns(),
+            fs_id=api_pb2.FilesystemIdentifier(mountpoint=os.fsencode(root).decode("utf-8", "replace")),
+            used_bytes=api_pb2.UInt64Value(value=usage.size),
+            inodes_used=api_pb2.UInt64Value(value=usage.inodes),
+        )
+        return api_pb2.ImageFsInfoResponse(image_filesystems=[entry])
+
+    def _fingerprint(self, explicit: Explicit | None) -> str:
+        return explicit.fingerprint(self._fingerprint_key) if explicit is not None else ""
+
+
+def _pull_handler(request: api_pb2.PullImageRequest) -> str:
+    return request.image.runtime_handler or request.sandbox_config.annotations.get(HANDLER_ANNOTATION, "")
+
+
+def _auth(message: api_pb2.AuthConfig) -> AuthConfig | None:
+    if not message.ByteSize():
+        return None
+    return AuthConfig(
+        server_address=message.server_address,
+        username=message.username,
+        password=Secret(message.password),
+        auth=Secret(message.auth),
+        identity_token=Secret(message.identity_token),
+        registry_token=Secret(message.registry_token),
+    )
+
+
+def _meant(store: ImageStore, spec: api_pb2.ImageSpec) -> ImageRecord | None:
+    """The record a status request means.
+
+    Raises:
+        UnknownRuntimeHandlerError, InvalidInputError.
+    """
+    if not spec.image:
+        return None
+    try:
+        return store.get(spec.image, runtime_handler=spec.runtime_handler or None).record
+    except ImageNotFoundError:
+        return None
+
+
+def _whole(store: ImageStore, record: ImageRecord) -> list[ImageRecord]:
+    """Every reference of a record's image; the record alone when it was removed a moment ago."""
+    found = store.metadata.find_images(image_id_prefix=str(record.image_id), handler=record.handler)
+    return found or [record]
+
+
+def _listed(store: ImageStore, spec: api_pb2.ImageSpec) -> list[list[ImageRecord]]:
+    """The images a filter lets through, each with all its references.
+
+    Raises:
+        UnknownRuntimeHandlerError, InvalidInputError.
+    """
+    handler = spec.runtime_handler or None
+    records = [image.record for image in store.list(name=spec.image or None, runtime_handler=handler)]
+    groups = convert.gather(records)
+    return [_whole(store, group[0]) for group in groups] if spec.image else groups

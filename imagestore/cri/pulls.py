@@ -1,0 +1,199 @@
+"""Pulls in progress: identical ones are one, a few work at a time, the others stand in a line.
+
+Two requests are identical when they ask the same store for the same reference, for the same runtime handler, and show
+the same credentials. With other credentials a request goes its own way: the registry has to judge them. (It then finds
+the blobs that the other pull brought: access to an image is decided at its manifest.) Who joins shares the outcome. Who
+leaves (a deadline, a cancelled call) takes nothing from the others; when the last one has left, the pull is cancelled,
+and what it had downloaded waits as an ingest for whoever comes next.
+
+Everything here runs on one event loop; only the work itself has a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from imagestore.cancel import CancelToken
+from imagestore.errors import OperationCancelledError, StoreBusyError
+from imagestore.observe import BlobDone
+from imagestore.rpc.meter import Meter, NoMeter, PullOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from imagestore.observe import Event, Observer
+
+    Work = Callable[[CancelToken, Observer], Awaitable[str]]
+
+#: Pulls that work at a time; each has threads of its own for its blobs.
+PULLS_AT_ONCE: Final = 16
+#: Pulls in the line; a node has a few hundred pods at most.
+MOST_WAITING: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PullKey:
+    """What makes two pulls the same.
+
+    Attributes:
+        store: identity of the store object (another configuration is another object).
+        reference: canonical text.
+        handler: resolved name of the runtime handler.
+        fingerprint: of the credentials shown; empty when none were.
+    """
+
+    store: int
+    reference: str
+    handler: str
+    fingerprint: str
+
+
+class _Tally:
+    """Adds up what blobs brought over the network; called from several threads."""
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, BlobDone):
+            self._sizes.append(event.fetched_bytes)  # one bytecode: no lock needed
+
+    @property
+    def total(self) -> int:
+        return sum(self._sizes)
+
+
+@dataclass(slots=True, eq=False)
+class _Shared:
+    """A pull and how many callers wait for it."""
+
+    token: CancelToken
+    callers: int = 0
+    task: asyncio.Task[str] | None = field(default=None)
+
+
+class PullQueue:
+    """Runs pulls; made and used on one event loop.
+
+    Args:
+        limit: pulls that work at a time.
+        waiting: pulls that may stand in the line; further ones are refused.
+        meter: hears of every pull.
+    """
+
+    def __init__(self, *, limit: int = PULLS_AT_ONCE, waiting: int = MOST_WAITING, meter: Meter | None = None) -> None:
+        self._places = asyncio.Semaphore(limit)
+        self._limit = limit
+        self._most_waiting = waiting
+        self._meter = meter or NoMeter()
+        self._waiting = 0
+        self._shared: dict[PullKey, _Shared] = {}
+        self._tasks: set[asyncio.Task[str]] = set()
+
+    @property
+    def in_progress(self) -> int:
+        """Pulls that work or stand in the line, those already cancelled too while they end."""
+        return len(self._tasks)
+
+    async def pull(self, key: PullKey, work: Work) -> str:
+        """Run a pull, or join the identical one that goes on.
+
+        Args:
+            key: tells which pulls are identical.
+            work: pulls with a token and an observer and returns the image id; unused when joining.
+
+        Raises:
+            StoreBusyError: the line is full.
+            ImageStoreError: the pull's.
+        """
+        shared = self._shared.get(key)
+        if shared is None or shared.task is None or shared.task.done():
+            shared = self._begin(key, work)
+        else:
+            self._meter.pull_joined(key.handler)
+        assert shared.task is not None
+        shared.callers += 1
+        try:
+            return await asyncio.shield(shared.task)
+        finally:
+            shared.callers -= 1
+            if not shared.callers and not shared.task.done():
+                # Nobody new may join what is being given up.
+                self._forget(key, shared)
+                shared.token.cancel("everyone who asked for this pull went away")
+
+    async def close(self) -> None:
+        """Cancel every pull and wait until the last one has let go of the store."""
+        for shared in list(self._shared.values()):
+            shared.token.cancel("the server is being stopped")
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def _begin(self, key: PullKey, work: Work) -> _Shared:
+        waiting = len(self._tasks) - self._limit
+        if waiting >= self._most_waiting:
+            raise StoreBusyError(
+                f"{key.reference}: expected a place in the line of pulls, but {waiting} wait already",
+                hint="try again later",
+            )
+        shared = _Shared(CancelToken())
+        shared.task = asyncio.get_running_loop().create_task(self._run(key, work, shared.token))
+        self._shared[key] = shared
+        self._tasks.add(shared.task)
+
+        def over(task: asyncio.Task[str]) -> None:
+            self._tasks.discard(task)
+            self._forget(key, shared)
+            if not task.cancelled():
+                task.exception()  # seen, even when everyone has left
+
+        shared.task.add_done_callback(over)
+        return shared
+
+    def _forget(self, key: PullKey, shared: _Shared) -> None:
+        if self._shared.get(key) is shared:
+            del self._shared[key]
+
+    async def _run(self, key: PullKey, work: Work, token: CancelToken) -> str:
+        await self._take_place(token)
+        began_at, tally, outcome = time.monotonic(), _Tally(), PullOutcome.FAILURE
+        self._meter.pull_began(key.handler)
+        try:
+            image_id = await work(token, tally)
+            outcome = PullOutcome.SUCCESS
+            return image_id
+        except (OperationCancelledError, asyncio.CancelledError):
+            outcome = PullOutcome.CANCELLED
+            raise
+        finally:
+            self._places.release()
+            seconds = time.monotonic() - began_at
+            self._meter.pull_ended(key.handler, outcome=outcome, bytes_fetched=tally.total, seconds=seconds)
+
+    async def _take_place(self, token: CancelToken) -> None:
+        """Wait for a place in turn, but not once everyone who asked has left."""
+        if not self._places.locked():
+            await self._places.acquire()
+            return
+        loop = asyncio.get_running_loop()
+        waiter = asyncio.ensure_future(self._places.acquire())
+
+        def leave_line() -> None:
+            loop.call_soon_threadsafe(waiter.cancel)
+
+        self._count(+1)
+        try:
+            with token.on_cancel(leave_line):
+                await waiter
+        except asyncio.CancelledError:
+            token.check()
+            raise
+        finally:
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        self._waiting += change
+        self._meter.pulls_waiting(self._waiting)

@@ -1,0 +1,113 @@
+"""Images by namespace and name, as clients of containerd's services make them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore import gc_labels
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.gc_labels import LeaseTerms
+from imagestore.metadata.database import Database
+from imagestore.metadata.namespace_api import NamedImage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COLUMNS: Final = "namespace, name, media_type, digest, size, annotations, labels, created_at, updated_at"
+_FOUND: Final = (
+    f"SELECT {_COLUMNS}, (SELECT json_group_array(digest) FROM named_image_root r WHERE r.namespace = i.namespace"  # noqa: S608 - constants
+    " AND r.name = i.name AND r.digest <> i.digest) FROM named_image i"
+)
+
+
+class NamedImageTables(Database):
+    """Named images; their targets are roots of their namespace."""
+
+    def put_named_image(self, image: NamedImage) -> NamedImage:
+        """Insert or replace an image; its times are the caller's.
+
+        Returns:
+            The image as stored.
+
+        Raises:
+            InvalidInputError: a label is too long.
+        """
+        labels = gc_labels.checked(image.labels)
+        values = (
+            image.namespace,
+            image.name,
+            image.target.media_type,
+            str(image.target.digest),
+            image.target.size,
+            json.dumps(dict(image.annotations), sort_keys=True),
+            json.dumps(labels, sort_keys=True),
+            image.created_at,
+            image.updated_at,
+            LeaseTerms.of(labels).expires_at,
+        )
+        with self._writing() as db:
+            db.execute("INSERT OR IGNORE INTO namespace (name) VALUES (?)", (image.namespace,))
+            db.execute(
+                f"INSERT OR REPLACE INTO named_image ({_COLUMNS}, expires_at)"  # noqa: S608 - constants
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                values,
+            )
+            key = (image.namespace, image.name)
+            db.execute("DELETE FROM named_image_root WHERE namespace = ? AND name = ?", key)
+            held = dict.fromkeys([str(image.target.digest), *map(str, image.also_keeps)])
+            db.executemany("INSERT INTO named_image_root VALUES (?, ?, ?)", [(*key, digest) for digest in held])
+            found = self.named_image(*key)
+        assert found is not None
+        return found
+
+    def kept_with(self, digest: Digest) -> tuple[Digest, ...]:
+        """What the store's records and named images hold beside this digest, so that a new name for it may too."""
+        with self._snapshot() as db:
+            found = db.execute(
+                "SELECT o.digest FROM image_root r JOIN image_root o USING (reference, handler)"
+                " WHERE r.digest = :digest UNION"
+                " SELECT o.digest FROM named_image_root r JOIN named_image_root o USING (namespace, name)"
+                " WHERE r.digest = :digest AND namespace = 'k8s.io'",
+                {"digest": str(digest)},
+            ).fetchall()
+        return tuple(Digest.parse(text) for (text,) in sorted(found) if text != str(digest))
+
+    def named_image(self, namespace: str, name: str) -> NamedImage | None:
+        """One image, or None."""
+        with self._reading() as db:
+            row = db.execute(f"{_FOUND} WHERE namespace = ? AND name = ?", (namespace, name)).fetchone()
+            with self._damage_named():
+                return _image(row) if row else None
+
+    def named_images(self, namespace: str) -> list[NamedImage]:
+        """A namespace's images, ordered by name."""
+        with self._reading() as db:
+            rows = db.execute(f"{_FOUND} WHERE namespace = ? ORDER BY name", (namespace,)).fetchall()
+            with self._damage_named():
+                return [_image(row) for row in rows]
+
+    def remove_named_image(self, namespace: str, name: str) -> bool:
+        """Remove an image; say whether it was there."""
+        with self._writing() as db:
+            key = (namespace, name)
+            return db.execute("DELETE FROM named_image WHERE namespace = ? AND name = ?", key).rowcount > 0
+
+    def _expire_named_images(self) -> int:
+        with self._writing() as db:
+            return db.execute("DELETE FROM named_image WHERE expires_at <= ?", (self._clock(),)).rowcount
+
+
+def _image(row: Sequence[Any]) -> NamedImage:
+    namespace, name, media_type, digest, size, annotations, labels, created_at, updated_at, also_keeps = row
+    return NamedImage(
+        namespace,
+        name,
+        Descriptor(media_type, Digest.parse(digest), size),
+        json.loads(annotations),
+        json.loads(labels),
+        created_at,
+        updated_at,
+        tuple(Digest.parse(text) for text in json.loads(also_keeps)),
+    )

@@ -1,0 +1,267 @@
+"""Namespaces in the database: their labels, the content each knows, their unfinished writes, and what each keeps.
+
+Collection asks twice. First each namespace loses the content records that nothing *in it* reaches: images, unexpired
+leases, gc.root labels and unfinished writes are its roots, gc.ref.content labels its edges (containerd, core/metadata).
+Then a file goes that no content record, and nothing of the store's own, holds.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore import gc_labels
+from imagestore.digest import Digest
+from imagestore.errors import AlreadyExistsError, NotFoundError
+from imagestore.gc import mark
+from imagestore.gc_labels import ContentTerms
+from imagestore.metadata.graph import GraphTables
+from imagestore.metadata.namespace_api import HOME, PROXY, ContentRecord
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Mapping, Sequence
+
+#: As containerd's for writes that no lease holds.
+INGEST_SECONDS: Final = 24 * 3600.0
+_IN_USE: Final = (
+    "SELECT 1 FROM named_image WHERE namespace = :name UNION SELECT 1 FROM namespace_content WHERE owner = :name"
+    " UNION SELECT 1 FROM lease WHERE namespace = :name UNION SELECT 1 FROM namespace_ingest WHERE owner = :name"
+)
+
+
+class NamespaceTables(GraphTables):
+    """Namespaces, content records, unfinished writes."""
+
+    def namespaces(self) -> dict[str, dict[str, str]]:
+        """Every namespace with its labels, ordered by name; the store's own is always there."""
+        with self._reading() as db:
+            found = dict(db.execute("SELECT name, labels FROM namespace").fetchall())
+        found.setdefault(HOME, "{}")
+        return {name: json.loads(found[name]) for name in sorted(found)}
+
+    def create_namespace(self, name: str, labels: Mapping[str, str]) -> None:
+        """Make a namespace.
+
+        Raises:
+            AlreadyExistsError: it is there.
+            InvalidInputError: a label is too long.
+        """
+        text = _labels_text(labels)
+        with self._writing() as db:
+            if name == HOME or db.execute("SELECT 1 FROM namespace WHERE name = ?", (name,)).fetchone():
+                raise AlreadyExistsError(f"namespace {name!r} exists already")
+            db.execute("INSERT INTO namespace VALUES (?, ?)", (name, text))
+
+    def label_namespace(self, name: str, labels: Mapping[str, str]) -> None:
+        """Replace a namespace's labels; makes it when missing.
+
+        Raises:
+            InvalidInputError: a label is too long.
+        """
+        with self._writing() as db:
+            db.execute("INSERT OR REPLACE INTO namespace VALUES (?, ?)", (name, _labels_text(labels)))
+
+    def remove_namespace(self, name: str) -> bool:
+        """Remove a namespace with nothing in it; False while something is.
+
+        Raises:
+            NotFoundError: it isn't there.
+        """
+        with self._writing() as db:
+            if not db.execute("SELECT 1 FROM namespace WHERE name = ?", (name,)).fetchone():
+                raise NotFoundError(f"namespace {name!r} is not there")
+            if db.execute(_IN_USE, {"name": name}).fetchone():
+                return False
+            db.execute("DELETE FROM namespace WHERE name = ?", (name,))
+            return True
+
+    def record_content(self, owner: str, digest: Digest, size: int) -> bool:
+        """Note that an owner knows a blob, before it becomes visible; False when that is known."""
+        now = self._clock()
+        with self._writing() as db:
+            if not owner.startswith(PROXY):
+                db.execute("INSERT OR IGNORE INTO namespace (name) VALUES (?)", (owner,))
+            values = (owner, str(digest), size, now, now)
+            statement = "INSERT OR IGNORE INTO namespace_content VALUES (?, ?, ?, '{}', 0, ?, ?)"
+            return db.execute(statement, values).rowcount > 0
+
+    def content_record(self, owner: str, digest: Digest) -> ContentRecord | None:
+        """What an owner noted of a blob, or None."""
+        return next(iter(self._content_records("owner = ? AND digest = ?", (owner, str(digest)))), None)
+
+    def content_records(self, owner: str) -> list[ContentRecord]:
+        """Every blob an owner knows, ordered by digest."""
+        return self._content_records("owner = ?", (owner,))
+
+    def label_record(self, owner: str, digest: Digest, labels: Mapping[str, str]) -> None:
+        """Replace an owner's labels of a blob; gc.root and gc.ref.content count within that owner.
+
+        Raises:
+            InvalidInputError: a label is too long.
+        """
+        kept = gc_labels.checked(labels)
+        terms = ContentTerms.of(kept)
+        with self._writing() as db:
+            key = (owner, str(digest))
+            db.execute("DELETE FROM namespace_edge WHERE owner = ? AND parent = ?", key)
+            changed = db.execute(
+                "UPDATE namespace_content SET labels = ?, is_root = ?, updated_at = ? WHERE owner = ? AND digest = ?",
+                (json.dumps(kept, sort_keys=True), int(terms.is_root), self._clock(), *key),
+            ).rowcount
+            if changed:
+                db.executemany(
+                    "INSERT OR IGNORE INTO namespace_edge VALUES (?, ?, ?)",
+                    [(*key, str(child)) for child in terms.references],
+                )
+
+    def forget_record(self, owner: str, digest: Digest) -> bool:
+        """Let an owner forget a blob; say whether it knew it."""
+        with self._writing() as db:
+            return _forget(db, owner, [str(digest)]) > 0
+
+    def owners(self, digest: Digest) -> tuple[str, ...]:
+        """Who knows a blob by a record."""
+        with self._reading() as db:
+            found = db.execute("SELECT owner FROM namespace_content WHERE digest = ? ORDER BY owner", (str(digest),))
+            return tuple(owner for (owner,) in found.fetchall())
+
+    def is_home(self, digest: Digest) -> bool:
+        """Whether a blob that is here belongs to the store's own namespace: all that isn't only somebody else's."""
+        owners = self.owners(digest)
+        return not owners or HOME in owners or self.is_kept_at_home(digest)
+
+    def foreign_content(self) -> frozenset[Digest]:
+        """Blobs that only other owners know."""
+        with self._reading() as db:
+            found = db.execute(
+                "SELECT DISTINCT digest FROM namespace_content WHERE owner <> ?"
+                " EXCEPT SELECT digest FROM namespace_content WHERE owner = ?",
+                (HOME, HOME),
+            ).fetchall()
+        digests = [Digest.parse(text) for (text,) in found]
+        return frozenset(digest for digest in digests if not self.is_kept_at_home(digest))
+
+    def put_ingest(self, owner: str, ref: str, *, expected: Digest | None, lease: str) -> None:
+        """Note an unfinished write, what it will be, and the lease that it lives with.
+
+        Args:
+            owner: whose.
+            ref: its name on disk.
+            expected: what it will hash to, when known.
+            lease: key of a lease, or empty: then it lives a day.
+        """
+        ends_at = None if lease else self._clock() + INGEST_SECONDS
+        values = (owner, ref, str(expected or ""), lease or None, ends_at)
+        with self._writing() as db:
+            if not owner.startswith(PROXY):
+                db.execute("INSERT OR IGNORE INTO namespace (name) VALUES (?)", (owner,))
+            db.execute(
+                "INSERT INTO namespace_ingest VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+                " expected = excluded.expected, lease = coalesce(excluded.lease, lease),"
+                " expires_at = CASE WHEN coalesce(excluded.lease, lease) IS NULL THEN excluded.expires_at END",
+                values,
+            )
+
+    def lease_ingest(self, owner: str, ref: str, lease: str) -> bool:
+        """Put an unfinished write under a lease (or, with an empty one, under none); say whether it is known."""
+        ends_at = None if lease else self._clock() + INGEST_SECONDS
+        with self._writing() as db:
+            statement = "UPDATE namespace_ingest SET lease = ?, expires_at = ? WHERE owner = ? AND ref = ?"
+            return db.execute(statement, (lease or None, ends_at, owner, ref)).rowcount > 0
+
+    def ingests(self, owner: str) -> dict[str, tuple[str, str]]:
+        """An owner's unfinished writes: expected digest (or empty) and lease (or empty) by name on disk."""
+        with self._reading() as db:
+            rows = db.execute("SELECT ref, expected, lease FROM namespace_ingest WHERE owner = ?", (owner,)).fetchall()
+        return {ref: (expected, lease or "") for ref, expected, lease in rows}
+
+    def forget_ingest(self, owner: str, ref: str) -> None:
+        """A write ended."""
+        with self._writing() as db:
+            db.execute("DELETE FROM namespace_ingest WHERE owner = ? AND ref = ?", (owner, ref))
+
+    def kept_ingests(self) -> frozenset[str]:
+        """Names on disk of writes that a lease keeps, or a proxy's containerd, however long nobody touched them."""
+        with self._reading() as db:
+            query = (
+                "SELECT ref FROM namespace_ingest JOIN lease ON lease = lease.id WHERE lease.expires_at > ?"
+                " UNION SELECT ref FROM namespace_ingest WHERE owner LIKE 'proxy:%'"
+            )
+            return frozenset(ref for (ref,) in db.execute(query, (self._clock(),)).fetchall())
+
+    def sweep_namespaces(self) -> tuple[str, ...]:
+        """Drop the content records that nothing in their namespace keeps.
+
+        Returns:
+            Names on disk of unfinished writes whose lease is gone or whose day is over; the caller aborts them.
+        """
+        now = self._clock()
+        with self._writing() as db:
+            dead = db.execute(
+                "DELETE FROM namespace_ingest WHERE owner NOT LIKE 'proxy:%' AND NOT coalesce(expires_at > :now, 0)"
+                " AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.id = namespace_ingest.lease AND l.expires_at > :now)"
+                " RETURNING ref",
+                {"now": now},
+            ).fetchall()
+            query = "SELECT DISTINCT owner FROM namespace_content WHERE owner NOT LIKE 'proxy:%'"
+            for (owner,) in db.execute(query).fetchall():
+                known = [
+                    text for (text,) in db.execute("SELECT digest FROM namespace_content WHERE owner = ?", (owner,))
+                ]
+                live = self._live_at_home(known) if owner == HOME else _live(db, owner, now)
+                _forget(db, owner, [text for text in known if text not in live])
+        return tuple(ref for (ref,) in dead)
+
+    def _live_at_home(self, known: Iterable[str]) -> set[str]:
+        # An unfinished write's content is not yet in the store's graph.
+        coming = {expected for expected, _ in self.ingests(HOME).values()}
+        return {text for text in known if text in coming or self.is_kept_at_home(Digest.parse(text))}
+
+    def _content_records(self, condition: str, values: Sequence[str]) -> list[ContentRecord]:
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT digest, size, labels, created_at, updated_at FROM namespace_content"  # noqa: S608 - constants
+                f" WHERE {condition} ORDER BY digest",
+                values,
+            ).fetchall()
+            with self._damage_named():
+                return [_record(row) for row in rows]
+
+
+def _live(db: sqlite3.Connection, owner: str, now: float) -> set[str]:
+    """What a namespace's own roots reach along its own edges."""
+    given = {"owner": owner, "now": now}
+    roots = db.execute(
+        "SELECT r.digest FROM named_image_root r JOIN named_image USING (namespace, name)"
+        " WHERE namespace = :owner AND expires_at > :now"
+        " UNION SELECT digest FROM namespace_content WHERE owner = :owner AND is_root"
+        " UNION SELECT expected FROM namespace_ingest WHERE owner = :owner"
+        " UNION SELECT digest FROM lease_content JOIN lease ON lease = id"
+        " WHERE lease.namespace = :owner AND expires_at > :now AND NOT flat",
+        given,
+    ).fetchall()
+    flat = db.execute(
+        "SELECT digest FROM lease_content JOIN lease ON lease = id"
+        " WHERE lease.namespace = :owner AND expires_at > :now AND flat",
+        given,
+    ).fetchall()
+    edges: dict[str, list[str]] = {}
+    for parent, child in db.execute("SELECT parent, child FROM namespace_edge WHERE owner = :owner", given):
+        edges.setdefault(parent, []).append(child)
+    return mark({text for (text,) in roots}, lambda text: edges.get(text, ())) | {text for (text,) in flat}
+
+
+def _forget(db: sqlite3.Connection, owner: str, digests: Iterable[str]) -> int:
+    keys = [(owner, text) for text in digests]
+    db.executemany("DELETE FROM namespace_edge WHERE owner = ? AND parent = ?", keys)
+    return db.executemany("DELETE FROM namespace_content WHERE owner = ? AND digest = ?", keys).rowcount
+
+
+def _labels_text(labels: Mapping[str, str]) -> str:
+    return json.dumps(gc_labels.checked(labels), sort_keys=True)
+
+
+def _record(row: Sequence[Any]) -> ContentRecord:
+    digest, size, labels, created_at, updated_at = row
+    return ContentRecord(Digest.parse(digest), size, json.loads(labels), created_at, updated_at)

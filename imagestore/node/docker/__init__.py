@@ -1,0 +1,1 @@
+"""The Docker Engine as an image service: its HTTP API over its unix socket."""

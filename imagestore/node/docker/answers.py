@@ -1,0 +1,147 @@
+"""Answers of the Docker Engine API as values; every member is checked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.errors import (
+    AccessDeniedError,
+    AuthenticationError,
+    ImageServiceError,
+    ImageStoreError,
+    InvalidInputError,
+    ReferenceNotFoundError,
+)
+from imagestore.reference import Reference
+
+if TYPE_CHECKING:
+    from imagestore.node.docker.http import Answer
+
+_NONE: Final = ("<none>:<none>", "<none>@<none>")
+_MAX_MESSAGE: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class EngineImage:
+    """An image as the engine lists or inspects it.
+
+    Attributes:
+        id: as the engine's store identifies it.
+        repo_tags, repo_digests: complete references, without ``<none>``.
+        size: bytes, at least 1.
+        created: seconds since 1970; 0 when unknown.
+        user: of the config, without the group; empty when not told (lists never tell).
+        platform: ``os/architecture[/variant]``; empty when not told.
+    """
+
+    id: str
+    repo_tags: tuple[str, ...]
+    repo_digests: tuple[str, ...]
+    size: int
+    created: int = 0
+    user: str = ""
+    platform: str = ""
+
+
+def decode(answer: Answer, what: str) -> Any:
+    """The JSON of an answer.
+
+    Raises:
+        ImageServiceError: it is none.
+    """
+    try:
+        return json.loads(answer.body)
+    except (ValueError, RecursionError) as error:
+        raise ImageServiceError(f"{what}: the answer is no JSON", status=answer.status) from error
+
+
+def failure(answer: Answer, what: str, *, is_registry: bool = False) -> ImageStoreError:
+    """The error that an answer with an error status means.
+
+    Args:
+        answer: with a status of 300 or more.
+        what: names the request.
+        is_registry: the status is that of a registry, passed on by the engine.
+    """
+    try:
+        value = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        value = None
+    said = value.get("message") if isinstance(value, dict) else None
+    text = said[:_MAX_MESSAGE] if isinstance(said, str) and said else f"HTTP status {answer.status}"
+    message = f"{what}: {text}"
+    if answer.status == 400:
+        return InvalidInputError(message)
+    if is_registry and answer.status == 404:
+        return ReferenceNotFoundError(message, status=404)
+    if is_registry and answer.status == 401:
+        return AuthenticationError(message, status=401)
+    if is_registry and answer.status == 403:
+        return AccessDeniedError(message, status=403)
+    return ImageServiceError(message, status=answer.status)
+
+
+def listed_images(value: Any, what: str) -> list[EngineImage]:
+    """``GET /images/json``.
+
+    Raises:
+        ImageServiceError: it isn't that.
+    """
+    if not isinstance(value, list):
+        raise ImageServiceError(f"{what}: expected a list of images")
+    return [_image(each, what) for each in value]
+
+
+def inspected_image(value: Any, what: str) -> EngineImage:
+    """``GET /images/{name}/json``.
+
+    Raises:
+        ImageServiceError: it isn't that.
+    """
+    return _image(value, what)
+
+
+def _image(value: Any, what: str) -> EngineImage:
+    if not isinstance(value, dict) or not isinstance(value.get("Id"), str) or not value["Id"]:
+        raise ImageServiceError(f"{what}: expected an image with an Id")
+    size = value.get("Size")
+    config = value.get("Config")
+    user = config.get("User") if isinstance(config, dict) else None
+    parts = [value.get(name) for name in ("Os", "Architecture", "Variant")]
+    return EngineImage(
+        id=value["Id"],
+        repo_tags=_names(value.get("RepoTags")),
+        repo_digests=_names(value.get("RepoDigests")),
+        # CRI knows no image of 0 bytes.
+        size=max(1, size) if isinstance(size, int) and not isinstance(size, bool) else 1,
+        created=_created(value.get("Created")),
+        user=user.partition(":")[0] if isinstance(user, str) else "",
+        platform="/".join(part for part in parts if isinstance(part, str) and part),
+    )
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """The engine shortens Docker Hub's names; ours are always complete."""
+    found: dict[str, None] = {}
+    for text in value if isinstance(value, list) else ():
+        if not isinstance(text, str) or text in _NONE or "<none>" in text:
+            continue
+        try:
+            found[str(Reference.parse(text))] = None
+        except InvalidInputError:
+            found[text] = None
+    return tuple(found)
+
+
+def _created(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(0, value)
+    if isinstance(value, str):
+        try:
+            return max(0, int(datetime.fromisoformat(value).timestamp()))
+        except (ValueError, OverflowError):
+            return 0
+    return 0

@@ -1,0 +1,108 @@
+"""Which image an engine has for which runtime handler: the engine doesn't know handlers, so we remember.
+
+A row says that a reference was pulled for a handler and led to an image id. One tag of the engine's classic store can
+only point to one platform's image; the rows still know the others by their ids. Rows are kept in a file where there is
+one, written beside and renamed; several processes should not share it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.disk import make_directory, replace_text, translated
+from imagestore.errors import StoreCorruptError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MAX_BYTES: Final = 16 * 1024 * 1024
+
+
+class HandlerTable:
+    """Rows (reference, handler) → image id; safe from any thread of one process.
+
+    Args:
+        path: the file; None keeps the rows in memory.
+
+    Raises:
+        StoreCorruptError: the file is damaged.
+        StoreError: it can't be read.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._rows = _load(path) if path is not None else {}
+
+    def get(self, reference: str, handler: str) -> str | None:
+        """The id of the image that was pulled for the handler."""
+        with self._lock:
+            return self._rows.get((reference, handler))
+
+    def knows(self, reference: str) -> bool:
+        """Whether the reference was pulled through us, for any handler."""
+        with self._lock:
+            return any(each == reference for each, _ in self._rows)
+
+    def of_image(self, image_id: str) -> dict[str, tuple[str, ...]]:
+        """References by handler that led to an image."""
+        found: dict[str, list[str]] = {}
+        with self._lock:
+            for (reference, handler), each in sorted(self._rows.items()):
+                if each == image_id:
+                    found.setdefault(handler, []).append(reference)
+        return {handler: tuple(references) for handler, references in found.items()}
+
+    def put(self, reference: str, handler: str, image_id: str) -> None:
+        """Note a pull.
+
+        Raises:
+            StoreError: it can't be written.
+        """
+        with self._lock:
+            self._rows[reference, handler] = image_id
+            self._save()
+
+    def forget(self, image_id: str, handler: str | None = None) -> None:
+        """Drop the rows of an image, of one handler or of all.
+
+        Raises:
+            StoreError: it can't be written.
+        """
+        with self._lock:
+            gone = [
+                row for row, each in self._rows.items() if each == image_id and (handler is None or row[1] == handler)
+            ]
+            for row in gone:
+                del self._rows[row]
+            if gone:
+                self._save()
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        rows = [[reference, handler, each] for (reference, handler), each in sorted(self._rows.items())]
+        with translated("write the handlers of images", self._path):
+            make_directory(self._path.parent, 0o700)
+            replace_text(self._path, json.dumps({"version": 1, "images": rows}, indent=1) + "\n")
+
+
+def _load(path: Path) -> dict[tuple[str, str], str]:
+    with translated("read the handlers of images", path):
+        try:
+            with path.open("rb") as file:
+                data = file.read(_MAX_BYTES + 1)
+        except FileNotFoundError:
+            return {}
+    try:
+        value = json.loads(data) if len(data) <= _MAX_BYTES else None
+    except (ValueError, RecursionError):
+        value = None
+    rows = value.get("images") if isinstance(value, dict) and value.get("version") == 1 else None
+    if not isinstance(rows, list) or not all(
+        isinstance(row, list) and len(row) == 3 and all(isinstance(part, str) for part in row) for row in rows
+    ):
+        raise StoreCorruptError(f"{path}: is no table of handlers", hint="delete it; images are then known by tag only")
+    return {(row[0], row[1]): row[2] for row in rows}

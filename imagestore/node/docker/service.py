@@ -1,0 +1,301 @@
+"""ImageService over a Docker Engine: CRI's semantics from the engine's HTTP API.
+
+Rules: names are completed before they are asked for; an absent image is no error; removal takes an image with all its
+tags, is refused while containers use it, and is no error when nothing is there; a size is never 0. Every call has the
+runtime request timeout, a pull only a limit for standing still. A named runtime handler must be configured, with the
+platform it pulls for; which image it got is remembered in `handlers`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from imagestore.errors import (
+    ImageServiceError,
+    InvalidInputError,
+    UnknownRuntimeHandlerError,
+)
+from imagestore.image_service import (
+    ContainerImage,
+    FilesystemUsage,
+    ImageDetails,
+    ImageFilesystems,
+    ImageSpec,
+    ServedImage,
+    ServiceVersion,
+)
+from imagestore.node.docker import answers
+from imagestore.node.docker.handlers import HandlerTable
+from imagestore.node.docker.http import EngineConnection
+from imagestore.node.docker.pulling import EnginePull
+from imagestore.node.docker.version import DISK_USAGE_TYPES, negotiate
+from imagestore.node.edged.settings import STALL_LIMIT
+from imagestore.node.pulls.turns import Turns
+from imagestore.reference import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from imagestore.cancel import CancelToken
+    from imagestore.image_service import SandboxMetadata
+    from imagestore.node.docker.answers import EngineImage
+    from imagestore.node.docker.http import Answer
+    from imagestore.node.docker.version import ApiVersion
+    from imagestore.node.golang import Duration
+    from imagestore.observe import Observer
+    from imagestore.platforms import Platform
+    from imagestore.registry.credentials.cri import AuthConfig
+
+_ID: Final = re.compile(r"(?:sha256:)?[a-f0-9]{4,64}")
+_TIMEOUT_SECONDS: Final = 120.0
+_STRIPES: Final = 64
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+
+
+class DockerImageService:
+    """Images of one Docker Engine; safe from any thread. Nothing is asked before the first call.
+
+    Args:
+        socket_path: of the engine.
+        platforms: by runtime handler, what it pulls for; None leaves it to the engine. The empty handler is always
+            known.
+        sandbox_image: listed as pinned.
+        table: which image each handler got; by default in memory.
+        timeout_seconds: for every call but pulls.
+        stall_limit: how long a pull may stand still.
+    """
+
+    def __init__(
+        self,
+        socket_path: str,
+        *,
+        platforms: Mapping[str, Platform | None] | None = None,
+        sandbox_image: str = "",
+        table: HandlerTable | None = None,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
+        stall_limit: Duration = STALL_LIMIT,
+    ) -> None:
+        self._connection = EngineConnection(socket_path, timeout_seconds=timeout_seconds)
+        self._platforms = {"": None, **(platforms or {})}
+        self._sandbox_image = str(Reference.parse(sandbox_image)) if sandbox_image else ""
+        self._table = table if table is not None else HandlerTable()
+        self._stall_limit = stall_limit
+        self._version: ApiVersion | None = None
+        self._lock = threading.Lock()
+        self._turns = tuple(Turns.serial() for _ in range(_STRIPES))
+
+    def version(self) -> ServiceVersion:
+        """See ImageService."""
+        value = self._json("/version", "version")
+        told = value.get("Version") if isinstance(value, dict) else None
+        api = value.get("ApiVersion") if isinstance(value, dict) else None
+        if not isinstance(told, str) or not isinstance(api, str):
+            raise ImageServiceError(f"{self._connection.shown}: /version: expected Version and ApiVersion")
+        return ServiceVersion("docker", told, f"{api}.0")
+
+    def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
+        """See ImageService. Users of images are not told here: the engine's lists have none."""
+        if spec is not None and spec.image:
+            found = self.status(spec)
+            return [found] if found is not None else []
+        handler = spec.runtime_handler if spec is not None else ""
+        if handler:
+            self._check_handler(handler)
+        images = answers.listed_images(self._json("/images/json", "images", {"digests": "true"}), self._what("images"))
+        return [served for image in images for served in self._served(image) if not handler or _is_of(served, handler)]
+
+    def status(self, spec: ImageSpec) -> ServedImage | None:
+        """See ImageService."""
+        found = self._find(spec)
+        if found is None:
+            return None
+        return next(
+            (each for each in self._served(found) if _is_of(each, spec.runtime_handler)), self._served(found)[0]
+        )
+
+    def inspect(self, spec: ImageSpec) -> ImageDetails | None:
+        """See ImageService; the engine's own answer is under ``docker``."""
+        served = self.status(spec)
+        if served is None:
+            return None
+        answer = self._ask("GET", f"/images/{served.id}/json")
+        return (
+            ImageDetails(served, {"docker": answer.body.decode("utf-8", "replace")}) if answer.status == 200 else None
+        )
+
+    def pull(
+        self,
+        spec: ImageSpec,
+        *,
+        auth: AuthConfig | None = None,
+        sandbox: SandboxMetadata | None = None,
+        observer: Observer | None = None,
+        cancel: CancelToken | None = None,
+    ) -> str:
+        """See ImageService. Annotations are not the engine's."""
+        reference = Reference.parse(spec.image)
+        self._check_handler(spec.runtime_handler)
+        # Two handlers' pulls of one reference would move its tag under each other's feet.
+        with self._turns[hash(str(reference)) % _STRIPES].turn(cancel):
+            return self._pull(reference, spec.runtime_handler, auth, observer, cancel)
+
+    def remove(self, spec: ImageSpec) -> None:
+        """See ImageService.
+
+        Raises:
+            ImageServiceError: containers use the image.
+        """
+        if not spec.image:
+            raise InvalidInputError("remove: expected a reference or an image id, got none")
+        found = self._find(spec)
+        if found is None:
+            return
+        self._table.forget(found.id, spec.runtime_handler or None)
+        if spec.runtime_handler and self._table.of_image(found.id):
+            return  # the same image serves other handlers
+        answer = self._ask("DELETE", f"/images/{found.id}", {"force": "true"})
+        if answer.status != 404:
+            self._checked(answer, f"{spec.image}: remove")
+
+    def filesystems(self) -> ImageFilesystems:
+        """See ImageService."""
+        value = self._json("/info", "info")
+        root = value.get("DockerRootDir") if isinstance(value, dict) else None
+        if not isinstance(root, str) or not os.path.isabs(root):
+            raise ImageServiceError(f"{self._connection.shown}: /info: expected DockerRootDir")
+        query = {"type": "image"} if self._api() >= DISK_USAGE_TYPES else {}
+        usage = self._json("/system/df", "disk usage", query)
+        used = usage.get("LayersSize") if isinstance(usage, dict) else None
+        if not isinstance(used, int):
+            totals = usage.get("ImageUsage") or usage.get("ImagesUsage") if isinstance(usage, dict) else None
+            used = totals.get("TotalSize") if isinstance(totals, dict) else None
+        if not isinstance(used, int) or isinstance(used, bool):
+            raise ImageServiceError(f"{self._connection.shown}: /system/df: expected the size of layers")
+        return ImageFilesystems((FilesystemUsage(root, time.time_ns(), max(0, used)),))
+
+    def containers(self) -> Sequence[ContainerImage]:
+        """See ImageService. The engine doesn't tell for which handler an image was pulled."""
+        value = self._json("/containers/json", "containers", {"all": "1"})
+        if not isinstance(value, list):
+            raise ImageServiceError(f"{self._connection.shown}: expected a list of containers")
+        found = []
+        for each in value:
+            container, image = (each.get("Id"), each.get("ImageID")) if isinstance(each, dict) else (None, None)
+            if not isinstance(container, str) or not isinstance(image, str):
+                raise ImageServiceError(f"{self._connection.shown}: expected containers with Id and ImageID")
+            found.append(ContainerImage(container, image))
+        return found
+
+    def close(self) -> None:
+        """See ImageService."""
+        self._connection.close()
+
+    def _pull(
+        self,
+        reference: Reference,
+        handler: str,
+        auth: AuthConfig | None,
+        observer: Observer | None,
+        cancel: CancelToken | None,
+    ) -> str:
+        before = self._inspect(str(reference)) if handler else None
+        pull = EnginePull(self._connection, self._api(), self._stall_limit)
+        pull.run(reference, self._platforms[handler], auth=auth, observer=observer, cancel=cancel)
+        name = reference if reference.digest is None else reference.with_digest(reference.digest)
+        found = self._inspect(str(name))
+        if found is None:
+            raise ImageServiceError(f"{reference}: the engine says it was pulled and doesn't have it")
+        self._table.put(str(reference), handler, found.id)
+        if before is not None and before.id != found.id and reference.tag and reference.digest is None:
+            # The classic store moved the tag to the handler's image; everybody else still means the former.
+            query = {"repo": reference.name, "tag": reference.tag}
+            self._checked(self._ask("POST", f"/images/{before.id}/tag", query), f"{reference}: tag")
+        return found.id
+
+    def _find(self, spec: ImageSpec) -> EngineImage | None:
+        """The image that a spec means; rows come before what the engine's tag says now."""
+        handler = spec.runtime_handler
+        self._check_handler(handler)
+        if not spec.image:
+            return None
+        if _ID.fullmatch(spec.image):
+            found = self._inspect(spec.image)
+            if found is not None or spec.image.startswith("sha256:") or len(spec.image) == 64:
+                is_other = found is not None and handler and handler not in self._table.of_image(found.id)
+                return None if is_other else found
+        reference = str(Reference.parse(spec.image))
+        known = self._table.get(reference, handler)
+        if known is not None:
+            found = self._inspect(known)
+            if found is not None:
+                return found
+            self._table.forget(known)
+        if handler or (known is None and self._table.knows(reference)):
+            return None
+        return self._inspect(reference)
+
+    def _served(self, image: EngineImage) -> tuple[ServedImage, ...]:
+        """One entry for each handler that the image was pulled for; one for the default where we know of none."""
+        by_handler = self._table.of_image(image.id) or {"": ()}
+        is_number = _NUMBER.fullmatch(image.user) is not None
+        served = []
+        for handler, references in by_handler.items():
+            tags = tuple(dict.fromkeys([*image.repo_tags, *(each for each in references if "@" not in each)]))
+            first = (references or tags or image.repo_digests or (image.id,))[0]
+            served.append(
+                ServedImage(
+                    id=image.id,
+                    repo_tags=tags if handler or not references else tuple(dict.fromkeys([*references, *tags])),
+                    repo_digests=image.repo_digests,
+                    size=image.size,
+                    uid=int(image.user) if is_number else None,
+                    username="" if is_number else image.user,
+                    spec=ImageSpec(first, handler),
+                    is_pinned=bool(self._sandbox_image) and self._sandbox_image in tags,
+                )
+            )
+        return tuple(served)
+
+    def _check_handler(self, handler: str) -> None:
+        if handler not in self._platforms:
+            raise UnknownRuntimeHandlerError(handler, [name for name in self._platforms if name])
+
+    def _inspect(self, name: str) -> EngineImage | None:
+        answer = self._ask("GET", f"/images/{quote(name, safe='/:@')}/json")
+        if answer.status == 404:
+            return None
+        self._checked(answer, name)
+        return answers.inspected_image(answers.decode(answer, name), name)
+
+    def _api(self) -> ApiVersion:
+        """Negotiated once."""
+        with self._lock:
+            if self._version is None:
+                answer = self._connection.request("GET", "/_ping")
+                self._checked(answer, self._what("_ping"))
+                self._version = negotiate(answer.headers.get("api-version"))
+            return self._version
+
+    def _ask(self, method: str, path: str, query: Mapping[str, str] | None = None) -> Answer:
+        return self._connection.request(method, self._api().prefix + path, query=query)
+
+    def _json(self, path: str, what: str, query: Mapping[str, str] | None = None) -> Any:
+        answer = self._ask("GET", path, query)
+        self._checked(answer, self._what(what))
+        return answers.decode(answer, self._what(what))
+
+    def _checked(self, answer: Answer, what: str) -> None:
+        if answer.status >= 300:
+            raise answers.failure(answer, what)
+
+    def _what(self, part: str) -> str:
+        return f"{self._connection.shown}: {part}"
+
+
+def _is_of(served: ServedImage, handler: str) -> bool:
+    return served.spec.runtime_handler == handler

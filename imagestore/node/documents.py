@@ -1,0 +1,156 @@
+"""YAML (and so JSON) configuration files of the node side, read with bounds.
+
+Rules: a size, a depth and a count are allowed; anchors and aliases are not (a few lines of them grow without end, and
+no configuration needs them); a key that comes twice is an error; every value is what Kubernetes' own reader would make
+of it (YAML 1.1 words for true and false; no dates, no numbers to the base of 60).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MAX_BYTES: Final = 256 * 1024
+_MAX_DEPTH: Final = 40
+_MAX_NODES: Final = 20_000
+_MAX_SCALAR: Final = 64 * 1024
+_BOOLEANS: Final = {
+    spelling: value
+    for value, words in ((True, ("true", "yes", "on")), (False, ("false", "no", "off")))
+    for word in words
+    for spelling in (word, word.capitalize(), word.upper())
+}
+_NULLS: Final = ("", "~", "null", "Null", "NULL")
+_INTEGER: Final = re.compile(r"[-+]?(?:0b[01]+|0o?[0-7]+|0x[0-9a-fA-F]+|0|[1-9][0-9]*)")
+_FLOAT: Final = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
+_MAX_DIGITS: Final = 400
+_MERGE: Final = "<<"
+
+
+def read_documents(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file, one for each YAML document; empty documents are passed over.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ConfigError: it can't be read or isn't what the module's rules allow.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: can't be read: {error}") from error
+    return parse_documents(data, str(path))
+
+
+def parse_documents(data: bytes, what: str) -> list[dict[str, Any]]:
+    """The objects in a text.
+
+    Args:
+        data: UTF-8.
+        what: names it in errors.
+
+    Raises:
+        ConfigError: see read_documents.
+    """
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{what}: larger than {MAX_BYTES} bytes")
+    try:
+        import yaml
+    except ImportError as error:
+        raise ConfigError(f"{what}: PyYAML is not installed", hint="install imagestore[node]") from error
+    try:
+        text = data.decode("utf-8")
+        values = list(_Reader(yaml.parse(text, Loader=yaml.SafeLoader), what).documents())
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigError(f"{what}: is no YAML: {reason}") from error
+    found = [value for value in values if value is not None]
+    for value in found:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{what}: expected an object, found {type(value).__name__}")
+    return found
+
+
+class _Reader:
+    """Builds values from PyYAML's events; nothing is kept that the bounds don't allow."""
+
+    def __init__(self, events: Iterator[Any], what: str) -> None:
+        self._events = events
+        self._what = what
+        self._nodes = 0
+
+    def documents(self) -> Iterator[Any]:
+        """One value for each document."""
+        for event in self._events:
+            if type(event).__name__ == "DocumentStartEvent":
+                yield self._value(next(self._events), 0)
+
+    def _value(self, event: Any, depth: int) -> Any:
+        kind = type(event).__name__
+        self._nodes += 1
+        line = event.start_mark.line + 1
+        if kind == "AliasEvent" or getattr(event, "anchor", None):
+            raise ConfigError(f"{self._what}: line {line}: anchors and aliases are not allowed", hint="write it out")
+        if depth > _MAX_DEPTH or self._nodes > _MAX_NODES:
+            raise ConfigError(f"{self._what}: line {line}: too deep, or too many values")
+        if kind == "ScalarEvent":
+            return self._scalar(event, line)
+        if event.tag is not None:
+            raise ConfigError(f"{self._what}: line {line}: tag {event.tag[:100]!r} is not allowed")
+        if kind == "SequenceStartEvent":
+            return list(self._until_end(depth))
+        return self._mapping(depth, line)
+
+    def _until_end(self, depth: int) -> Iterator[Any]:
+        for event in self._events:
+            if type(event).__name__ in ("SequenceEndEvent", "MappingEndEvent"):
+                return
+            yield self._value(event, depth + 1)
+
+    def _mapping(self, depth: int, line: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        values = self._until_end(depth)
+        for key in values:
+            if isinstance(key, dict | list) or key == _MERGE:
+                raise ConfigError(f"{self._what}: line {line}: expected plain keys")
+            name = key if isinstance(key, str) else str(key).lower() if isinstance(key, bool) else str(key)
+            if name in found:
+                raise ConfigError(f"{self._what}: line {line}: key {name[:100]!r} comes twice")
+            found[name] = next(values)
+        return found
+
+    def _scalar(self, event: Any, line: int) -> Any:
+        text: str = event.value
+        if len(text) > _MAX_SCALAR:
+            raise ConfigError(f"{self._what}: line {line}: a text is longer than {_MAX_SCALAR} characters")
+        tag: str | None = event.tag
+        if tag is not None and tag not in ("!", "tag:yaml.org,2002:str"):
+            raise ConfigError(f"{self._what}: line {line}: tag {tag[:100]!r} is not allowed")
+        if tag is not None or event.style is not None:
+            return text
+        if text in _NULLS:
+            return None
+        if text in _BOOLEANS:
+            return _BOOLEANS[text]
+        if len(text) <= _MAX_DIGITS and _INTEGER.fullmatch(text):
+            return _integer(text)
+        if len(text) <= _MAX_DIGITS and _FLOAT.fullmatch(text):
+            return float(text)
+        return text
+
+
+def _integer(text: str) -> int:
+    digits = text.lstrip("+-").lower()
+    base = {"0b": 2, "0x": 16, "0o": 8}.get(digits[:2], 8 if len(digits) > 1 and digits[0] == "0" else 10)
+    number = int(digits[2:] if digits[:2] in ("0b", "0x", "0o") else digits, base)
+    return -number if text[0] == "-" else number

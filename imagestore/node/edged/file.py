@@ -1,0 +1,165 @@
+"""edgecore's configuration file: v1alpha1 (KubeEdge 1.2 to 1.11), v1alpha2 (from 1.12 on), and the seed's parameters.
+
+Rules: v1alpha1 has everything flat below ``modules.edged``; its runtimeRequestTimeout counts minutes, whatever its
+comment says. v1alpha2 wraps the kubelet: defaults are laid down first, so that a file that changes only the runtime
+endpoint leaves images on containerd; the comment there says otherwise. Both are read as edged reads them, with a
+warning.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ConfigError
+from imagestore.node.documents import read_documents
+from imagestore.node.edged.seed import is_seed, resolve_seed
+from imagestore.node.edged.settings import DOCKER, DOCKER_ENDPOINT, REMOTE, EdgedSettings, Origin, checked_type
+from imagestore.node.endpoints import parse_endpoint
+from imagestore.node.golang import NANOSECONDS, Duration
+from imagestore.node.kubelet_config import DEFAULT_RUNTIME_ENDPOINT, KubeletImageSettings
+from imagestore.node.members import Members
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_GROUP: Final = "edgecore.config.kubeedge.io"
+_DOCKERSHIM: Final = "unix:///var/run/dockershim.sock"
+_WINDOWS_ENDPOINT: Final = "npipe://./pipe/containerd-containerd"
+_ALPHA1_SANDBOX: Final = {
+    "x86_64": "kubeedge/pause:3.1",
+    "aarch64": "kubeedge/pause-arm64:3.1",
+    "armv7l": "kubeedge/pause-arm:3.1",
+}
+_ALPHA1_MEMORY: Final = 7_852_396_000
+_ALPHA2_SANDBOX: Final = "kubeedge/pause:3.6"
+
+
+def load(path: Path) -> EdgedSettings:
+    """Read an edged configuration, whichever form it has.
+
+    Raises:
+        ConfigError: the file can't be read, or a value can't.
+        UnsupportedRuntimeTypeError: the runtime type is neither docker nor remote.
+    """
+    documents = read_documents(path)
+    if len(documents) != 1:
+        raise ConfigError(f"{path}: expected one document, found {len(documents)}")
+    return interpret(documents[0], what=str(path))
+
+
+def interpret(value: Mapping[str, object], *, what: str = "edged configuration") -> EdgedSettings:
+    """Interpret a decoded configuration.
+
+    Args:
+        value: the object.
+        what: names it in errors.
+
+    Raises:
+        ConfigError, UnsupportedRuntimeTypeError: as load().
+    """
+    version = value.get("apiVersion")
+    if version is None:
+        if "modules" not in value and (is_seed(value) or not value):
+            return resolve_seed(value)
+        raise ConfigError(f"{what}: expected apiVersion {_GROUP}/v1alpha1 or v1alpha2")
+    edged = Members(Members(value, "").below("modules").mapping("edged"), "modules.edged")
+    if version == f"{_GROUP}/v1alpha1":
+        return _alpha1(edged)
+    if version == f"{_GROUP}/v1alpha2":
+        return _alpha2(edged)
+    raise ConfigError(f"{what}: apiVersion {str(version)[:100]!r}: expected {_GROUP}/v1alpha1 or v1alpha2")
+
+
+def _alpha1(given: Members) -> EdgedSettings:
+    kind = checked_type(given.text("runtimeType") or DOCKER)
+    runtime = given.text("remoteRuntimeEndpoint")
+    image = given.text("remoteImageEndpoint")
+    memory, deadline = given.long_integer("edgedMemoryCapacity"), given.integer("imagePullProgressDeadline")
+    minutes = _or(given.integer("runtimeRequestTimeout"), 2)
+    timeout = Duration(minutes * 60 * NANOSECONDS)
+    kubelet = replace(
+        KubeletImageSettings(),
+        image_gc_high_threshold_percent=_or(given.integer("imageGCHighThreshold"), 80),
+        image_gc_low_threshold_percent=_or(given.integer("imageGCLowThreshold"), 40),
+        runtime_request_timeout=timeout,
+        container_runtime_endpoint=runtime or _DOCKERSHIM,
+        image_service_endpoint=image or _DOCKERSHIM,
+    )
+    names = ("runtimeType", "dockerAddress", "remoteRuntimeEndpoint", "remoteImageEndpoint", "runtimeRequestTimeout")
+    more = ("podSandboxImage", "edgedMemoryCapacity", "imagePullProgressDeadline")
+    warnings = ["runtimeRequestTimeout counts minutes here"] if "runtimeRequestTimeout" in given else []
+    return EdgedSettings(
+        profile="v1alpha1",
+        runtime_type=kind,
+        runtime_endpoint=_checked(runtime or _DOCKERSHIM),
+        image_endpoint=_checked(image or _DOCKERSHIM),
+        docker_endpoint=given.text("dockerAddress") or DOCKER_ENDPOINT,
+        request_timeout=timeout,
+        sandbox_image=given.text("podSandboxImage") or _ALPHA1_SANDBOX.get(platform.machine(), "kubeedge/pause:3.1"),
+        memory_bytes=_ALPHA1_MEMORY if memory is None else memory,
+        stall_limit=Duration(_or(deadline, 60) * NANOSECONDS),
+        kubelet=kubelet,
+        origins={name: _origin(given, name) for name in (*names, *more)},
+        warnings=tuple(warnings),
+    )
+
+
+def _alpha2(given: Members) -> EdgedSettings:
+    config, flags = given.below("tailoredKubeletConfig"), given.below("tailoredKubeletFlag")
+    default = _WINDOWS_ENDPOINT if sys.platform == "win32" else DEFAULT_RUNTIME_ENDPOINT
+    # 1.12 and 1.13 had the endpoints among the flags.
+    runtime = config.text("containerRuntimeEndpoint") or flags.text("remoteRuntimeEndpoint")
+    image = config.text("imageServiceEndpoint") or flags.text("remoteImageEndpoint")
+    warnings: list[str] = []
+    if runtime is not None and image is None and runtime != default:
+        warnings.append(
+            f"only the runtime endpoint is changed: images stay on {default}, whatever the comment of"
+            " imageServiceEndpoint says; set it as well"
+        )
+    kind = checked_type(flags.text("containerRuntime") or REMOTE)
+    kubelet = KubeletImageSettings.parse(
+        {
+            "nodeStatusMaxImages": 0,
+            **given.mapping("tailoredKubeletConfig"),
+            "containerRuntimeEndpoint": runtime or default,
+            "imageServiceEndpoint": image or default,
+        },
+        path=config.path,
+    )
+    deadline = flags.duration("imagePullProgressDeadline")
+    return EdgedSettings(
+        profile="v1alpha2",
+        runtime_type=kind,
+        runtime_endpoint=_checked(kubelet.container_runtime_endpoint),
+        image_endpoint=_checked(kubelet.image_service_endpoint),
+        docker_endpoint=flags.text("dockerEndpoint") or DOCKER_ENDPOINT,
+        request_timeout=kubelet.runtime_request_timeout,
+        sandbox_image=flags.text("podSandboxImage") or _ALPHA2_SANDBOX,
+        stall_limit=deadline or Duration(60 * NANOSECONDS),
+        kubelet=kubelet,
+        origins={
+            "containerRuntimeEndpoint": Origin.GIVEN if runtime else Origin.DEFAULT,
+            "imageServiceEndpoint": Origin.GIVEN if image else Origin.DEFAULT,
+            "runtimeRequestTimeout": _origin(config, "runtimeRequestTimeout"),
+            "podSandboxImage": _origin(flags, "podSandboxImage"),
+            "featureGates": _origin(config, "featureGates"),
+        },
+        warnings=tuple(warnings),
+    )
+
+
+def _origin(given: Members, name: str) -> Origin:
+    return Origin.GIVEN if name in given else Origin.DEFAULT
+
+
+def _checked(endpoint: str) -> str:
+    parse_endpoint(endpoint)
+    return endpoint
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

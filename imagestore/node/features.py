@@ -1,0 +1,52 @@
+"""Kubernetes feature gates that change what the node side does with images.
+
+Rules: KEP-4216 (``RuntimeClassInImageCriApi``: alpha since 1.29, off) and KEP-2535
+(``KubeletEnsureSecretPulledImages``: on since 1.35).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+RUNTIME_CLASS_IN_IMAGE_CRI_API: Final = "RuntimeClassInImageCriApi"
+ENSURE_SECRET_PULLED_IMAGES: Final = "KubeletEnsureSecretPulledImages"  # noqa: S105 - the name of a gate
+#: All alpha, or all beta features, that are not named themselves.
+_ALL_ALPHA: Final = "AllAlpha"
+_ALL_BETA: Final = "AllBeta"
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureGates:
+    """The gates as they stand.
+
+    Attributes:
+        runtime_class_in_image_cri: images are identified by (image, runtime handler). Off: handlers are never sent,
+            and what a service lists of them is ignored.
+        ensure_secret_pulled_images: a present image is only used by pods whose credentials may pull it.
+    """
+
+    runtime_class_in_image_cri: bool = False
+    ensure_secret_pulled_images: bool = True
+
+    @classmethod
+    def parse(cls, values: Mapping[str, object]) -> Self:
+        """From ``featureGates`` of a configuration; names of other gates are ignored.
+
+        Raises:
+            ConfigError: a value is neither true nor false.
+        """
+        for name, value in values.items():
+            if not isinstance(value, bool):
+                raise ConfigError(f"feature gate {name}: expected true or false, found {str(value)[:50]!r}")
+        all_alpha, all_beta = values.get(_ALL_ALPHA) is True, values.get(_ALL_BETA) is not False
+        return cls(
+            values.get(RUNTIME_CLASS_IN_IMAGE_CRI_API, all_alpha) is True,
+            values.get(ENSURE_SECRET_PULLED_IMAGES, all_beta) is True,
+        )

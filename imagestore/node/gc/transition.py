@@ -1,0 +1,146 @@
+"""Turning RuntimeClassInImageCriApi on or off on a node that has images.
+
+Rule (KEP-4216, upgrade and downgrade): the change asks for a clean-up: delete the workload, prune images, start pods
+again. After it a node agent knows neither the handlers of images that came without one, nor can it tell tuples apart
+that came with one. A marker beside the agent's state remembers under which value images were pulled.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.disk import make_directory, replace_text, translated
+from imagestore.errors import StoreCorruptError
+from imagestore.node.features import RUNTIME_CLASS_IN_IMAGE_CRI_API
+from imagestore.node.gc.order import Spared
+from imagestore.node.golang import Duration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from imagestore.node.features import FeatureGates
+    from imagestore.node.gc.collector import CollectionReport, ImageCollector
+    from imagestore.node.gc.detection import ImageUse
+
+_FILE: Final = "image-handler-gate.json"
+_MAX_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class GateChange:
+    """The gate's value now differs from the one under which images were pulled.
+
+    Attributes:
+        before, now: its values.
+    """
+
+    before: bool
+    now: bool
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What is to be done, in order."""
+        what = (
+            "images that are present came without a runtime handler; which class they are for is not known"
+            if self.now
+            else "images that came for several runtime handlers can't be told apart any more"
+        )
+        return (
+            f"{RUNTIME_CLASS_IN_IMAGE_CRI_API} went from {_shown(self.before)} to {_shown(self.now)}: {what}",
+            "drain the node or delete the pods whose images are listed as in use",
+            "run 'imagestore node gc --after-gate-change' until it says that nothing is left",
+            "start the pods again; their images are pulled anew",
+        )
+
+
+class GateMarker:
+    """The file that remembers the gate.
+
+    Args:
+        folder: the agent's state; made when missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _FILE
+
+    def check(self, gates: FeatureGates) -> GateChange | None:
+        """Whether the gate has changed; the first call on a node notes its value.
+
+        Raises:
+            StoreCorruptError: the marker is damaged.
+            StoreError: it can't be read or written.
+        """
+        before = self._read()
+        now = gates.runtime_class_in_image_cri
+        if before is None:
+            self.note(gates)
+            return None
+        return GateChange(before, now) if before != now else None
+
+    def note(self, gates: FeatureGates) -> None:
+        """Write the gate's value.
+
+        Raises:
+            StoreError: it can't be written.
+        """
+        with translated("write the gate's marker", self._path):
+            make_directory(self._path.parent, 0o700)
+            replace_text(
+                self._path, json.dumps({RUNTIME_CLASS_IN_IMAGE_CRI_API: gates.runtime_class_in_image_cri}) + "\n"
+            )
+
+    def _read(self) -> bool | None:
+        with translated("read the gate's marker", self._path):
+            try:
+                with self._path.open("rb") as file:
+                    data = file.read(_MAX_BYTES)
+            except FileNotFoundError:
+                return None
+        try:
+            value = json.loads(data)
+        except ValueError:
+            value = None
+        noted = value.get(RUNTIME_CLASS_IN_IMAGE_CRI_API) if isinstance(value, dict) else None
+        if not isinstance(noted, bool):
+            raise StoreCorruptError(f"{self._path}: is no marker of a feature gate", hint="delete it")
+        return noted
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """What a clean-up did.
+
+    Attributes:
+        report: of the removal.
+        left: images that are still there and keep the change from being complete.
+    """
+
+    report: CollectionReport
+    left: tuple[ImageUse, ...]
+
+
+def clean_up(collector: ImageCollector, marker: GateMarker, gates: FeatureGates, *, dry_run: bool = False) -> CleanUp:
+    """Prune every image that is not in use, whatever its age; note the gate's value when nothing is left.
+
+    Args:
+        collector: made with the new value of the gate.
+        marker: of the node.
+        gates: with the new value.
+        dry_run: only say what would go.
+
+    Raises:
+        ImageCollectionError: removals failed.
+        ImageStoreError: the service can't tell.
+    """
+    report = collector.delete_unused(dry_run=dry_run, minimum_age=Duration(0))
+    # Pinned images are the node's own; nobody pulls them by class.
+    left = tuple(image for image, why in report.spared if why not in (Spared.PINNED, Spared.SANDBOX))
+    if not left and not dry_run:
+        marker.note(gates)
+    return CleanUp(report, left)
+
+
+def _shown(value: bool) -> str:
+    return "on" if value else "off"

@@ -1,0 +1,174 @@
+"""The image settings of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1): defaults, checks, and what they make.
+
+Rules: the kubelet's defaulting (zero counts as not given for durations and the burst) and its validation with its texts
+and in its order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ConfigError
+from imagestore.node.features import FeatureGates
+from imagestore.node.gc.policy import CollectionPolicy
+from imagestore.node.golang import NANOSECONDS, Duration, aggregate
+from imagestore.node.members import Members
+from imagestore.node.pulls.throttle import TokenBucket
+from imagestore.node.pulls.turns import Turns
+from imagestore.node.records.verification import CredentialVerification, VerificationPolicy, pattern_fault
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+DEFAULT_RUNTIME_ENDPOINT: Final = "unix:///run/containerd/containerd.sock"
+_TWO_MINUTES: Final = Duration(120 * NANOSECONDS)
+_ZERO: Final = Duration(0)
+_INVALID: Final = "invalid configuration: "
+_HIGH: Final = "imageGCHighThresholdPercent (--image-gc-high-threshold)"
+_LOW: Final = "imageGCLowThresholdPercent (--image-gc-low-threshold)"
+
+_OLDER: Final = "imageMaximumGCAge {} must be greater than imageMinimumGCAge {}"
+_STATUS: Final = "nodeStatusMaxImages (--node-status-max-images) {} must be -1 or greater"
+_NEGATIVE: Final = "must not be a negative number"
+_SERIAL: Final = (
+    "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) is set to false"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletImageSettings:
+    """What a kubelet is told about images; the attributes are the configuration's members.
+
+    Attributes:
+        image_gc_high_threshold_percent, image_gc_low_threshold_percent: 0 to 100, low below high.
+        image_minimum_gc_age, image_maximum_gc_age: zero as maximum is no limit.
+        serialize_image_pulls, max_parallel_image_pulls: one at a time, or so many (None: any number).
+        registry_pull_qps, registry_burst: of the token bucket; 0 a second is no bucket.
+        runtime_request_timeout: of every call but pulls.
+        container_runtime_endpoint: of CRI.
+        image_service_endpoint: of CRI's image service; never empty once parsed.
+        node_status_max_images: told in the node status; -1 is all.
+        verification_policy, verification_allowlist: which present images need verified credentials.
+        gates: feature gates.
+    """
+
+    image_gc_high_threshold_percent: int = 85
+    image_gc_low_threshold_percent: int = 80
+    image_minimum_gc_age: Duration = _TWO_MINUTES
+    image_maximum_gc_age: Duration = _ZERO
+    serialize_image_pulls: bool = True
+    max_parallel_image_pulls: int | None = None
+    registry_pull_qps: int = 5
+    registry_burst: int = 10
+    runtime_request_timeout: Duration = _TWO_MINUTES
+    container_runtime_endpoint: str = DEFAULT_RUNTIME_ENDPOINT
+    image_service_endpoint: str = DEFAULT_RUNTIME_ENDPOINT
+    node_status_max_images: int = 50
+    verification_policy: str = VerificationPolicy.NEVER_VERIFY_PRELOADED.value
+    verification_allowlist: tuple[str, ...] = ()
+    gates: FeatureGates = field(default_factory=FeatureGates)
+
+    @classmethod
+    def parse(cls, value: Mapping[str, object], *, path: str = "") -> Self:
+        """Read a decoded KubeletConfiguration; members that are not about images are passed over.
+
+        Args:
+            value: the object.
+            path: of the object in its file, for errors.
+
+        Raises:
+            ConfigError: a member has the wrong type. Values are checked by faults().
+        """
+        given = Members(value, path)
+        runtime = given.text("containerRuntimeEndpoint") or DEFAULT_RUNTIME_ENDPOINT
+        parallel = given.integer("maxParallelImagePulls")
+        serialize = given.boolean("serializeImagePulls")
+        return cls(
+            image_gc_high_threshold_percent=_or(given.integer("imageGCHighThresholdPercent"), 85),
+            image_gc_low_threshold_percent=_or(given.integer("imageGCLowThresholdPercent"), 80),
+            image_minimum_gc_age=_unless_zero(given.duration("imageMinimumGCAge"), _TWO_MINUTES),
+            image_maximum_gc_age=given.duration("imageMaximumGCAge") or _ZERO,
+            serialize_image_pulls=serialize if serialize is not None else parallel is None or parallel < 2,
+            max_parallel_image_pulls=parallel,
+            registry_pull_qps=_or(given.integer("registryPullQPS"), 5),
+            registry_burst=given.integer("registryBurst") or 10,
+            runtime_request_timeout=_unless_zero(given.duration("runtimeRequestTimeout"), _TWO_MINUTES),
+            container_runtime_endpoint=runtime,
+            image_service_endpoint=given.text("imageServiceEndpoint") or runtime,
+            node_status_max_images=_or(given.integer("nodeStatusMaxImages"), 50),
+            verification_policy=given.text("imagePullCredentialsVerificationPolicy")
+            or VerificationPolicy.NEVER_VERIFY_PRELOADED.value,
+            verification_allowlist=given.texts("preloadedImagesVerificationAllowlist"),
+            gates=FeatureGates.parse(given.mapping("featureGates")),
+        )
+
+    def faults(self) -> tuple[str, ...]:
+        """Every fault of the values, in the kubelet's words and order; empty when there is none."""
+        high, low = self.image_gc_high_threshold_percent, self.image_gc_low_threshold_percent
+        maximum, minimum = self.image_maximum_gc_age, self.image_minimum_gc_age
+        parallel = self.max_parallel_image_pulls
+        checks = (
+            (not 0 <= high <= 100, f"{_HIGH} {high} must be between 0 and 100, inclusive"),
+            (not 0 <= low <= 100, f"{_LOW} {low} must be between 0 and 100, inclusive"),
+            (low >= high, f"{_LOW} {low} must be less than {_HIGH} {high}"),
+            (minimum < _ZERO, f"imageMinimumGCAge {minimum} must not be negative"),
+            (maximum < _ZERO, f"imageMaximumGCAge {maximum} must not be negative"),
+            (_ZERO < maximum <= minimum, _OLDER.format(maximum, minimum)),
+            (self.node_status_max_images < -1, _STATUS.format(self.node_status_max_images)),
+            (self.registry_burst < 0, f"registryBurst (--registry-burst) {self.registry_burst} {_NEGATIVE}"),
+            (self.registry_pull_qps < 0, f"registryPullQPS (--registry-qps) {self.registry_pull_qps} {_NEGATIVE}"),
+            (parallel is not None and parallel < 1, f"maxParallelImagePulls {parallel} must be a positive number"),
+            (self.serialize_image_pulls and parallel is not None and parallel > 1, _SERIAL),
+        )
+        return tuple(_INVALID + text for is_wrong, text in checks if is_wrong) + tuple(self._verification_faults())
+
+    def _verification_faults(self) -> list[str]:
+        policy, allowlist = self.verification_policy, self.verification_allowlist
+        if policy not in tuple(VerificationPolicy):
+            return [f"{_INVALID}imagePullCredentialsVerificationPolicy: unknown policy {policy[:100]!r}"]
+        if allowlist and policy != VerificationPolicy.NEVER_VERIFY_ALLOWLISTED:
+            wanted = f"imagePullCredentialsVerificationPolicy {VerificationPolicy.NEVER_VERIFY_ALLOWLISTED}"
+            return [f"{_INVALID}preloadedImagesVerificationAllowlist: can only be set with {wanted}"]
+        faults = [fault for fault in map(pattern_fault, allowlist) if fault]
+        return [f"{_INVALID}preloadedImagesVerificationAllowlist: {fault}" for fault in faults]
+
+    def check(self) -> None:
+        """Refuse values that the kubelet would refuse.
+
+        Raises:
+            ConfigError: with every fault.
+        """
+        faults = self.faults()
+        if faults:
+            raise ConfigError(aggregate(faults))
+
+    def collection_policy(self) -> CollectionPolicy:
+        """Thresholds and ages of image collection."""
+        return CollectionPolicy(
+            self.image_gc_high_threshold_percent,
+            self.image_gc_low_threshold_percent,
+            self.image_minimum_gc_age,
+            self.image_maximum_gc_age,
+        )
+
+    def turns(self) -> Turns:
+        """Serial or bounded parallel pulls."""
+        return Turns.serial() if self.serialize_image_pulls else Turns(self.max_parallel_image_pulls)
+
+    def bucket(self) -> TokenBucket:
+        """What throttles pulls."""
+        return TokenBucket(self.registry_pull_qps, self.registry_burst)
+
+    def verification(self) -> CredentialVerification:
+        """Which present images need verified credentials."""
+        return CredentialVerification.parse(self.verification_policy, self.verification_allowlist)
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _unless_zero(value: Duration | None, default: Duration) -> Duration:
+    return default if value is None or value == _ZERO else value

@@ -1,0 +1,92 @@
+"""What came of ensuring an image: the kubelet's error classes and texts.
+
+A class becomes the waiting reason of the container, the message its waiting message. Texts that start with the name of
+a CRI error are shown in the words of the kubelet; everything else is shown as the runtime said it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from imagestore.errors import ImageDeniedError, ImageStoreError, RegistryUnavailableError
+from imagestore.node.events import FAILED, NodeEvent, ObjectReference
+
+
+class ErrorClass(enum.StrEnum):
+    """Why an image isn't there."""
+
+    INVALID_IMAGE_NAME = "InvalidImageName"
+    IMAGE_INSPECT = "ImageInspectError"
+    NEVER_PULL = "ErrImageNeverPull"
+    PULL = "ErrImagePull"
+    BACK_OFF = "ImagePullBackOff"
+    REGISTRY_UNAVAILABLE = "RegistryUnavailable"
+    SIGNATURE_VALIDATION = "SignatureValidationFailed"
+
+
+_PREFIXES: Final = (
+    (ErrorClass.REGISTRY_UNAVAILABLE, "the registry is unavailable"),
+    (ErrorClass.SIGNATURE_VALIDATION, "the signature validation failed"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureResult:
+    """What came of it.
+
+    Attributes:
+        image_ref: id of the image; empty when it isn't there, or mustn't be used.
+        message: in the kubelet's words; empty after a pull that went well.
+        reason: of the failure: the error class, or the text of an error that has none; empty on success.
+        error: the class, where the failure has one.
+        was_pulled: the image came in this call.
+        steps: what was decided, in order, for people.
+    """
+
+    image_ref: str
+    message: str = ""
+    reason: str = ""
+    error: ErrorClass | None = None
+    was_pulled: bool = False
+    steps: tuple[str, ...] = ()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a container may be started from it."""
+        return not self.reason
+
+
+def classify(image: str, text: str) -> tuple[ErrorClass, str]:
+    """Class and message of a failed pull.
+
+    Args:
+        image: as written in the pod.
+        text: what the runtime said.
+
+    >>> classify("busybox", "RegistryUnavailable: no route")[1]
+    'image pull failed for busybox because the registry is unavailable: no route'
+    """
+    for kind, words in _PREFIXES:
+        if text.startswith(kind.value):
+            return kind, f"image pull failed for {image} because {words}{text.removeprefix(kind.value)}"
+    return ErrorClass.PULL, text
+
+
+def runtime_text(error: ImageStoreError) -> str:
+    """What a runtime would say over CRI: errors of registries and verifiers begin with the name of their CRI error."""
+    text = str(error)
+    if any(text.startswith(kind.value) for kind, _ in _PREFIXES):
+        return text
+    if isinstance(error, RegistryUnavailableError):
+        return f"{ErrorClass.REGISTRY_UNAVAILABLE}: {text}"
+    if isinstance(error, ImageDeniedError):
+        # What a CRI endpoint said is in the reason; the sentence around it is ours.
+        return f"{ErrorClass.SIGNATURE_VALIDATION}: {error.reason or text}"
+    return text
+
+
+def start_failure(result: EnsureResult, subject: ObjectReference | None = None) -> NodeEvent:
+    """The event that the start of a container adds when its image could not be ensured."""
+    return NodeEvent("Warning", FAILED, f"Error: {result.reason}", subject)

@@ -1,0 +1,202 @@
+"""The records on disk, in the kubelet's own layout, so that a kubelet could take over from us or we from it.
+
+``<root>/image_manager/pulling/`` has intents, ``…/pulled/`` records; a file is named ``sha256-`` and the hash of its
+key (the image text, resp. the image ref). Files are written beside and renamed. What the kubelet would not have written
+is passed over. A record that was read stays in memory until its file changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from typing import TYPE_CHECKING, Final
+
+from imagestore.content.disk import make_directory, translated
+from imagestore.errors import StoreCorruptError
+from imagestore.node.records import model
+from imagestore.node.records.cache import RecentlyUsed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from imagestore.node.records.model import PulledRecord
+
+_PREFIX: Final = "sha256-"
+_MAX_BYTES: Final = 4 * 1024 * 1024
+_CACHED: Final = 2000
+_Signature = tuple[int, int, int]
+
+
+def file_name(key: str) -> str:
+    """Of the file that holds a key.
+
+    >>> file_name("busybox")[:15]
+    'sha256-ef6bd4bf'
+    """
+    return _PREFIX + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class PullRecordFiles:
+    """Reads and writes intents and records below one folder.
+
+    Args:
+        root: the kubelet's, or the node agent's own folder.
+        show_usage: hears how full the memory of records is, in percent.
+
+    Raises:
+        StoreReadOnlyError, StoreFullError: the folders can't be made.
+    """
+
+    def __init__(self, root: Path, *, show_usage: Callable[[float], None] | None = None) -> None:
+        self._cache: RecentlyUsed[tuple[_Signature, PulledRecord]] = RecentlyUsed(_CACHED, show_usage or _ignored)
+        self._pulling = root / "image_manager" / "pulling"
+        self._pulled = root / "image_manager" / "pulled"
+        for folder in (self._pulling, self._pulled):
+            with translated("make the folder of pull records", folder):
+                make_directory(folder, 0o700)
+
+    def write_intent(self, image: str) -> None:
+        """Note that an image is about to be pulled.
+
+        Raises:
+            StoreError: it can't be written.
+        """
+        _replace(self._pulling / file_name(image), model.intent_json(image))
+
+    def has_intent(self, image: str) -> bool:
+        """Whether a pull of the image is under way or was cut off.
+
+        Raises:
+            StoreError: the intent can't be read.
+        """
+        path = self._pulling / file_name(image)
+        data = _read(path)
+        return data is not None and model.parse_intent(data, f"pull intent {path.name}") == image
+
+    def delete_intent(self, image: str) -> None:
+        """Forget an intent; it needn't be there."""
+        _delete(self._pulling / file_name(image))
+
+    def intents(self) -> tuple[list[str], list[StoreCorruptError]]:
+        """Images of all intents, and what is wrong with files that hold none."""
+        images: list[str] = []
+        faults: list[StoreCorruptError] = []
+        for path, data in _files(self._pulling):
+            try:
+                images.append(model.parse_intent(data, f"pull intent {path.name}"))
+            except StoreCorruptError as error:
+                faults.append(error)
+        return images, faults
+
+    def read(self, image_ref: str) -> PulledRecord | None:
+        """The record of an image, or None.
+
+        Raises:
+            StoreError: there is one that can't be read.
+        """
+        path = self._pulled / file_name(image_ref)
+        signature = _signature(path)
+        cached = self._cache.get(image_ref)
+        if cached is not None and cached[0] == signature:
+            return cached[1]
+        data = _read(path)
+        if data is None:
+            return None
+        record = model.parse_record(data, f"pulled record {path.name}")
+        if record.image_ref != image_ref:
+            return None
+        if signature is not None:
+            self._cache.put(image_ref, (signature, record))
+        return record
+
+    def records(self) -> tuple[list[PulledRecord], list[StoreCorruptError]]:
+        """All records, and what is wrong with files that hold none."""
+        found: list[PulledRecord] = []
+        faults: list[StoreCorruptError] = []
+        for path, data in _files(self._pulled):
+            try:
+                found.append(model.parse_record(data, f"pulled record {path.name}"))
+            except StoreCorruptError as error:
+                faults.append(error)
+        return found, faults
+
+    def write(self, record: PulledRecord) -> None:
+        """Write a record in place of the one that is there.
+
+        Raises:
+            StoreError: it can't be written.
+        """
+        _replace(self._pulled / file_name(record.image_ref), model.record_json(record))
+
+    def delete(self, image_ref: str) -> None:
+        """Forget a record; it needn't be there."""
+        self._cache.drop(image_ref)
+        _delete(self._pulled / file_name(image_ref))
+
+    def counts(self) -> tuple[int, int]:
+        """How many intents and records are on disk."""
+        return len(_paths(self._pulling)), len(_paths(self._pulled))
+
+
+def _ignored(_percent: float) -> None:
+    """Nobody wants to know."""
+
+
+def _signature(path: Path) -> _Signature | None:
+    """Tells one content of a file from the next: every write makes a new file."""
+    with translated("look at a pull record", path):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _read(path: Path) -> bytes | None:
+    with translated("read a pull record", path):
+        try:
+            with path.open("rb") as file:
+                data = file.read(_MAX_BYTES + 1)
+        except FileNotFoundError:
+            return None
+    if len(data) > _MAX_BYTES:
+        raise StoreCorruptError(f"{path.name}: larger than {_MAX_BYTES} bytes")
+    return data
+
+
+def _paths(folder: Path) -> list[Path]:
+    with translated("list pull records", folder):
+        return sorted(
+            path
+            for path in folder.iterdir()
+            if path.name.startswith(_PREFIX) and not path.name.endswith(".tmp") and path.is_file()
+        )
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    for path in _paths(folder):
+        data = _read(path)
+        if data is not None:
+            yield path, data
+
+
+def _replace(path: Path, data: bytes) -> None:
+    beside = path.with_name(path.name + ".tmp")
+    with translated("write a pull record", path):
+        try:
+            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.rename(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise
+
+
+def _delete(path: Path) -> None:
+    with translated("delete a pull record", path), contextlib.suppress(FileNotFoundError):
+        path.unlink()

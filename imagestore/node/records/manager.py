@@ -1,0 +1,262 @@
+"""Whether a pod may use an image that is present, from what this node remembers of its pulls (KEP-2535).
+
+Decision "must pull again", in order: no ref: yes. The policy asks for no verification: no. No record: yes. No entry
+for this repository: yes. Accessible to the node's pods: no. Nobody recorded: yes. A secret of the pod with an equal
+hash, or the same secret: no, and the record learns of it. An equal service account: no. Otherwise yes, and whenever
+records can't be read. Records don't know runtime handlers: an image pulled for one handler vouches for the same image
+under another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import InvalidInputError, StoreError
+from imagestore.node.credentials.keyring import SecretSource, ServiceAccountSource
+from imagestore.node.names import parse_image_name
+from imagestore.node.records.model import PullCredentials, PulledRecord, RecordedSecret, RecordedServiceAccount
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from imagestore.image_service import ServedImage
+    from imagestore.node.credentials.keyring import TrackedCredential
+    from imagestore.node.metrics import NodeMetrics
+    from imagestore.node.records.files import PullRecordFiles
+    from imagestore.node.records.verification import CredentialVerification
+
+_LOGGER: Final = logging.getLogger(__name__)
+#: Above so many secrets a record is no longer extended while matching, so that turnover can't grow it without end.
+MOST_SECRETS_LEARNED: Final = 100
+
+ALLOWED_BY_POLICY: Final = "credentialPolicyAllowed"
+RECORD_FOUND: Final = "credentialRecordFound"
+MUST_AUTHENTICATE: Final = "mustAuthenticate"
+CHECK_FAILED: Final = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a present image must be pulled again, and why.
+
+    Attributes:
+        must_pull: the pod's right to use it is not proved yet.
+        result: the kubelet's word for its metric; empty when there was nothing to check.
+    """
+
+    must_pull: bool
+    result: str = ""
+
+
+class PullManager:
+    """Keeps intents and records; safe from any thread of one process.
+
+    Args:
+        files: where they are.
+        verification: which images need verification.
+        metrics: counts checks and files.
+        clock: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        files: PullRecordFiles,
+        verification: CredentialVerification,
+        *,
+        metrics: NodeMetrics | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._files = files
+        self._verification = verification
+        self._metrics = metrics
+        self._clock = clock
+        self._under_way: dict[str, int] = {}
+        self._lock = threading.RLock()
+
+    def start(self, images: Iterable[ServedImage]) -> None:
+        """At start: pulls that were cut off but whose image is there become records without credentials.
+
+        Args:
+            images: what the image service lists.
+        """
+        with self._lock:
+            intents, faults = self._files.intents()
+            for fault in faults:
+                _LOGGER.warning("pull intents: %s", fault)
+            wanted = set(intents)
+            for image in images if wanted else ():
+                for name in sorted(wanted & {*image.repo_tags, *image.repo_digests}):
+                    try:
+                        self._write(name, image.id, None)
+                        self._files.delete_intent(name)
+                    except (StoreError, InvalidInputError) as error:
+                        _LOGGER.warning("pull intent of %s stays: %s", name, error)
+            self._show_counts()
+
+    def intend(self, image: str) -> None:
+        """Note that a pull begins.
+
+        Raises:
+            StoreError: it can't be written; the pull must not begin.
+        """
+        with self._lock:
+            self._files.write_intent(image)
+            self._under_way[image] = self._under_way.get(image, 0) + 1
+            self._show_counts()
+
+    def pulled(self, image: str, image_ref: str, used: TrackedCredential | None) -> None:
+        """Turn an intent into a record. If that can't be written, the intent stays and tells that we pulled it."""
+        with self._lock:
+            try:
+                self._write(image, image_ref, recorded(used))
+            except (StoreError, InvalidInputError) as error:
+                _LOGGER.warning("pulled record of %s: %s", image_ref, error)
+                return
+            self._end_intent(image)
+
+    def failed(self, image: str) -> None:
+        """Drop the intent of a pull that failed, unless another pull of the image is under way."""
+        with self._lock:
+            self._end_intent(image)
+
+    def judge(self, image: str, image_ref: str, credentials: Callable[[], Sequence[TrackedCredential]]) -> Verdict:
+        """Whether a present image must be pulled again for a pod.
+
+        Args:
+            image: as written in the pod.
+            image_ref: what the image service says is present.
+            credentials: of the pod; asked only when they decide.
+
+        Raises:
+            ConfigError: the pod's credentials can't be read.
+        """
+        if not image_ref:
+            return Verdict(must_pull=True)
+        verdict = Verdict(must_pull=True, result=CHECK_FAILED)
+        try:
+            verdict = self._judge(image, image_ref, credentials)
+        except (StoreError, InvalidInputError) as error:
+            _LOGGER.warning("pull records of %s can't be read, it is pulled again: %s", image_ref, error)
+        finally:
+            if self._metrics is not None:
+                self._metrics.must_pull_checks.add(verdict.result)
+        return verdict
+
+    def prune(self, present: Iterable[str], *, before: float) -> None:
+        """After a collection: drop records of images that are gone.
+
+        Args:
+            present: ids of all images that are there, in use or not.
+            before: seconds since 1970; newer records are of pulls during the collection and stay.
+        """
+        with self._lock:
+            records, faults = self._files.records()
+            for fault in faults:
+                _LOGGER.warning("pulled records: %s", fault)
+            kept = set(present)
+            for record in records:
+                if record.image_ref not in kept and (record.updated_at or 0) < before:
+                    self._files.delete(record.image_ref)
+            self._show_counts()
+
+    def _judge(self, image: str, image_ref: str, credentials: Callable[[], Sequence[TrackedCredential]]) -> Verdict:
+        with self._lock:
+            record = self._files.read(image_ref)
+            is_known = record is not None or self._under_way.get(image, 0) > 0 or self._files.has_intent(image)
+        if not self._verification.is_required(image, is_known_pulled=is_known):
+            return Verdict(must_pull=False, result=ALLOWED_BY_POLICY)
+        must_authenticate = Verdict(must_pull=True, result=MUST_AUTHENTICATE)
+        if record is None:
+            return must_authenticate
+        known = record.credentials.get(parse_image_name(image).repository)
+        if known is None or not known:
+            return must_authenticate
+        if known.is_node_accessible or self._is_covered(image, image_ref, known, credentials()):
+            return Verdict(must_pull=False, result=RECORD_FOUND)
+        return must_authenticate
+
+    def _is_covered(
+        self, image: str, image_ref: str, known: PullCredentials, credentials: Sequence[TrackedCredential]
+    ) -> bool:
+        of_pod = [_secret(each) for each in credentials if isinstance(each.source, SecretSource)]
+        for mine in of_pod:
+            for cached in known.secrets:
+                has_hash = bool(cached.credential_hash) and cached.credential_hash == mine.credential_hash
+                if not has_hash and cached.coordinates != mine.coordinates:
+                    continue
+                if cached != mine and len(known.secrets) < MOST_SECRETS_LEARNED:
+                    self._learn(image, image_ref, mine)
+                return True
+        account = next((each.source for each in credentials if isinstance(each.source, ServiceAccountSource)), None)
+        return account is not None and _account(account) in known.service_accounts
+
+    def _learn(self, image: str, image_ref: str, secret: RecordedSecret) -> None:
+        try:
+            with self._lock:
+                self._write(image, image_ref, PullCredentials(secrets=(secret,)))
+        except StoreError as error:
+            _LOGGER.warning("pulled record of %s: %s", image_ref, error)
+
+    def _write(self, image: str, image_ref: str, credentials: PullCredentials | None) -> None:
+        """Write the record anew if it changes; without credentials only its existence counts."""
+        repository = parse_image_name(image).repository
+        try:
+            before = self._files.read(image_ref)
+        except StoreError as error:
+            _LOGGER.warning("pulled record of %s is replaced: %s", image_ref, error)
+            before = None
+        now = int(self._clock())
+        if before is None:
+            mapping = {} if credentials is None else {repository: credentials}
+            self._files.write(PulledRecord(image_ref, now, mapping))
+            self._show_counts()
+            return
+        if credentials is None or not credentials:
+            return
+        old = before.credentials.get(repository)
+        merged = credentials if old is None else old.merged(credentials)
+        if merged != old:
+            changed = {**before.credentials, repository: merged}
+            self._files.write(replace(before, updated_at=now, credentials=changed))
+
+    def _end_intent(self, image: str) -> None:
+        others = self._under_way.get(image, 0) - 1
+        if others > 0:
+            self._under_way[image] = others
+            return
+        try:
+            self._files.delete_intent(image)
+            self._show_counts()
+        except StoreError as error:
+            _LOGGER.warning("pull intent of %s stays: %s", image, error)
+            return
+        self._under_way.pop(image, None)
+
+    def _show_counts(self) -> None:
+        if self._metrics is not None:
+            intents, records = self._files.counts()
+            self._metrics.pull_intents.set(intents)
+            self._metrics.pulled_records.set(records)
+
+
+def recorded(used: TrackedCredential | None) -> PullCredentials:
+    """What a successful pull proved: without a credential, or with one of the node, that any pod may use the image."""
+    if used is None or used.source is None:
+        return PullCredentials(is_node_accessible=True)
+    if isinstance(used.source, SecretSource):
+        return PullCredentials(secrets=(_secret(used),))
+    return PullCredentials(service_accounts=(_account(used.source),))
+
+
+def _secret(credential: TrackedCredential) -> RecordedSecret:
+    source = credential.source
+    assert isinstance(source, SecretSource)
+    return RecordedSecret(source.namespace, source.name, source.uid, credential.hash)
+
+
+def _account(source: ServiceAccountSource) -> RecordedServiceAccount:
+    return RecordedServiceAccount(source.namespace, source.name, source.uid)

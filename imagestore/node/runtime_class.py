@@ -1,0 +1,87 @@
+"""From a pod's RuntimeClass name to the runtime handler.
+
+Rule (kubelet, KEP-585 and KEP-4216): no name, or an empty one, means the empty handler; another name must be that of a
+RuntimeClass object, whose ``handler`` counts. Two classes with one handler are one to an image service.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ConfigError, RuntimeClassNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from imagestore.node.features import FeatureGates
+
+# RFC 1123 label, as the API checks it.
+_HANDLER: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeClass:
+    """``node.k8s.io/v1`` RuntimeClass, as far as images need it.
+
+    Attributes:
+        name: what pods say.
+        handler: what the container runtime knows.
+
+    Raises:
+        ConfigError: the handler is no label (lower-case letters, digits and hyphens, at most 63).
+    """
+
+    name: str
+    handler: str
+
+    def __post_init__(self) -> None:
+        if not _HANDLER.fullmatch(self.handler):
+            raise ConfigError(
+                f"RuntimeClass {self.name[:100]!r}: handler {self.handler[:100]!r} is no label",
+                hint="at most 63 lower-case letters, digits and hyphens",
+            )
+
+
+def parse_runtime_class(document: Mapping[str, object]) -> RuntimeClass:
+    """Read a RuntimeClass object.
+
+    Args:
+        document: decoded YAML or JSON.
+
+    Raises:
+        ConfigError: it is another kind of object, or name or handler is missing.
+    """
+    kind, metadata, handler = document.get("kind"), document.get("metadata"), document.get("handler")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if kind != "RuntimeClass" or not isinstance(name, str) or not isinstance(handler, str):
+        raise ConfigError(f"object of kind {str(kind)[:50]!r}: expected a RuntimeClass with metadata.name and handler")
+    return RuntimeClass(name, handler)
+
+
+def handler_of(name: str | None, classes: Iterable[RuntimeClass]) -> str:
+    """The runtime handler for a pod.
+
+    Args:
+        name: ``runtimeClassName`` of the pod.
+        classes: those that the cluster has.
+
+    Raises:
+        RuntimeClassNotFoundError: none has this name.
+    """
+    if not name:
+        return ""
+    found = next((each for each in classes if each.name == name), None)
+    if found is None:
+        raise RuntimeClassNotFoundError(name)
+    return found.handler
+
+
+def image_handler(name: str | None, classes: Iterable[RuntimeClass], gates: FeatureGates) -> str:
+    """The runtime handler to name in image calls: the pod's under the gate, else always the empty one.
+
+    Raises:
+        RuntimeClassNotFoundError: the gate is on and no class has this name.
+    """
+    return handler_of(name, classes) if gates.runtime_class_in_image_cri else ""

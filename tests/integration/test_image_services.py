@@ -1,0 +1,104 @@
+"""The contract of image services over a real Docker Engine and a real container runtime; ensure and gc through them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagestore import platforms
+from imagestore.cri.client import CriImageService
+from imagestore.image_service import ImageSpec
+from imagestore.node.docker.service import DockerImageService
+from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
+from imagestore.node.features import FeatureGates
+from imagestore.node.gc import CollectionPolicy, ImageCollector
+from imagestore.node.golang import Duration
+from imagestore.node.outcome import ErrorClass
+from imagestore.observe import PartAdvanced
+from imagestore.testing import build_index, layer
+from tests.support.containerd_cri import containerd_cri
+from tests.support.dockerd import dockerd
+from tests.support.image_service_contract import Bench, HandlerContract, ImageServiceContract
+from tests.support.peers import docker_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from imagestore.image_service import ImageService
+    from imagestore.observe import Event
+
+pytestmark = pytest.mark.integration
+GATES = FeatureGates(runtime_class_in_image_cri=True, ensure_secret_pulled_images=False)
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    app = build_index(("linux/amd64", "linux/arm64"), seed="node", shared=[layer("shared")])
+    with docker_registry(tmp_path_factory.mktemp("registry")) as registry:
+        first = registry.push("team/app", "1", app)
+        again = registry.push("team/app", "2", app)
+        yield {"image": first, "again": again, "missing": f"{registry.address}/team/app:9"}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[str]:
+    with dockerd() as socket_path:
+        yield socket_path
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[str]:
+    with containerd_cri() as endpoint:
+        yield endpoint
+
+
+def emptied(service: ImageService) -> None:
+    for image in service.list():
+        service.remove(ImageSpec(image.id))
+
+
+class TestDocker(HandlerContract):
+    """A real Docker Engine keeps the contract, runtime handlers included."""
+
+    @pytest.fixture
+    def bench(self, engine: str, references: Mapping[str, str]) -> Iterator[Bench]:
+        service = DockerImageService(engine, platforms={"arm": platforms.parse("linux/arm64")})
+        emptied(service)
+        yield Bench(service, handler="arm", **references)
+        service.close()
+
+    def test_progress_is_told(self, bench: Bench) -> None:
+        events: list[Event] = []
+        bench.service.pull(ImageSpec(bench.image), observer=events.append)
+        assert any(isinstance(event, PartAdvanced) and event.total for event in events)
+
+    def test_images_are_ensured_and_collected(self, bench: Bench) -> None:
+        ensured_and_collected(bench)
+
+
+class TestContainerd(ImageServiceContract):
+    """A real containerd keeps the contract; it takes no notice of handlers."""
+
+    @pytest.fixture
+    def bench(self, runtime: str, references: Mapping[str, str]) -> Iterator[Bench]:
+        with CriImageService(runtime) as service:
+            emptied(service)
+            yield Bench(service, handler="", **references)
+
+    def test_images_are_ensured_and_collected(self, bench: Bench) -> None:
+        ensured_and_collected(bench)
+
+
+def ensured_and_collected(bench: Bench) -> None:
+    manager = ImageManager(bench.service, gates=GATES)
+    pod = Pod("uid", "default", "web")
+    assert manager.ensure(EnsureRequest(bench.image, pod)).was_pulled
+    assert not manager.ensure(EnsureRequest(bench.image, pod)).was_pulled
+    assert manager.ensure(EnsureRequest(bench.missing, pod)).error is ErrorClass.PULL
+    assert manager.ensure(EnsureRequest(bench.missing, pod)).error is ErrorClass.BACK_OFF
+    collector = ImageCollector(bench.service, CollectionPolicy(90, 80, Duration(0)), gates=GATES)
+    plan = collector.delete_unused(dry_run=True)
+    assert len(bench.service.list()) == 1
+    assert [each.image.key for each in collector.delete_unused().removed] == [each.image.key for each in plan.removed]
+    assert [*bench.service.list()] == []

@@ -1,0 +1,73 @@
+"""A CRI client in Go, built from our .proto with what Debian has: a stranger's gRPC on the other end of the socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.support.peers import need
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+TOP = Path(__file__).parents[2]
+_SOURCES = TOP / "tests" / "integration" / "go_client"
+_DEBIANS_PACKAGES = "/usr/share/gocode"
+
+
+def build(folder: Path) -> Path:
+    """Generate and compile; half a minute the first time."""
+    package = folder / "go" / "src" / "imagestore" / "runtime" / "v1"
+    package.mkdir(parents=True)
+    proto = TOP / "imagestore" / "cri" / "_proto"
+    _run(
+        [need("protoc"), f"--proto_path={proto}", f"--go_out=plugins=grpc,paths=source_relative:{package}", "api.proto"]
+    )
+    program = folder / "go_client"
+    environment = {
+        **os.environ,
+        "GO111MODULE": "off",
+        "GOPATH": f"{folder}/go:{_DEBIANS_PACKAGES}",
+        "GOFLAGS": "",
+        "GOCACHE": f"{folder}/cache",
+    }
+    _run([need("go"), "build", "-o", str(program), str(_SOURCES / "main.go")], environment)
+    return program
+
+
+def _run(command: list[str], environment: dict[str, str] | None = None) -> None:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+class GoClient:
+    """A running client.
+
+    Args:
+        program: built before.
+        socket: path of the server's socket.
+    """
+
+    def __init__(self, program: Path, socket: str) -> None:
+        self._process = subprocess.Popen(
+            [str(program), socket], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def ask(self, *words: str) -> Any:
+        """What a question's answer has: ``answer``, or ``code`` and ``error``."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(" ".join(words) + "\n")
+        return json.loads(self._process.stdout.readline())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self._process.communicate(timeout=10)

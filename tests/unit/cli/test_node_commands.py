@@ -1,0 +1,205 @@
+"""``imagestore node ensure``, ``gc`` and ``edged-config``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from imagestore.cli.main import main
+from imagestore.testing import RegistryServer, build_index, layer
+from tests.support.docker_engine import Engine, docker_engine, id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+APP = "registry.example/team/app:1"
+CONFIG = """
+version = 3
+[plugins."io.containerd.cri.v1.runtime".containerd]
+default_runtime_name = "runc"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.arm]
+runtime_type = "io.containerd.kata.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.arm.guest_platform]
+OS = "linux"
+Architecture = "arm64"
+"""
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    (tmp_path / "config.toml").write_text(CONFIG)
+    monkeypatch.setenv("IMAGESTORE_ROOT", str(tmp_path / "store"))
+    monkeypatch.setenv("IMAGESTORE_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    index = build_index(("linux/amd64", "linux/arm64"), seed="app", shared=[layer("shared")])
+    with RegistryServer({APP: index}) as running:
+        yield running.server.reference(APP)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    status = main(["node", *arguments, "--output", "json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_an_image_is_ensured_once_for_each_handler(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first = run(capsys, "ensure", image)
+    again = run(capsys, "ensure", image)
+    arm = run(capsys, "ensure", image, "--handler", "arm")
+    assert [status for status, _ in (first, again, arm)] == [0, 0, 0]
+    assert [told["pulled"] for _, told in (first, again, arm)] == [True, False, True]
+    assert first[1]["imageRef"] == again[1]["imageRef"] != arm[1]["imageRef"]
+    assert again[1]["message"].endswith("already present on machine and can be accessed by the pod")
+    off = run(capsys, "ensure", image, "--handler", "arm", "--feature-gates", "RuntimeClassInImageCriApi=false")
+    assert off[1]["imageRef"] == first[1]["imageRef"]
+    assert "runtime handler arm is not sent: RuntimeClassInImageCriApi is off" in off[1]["steps"]
+
+
+def test_a_runtime_class_is_a_handler(image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    classes = tmp_path / "classes.yaml"
+    classes.write_text("kind: RuntimeClass\nmetadata: {name: gold}\nhandler: arm\n")
+    options = ("--runtime-classes", str(classes))
+    status, told = run(capsys, "ensure", image, "--runtime-class", "gold", *options)
+    assert (status, told["runtimeHandler"], told["pulled"]) == (0, "arm", True)
+    assert main(["node", "ensure", image, "--runtime-class", "lead", *options]) == 3
+    assert 'runtimeclass.node.k8s.io "lead" not found' in capsys.readouterr().err
+    assert main(["node", "ensure", image, "--runtime-class", "gold"]) == 2
+    assert main(["node", "ensure", image, "--runtime-class", "gold", "--handler", "arm", *options]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (("User/Bad",), 2, "InvalidImageName"),
+        (("busybox:1", "--policy", "Never"), 3, "ErrImageNeverPull"),
+        (("127.0.0.1:1/x:1",), 6, "RegistryUnavailable"),
+        (("127.0.0.1:1/x:1", "--handler", "nobody"), 1, "ImageInspectError"),
+    ],
+)
+def test_failures_have_their_exit_status(
+    image: str, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], status: int, reason: str
+) -> None:
+    found, told = run(capsys, "ensure", *arguments)
+    assert (found, told["reason"], told["imageRef"]) == (status, reason, "")
+    assert told["events"][-1] == {"type": "Warning", "reason": "Failed", "message": f"Error: {reason}"}
+
+
+def test_people_read_steps_and_events(image: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.prom"
+    assert main(["node", "ensure", image, "--metrics", str(metrics), "--annotation", "a=b"]) == 0
+    out = capsys.readouterr().out
+    assert "step: policy IfNotPresent (the default for this image)\n" in out
+    assert "event: Normal Pulled: Successfully pulled image" in out
+    assert 'pull_policy="ifnotpresent",present_locally="false",pull_required="true"} 1' in metrics.read_text()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--pod", "nameless"),
+        ("--annotation", "novalue"),
+        ("--endpoint", "unix:///x", "--docker", "/y"),
+        ("--feature-gates", "X"),
+    ],
+)
+def test_wrong_usage_is_told(image: str, options: tuple[str, ...]) -> None:
+    assert main(["node", "ensure", image, *options]) == 2
+
+
+def test_collection_remembers_from_run_to_run(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "ensure", image)
+    limits = ("--high", "0", "--low", "0")
+    _, young = run(capsys, "gc", *limits, "--dry-run")
+    assert [each["reason"] for each in young["spared"]] == ["younger than the minimum age"]
+    image_id = young["spared"][0]["id"]
+    _, used = run(capsys, "gc", "--all", "--min-age", "0", "--in-use", image_id)
+    assert [each["reason"] for each in used["spared"]] == ["in use"]
+    _, plan = run(capsys, "gc", "--all", "--min-age", "0", "--dry-run")
+    status, done = run(capsys, "gc", "--all", "--min-age", "0")
+    assert status == 0
+    assert plan["removed"] == done["removed"] != []
+    assert (plan["dryRun"], done["dryRun"], done["images"]) == (True, False, 0)
+
+
+def test_too_little_space_is_an_error_status(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, told = run(capsys, "gc", "--high", "0")
+    assert status == 1
+    assert told["events"][0]["reason"] == "FreeDiskSpaceFailed"
+    assert told["error"].startswith("Insufficient free disk space on the node's image filesystem (")
+
+
+def test_a_turned_gate_is_told_and_cleaned_up(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    off = ("--feature-gates", "RuntimeClassInImageCriApi=false")
+    run(capsys, "ensure", image, "--handler", "arm")
+    run(capsys, "gc", "--dry-run")
+    status, told = run(capsys, "gc", "--dry-run", *off)
+    assert (status, len(told["gateChange"])) == (0, 4)
+    image_id = next(each["id"] for each in told["spared"])
+    status, told = run(capsys, "gc", "--after-gate-change", "--in-use", image_id, *off)
+    assert (status, [each["id"] for each in told["left"]], len(told["gateChange"])) == (1, [image_id], 4)
+    status, told = run(capsys, "gc", "--after-gate-change", *off)
+    assert (status, told["left"], told["gateChange"], told["images"]) == (0, [], [], 0)
+    assert main(["node", "gc", "--dry-run", *off]) == 0
+    assert "gate:" not in capsys.readouterr().out
+
+
+def test_a_kubelets_configuration_is_gone_by(image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "kubelet.yaml"
+    path.write_text("kind: KubeletConfiguration\nimageGCHighThresholdPercent: 100\nimageMinimumGCAge: 1s\n")
+    _, told = run(capsys, "gc", "--kubelet-config", str(path))
+    assert told["targetBytes"] is None
+    path.write_text("imageGCHighThresholdPercent: 101\n")
+    assert main(["node", "gc", "--kubelet-config", str(path)]) == 9
+    assert "imageGCHighThresholdPercent (--image-gc-high-threshold) 101 must be between" in capsys.readouterr().err
+
+
+def test_docker_is_a_service_too(image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = Engine({"registry.example/team/app": {"1": "content"}})
+    with docker_engine(tmp_path / "d", engine):
+        options = ("--docker", str(tmp_path / "d"), "--state", str(tmp_path / "state"))
+        _, told = run(capsys, "ensure", APP, *options)
+        assert told["imageRef"] == id_of("content", "linux/amd64")
+        _, arm = run(capsys, "ensure", APP, "--handler", "arm", *options)
+        assert arm["imageRef"] == id_of("content", "linux/arm64")
+        file = tmp_path / "edged.yaml"
+        file.write_text(f"runtimeType: docker\ndockerAddress: unix://{tmp_path / 'd'}\n")
+        _, by_file = run(capsys, "ensure", APP, "--edged", str(file), "--state", str(tmp_path / "state"))
+        assert by_file["pulled"] is False
+
+
+SEED_TABLE = """\
+VALUE                       IS                                   FROM
+profile                     seed                                 the file's form
+runtimeType                 remote                               given
+remoteRuntimeEndpoint       /var/run/containerd/container.sock   default
+remoteImageEndpoint         /var/run/containerd/container.sock   follows remoteRuntimeEndpoint
+"""
+
+
+def test_the_seeds_file_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "seed.yaml"
+    path.write_text("runtimeType: remote\n")
+    assert main(["node", "edged-config", str(path)]) == 0
+    assert capsys.readouterr().out.startswith(SEED_TABLE)
+    status, told = run(capsys, "edged-config", str(path))
+    assert (status, told["memoryCapacity"]) == (0, {"value": 2_000_000_000, "origin": "default"})
+    path.write_text("runtimeType: rkt\n")
+    assert main(["node", "edged-config", str(path)]) == 9
+    assert 'unsupported CRI runtime: "rkt"' in capsys.readouterr().err
+
+
+def test_todays_file_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "edgecore.yaml"
+    path.write_text(
+        "apiVersion: edgecore.config.kubeedge.io/v1alpha2\nkind: EdgeCore\nmodules:\n  edged:\n"
+        "    tailoredKubeletConfig:\n      containerRuntimeEndpoint: unix:///run/crio/crio.sock\n"
+        "      imageGCLowThresholdPercent: 90\n"
+    )
+    assert main(["node", "edged-config", str(path)]) == 9
+    out = capsys.readouterr().out
+    assert "warning: only the runtime endpoint is changed" in out
+    assert "fault: invalid configuration: imageGCLowThresholdPercent (--image-gc-low-threshold) 90 must be less" in out

@@ -1,0 +1,112 @@
+"""containerd's filter grammar, spelling by spelling."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagestore.containerd.filters import Filter, labelled
+from imagestore.errors import InvalidInputError
+
+FIELDS = labelled(
+    {"name": "docker.io/library/x:1", "target.digest": "sha256:ab"},
+    labels={"a": "1", "containerd.io/gc.root": "2026", "a.b/c": "x y", "empty": ""},
+)
+
+
+@pytest.mark.parametrize(
+    ("filters", "is_wanted"),
+    [
+        ([], True),
+        ([""], True),
+        (["  "], True),
+        (["name"], True),
+        (["size"], False),
+        (["size==3"], False),
+        (["size!=3"], True),
+        (["size~=^$"], True),
+        (["name==docker.io/library/x:1"], True),
+        (['name=="docker.io/library/x:1"'], True),
+        (["name == docker.io/library/x:1"], True),
+        (["name!=docker.io/library/x:1"], False),
+        (["name~=library"], True),
+        (["name~=^library"], False),
+        (["name~=/io\\/lib/"], True),
+        (["name~=|io/lib|"], True),
+        (["name~=(["], False),
+        (["target.digest==sha256:ab"], True),
+        (["labels.a==1"], True),
+        (["labels.a"], True),
+        (["labels.b"], False),
+        (["labels.empty"], True),
+        (['labels."containerd.io/gc.root"'], True),
+        (['labels."a.b/c"=="x y"'], True),
+        (['labels."a.b/c"=="x\\x20y"'], True),
+        (['labels."a.b/c"=="x\\u0020y"'], True),
+        (["labels"], False),
+        (["labels.a==1,name~=library"], True),
+        (["labels.a==2,name~=library"], False),
+        (["labels.a==1 , name"], True),
+        (["labels.a==2", "name~=library"], True),
+        (["labels.a==2", "labels.a==3"], False),
+    ],
+)
+def test_what_is_wanted(filters: list[str], is_wanted: bool) -> None:
+    assert Filter.parse(filters).fits(FIELDS) is is_wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("=", 0),
+        ("name==", 6),
+        ("name=1", 4),
+        ("name,", 5),
+        ("name,,labels", 5),
+        ("name==a b", 8),
+        ("labels.", 7),
+        ("labels..a", 7),
+        ('labels."a', 7),
+        ('name=="a', 6),
+        ('name=="\\q"', 10),
+        ("näme", 1),
+        ("name<3", 4),
+    ],
+)
+def test_errors_point_at_the_place(text: str, position: int) -> None:
+    with pytest.raises(InvalidInputError, match=f"at position {position}: ") as caught:
+        Filter.parse([text])
+    assert " >>>> " in str(caught.value)
+
+
+def test_filters_have_bounds() -> None:
+    with pytest.raises(InvalidInputError, match="at most"):
+        Filter.parse(["a" * 20_000])
+    with pytest.raises(InvalidInputError, match="at most"):
+        Filter.parse(["a"] * 2000)
+
+
+_KEYS = st.text(min_size=1, max_size=12).filter(lambda text: "\x00" not in text)
+
+
+def quoted(text: str) -> str:
+    """As a client would write it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+@given(_KEYS, st.text(max_size=12))
+def test_any_label_can_be_asked_for_in_quotes(key: str, value: str) -> None:
+    fields = labelled({}, labels={key: value})
+    assert Filter.parse([f"labels.{quoted(key)}=={quoted(value)}"]).fits(fields)
+    assert not Filter.parse([f"labels.{quoted(key)}!={quoted(value)}"]).fits(fields)
+    assert not Filter.parse([f"labels.{quoted(key + 'x')}"]).fits(fields)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_filter_or_is_refused(text: str) -> None:
+    try:
+        Filter.parse([text]).fits(FIELDS)
+    except InvalidInputError as error:
+        assert "filter" in str(error)

@@ -1,0 +1,315 @@
+"""The client against servers that are old, odd or hostile."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from imagestore.cancel import CancelToken
+from imagestore.cri._proto import api_pb2 as cri
+from imagestore.cri.client import CriImageService
+from imagestore.errors import (
+    DeadlineExceededError,
+    ImageDeniedError,
+    ImageServiceError,
+    InvalidInputError,
+    NoMatchingManifestError,
+    NotFoundError,
+    OperationCancelledError,
+    RegistryUnavailableError,
+    ServiceUnavailableError,
+    UnknownRuntimeHandlerError,
+)
+from imagestore.image_service import ContainerImage, ImageService, ImageSpec, SandboxMetadata
+from imagestore.registry.credentials.cri import AuthConfig
+from imagestore.secret import Secret
+
+IMAGE = cri.Image(id="sha256:1", size=7, repo_tags=["registry.example/app:1"])
+
+
+class Scripted(grpc.GenericRpcHandler):
+    """A server whose methods are functions; the others are unimplemented. Remembers the calls."""
+
+    def __init__(self, answers: dict[str, Callable[[Any, grpc.ServicerContext], Any]]) -> None:
+        self.answers = answers
+        self.calls: list[tuple[str, Any]] = []
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        name = handler_call_details.method.rpartition("/")[2]
+        self.metadata = handler_call_details.invocation_metadata
+        kind: Any = getattr(cri, f"{name}Request")
+
+        def answer(request: Any, context: grpc.ServicerContext) -> Any:
+            self.calls.append((name, request))
+            return self.answers[name](request, context)
+
+        coders = {
+            "request_deserializer": kind.FromString,
+            "response_serializer": lambda message: message.SerializeToString(),
+        }
+        if name not in self.answers:
+            self.calls.append((name, None))
+            return None
+        if name.startswith("Stream"):
+            return grpc.unary_stream_rpc_method_handler(answer, **coders)
+        return grpc.unary_unary_rpc_method_handler(answer, **coders)
+
+
+@contextmanager
+def serving(**answers: Callable[[Any, grpc.ServicerContext], Any]) -> Iterator[tuple[CriImageService, Scripted]]:
+    """A client of a scripted server."""
+    folder = tempfile.mkdtemp(prefix="cri-")
+    scripted = Scripted(answers)
+    with ThreadPoolExecutor(4) as pool:
+        server = grpc.server(pool, handlers=[scripted])
+        server.add_insecure_port(f"unix:{folder}/s.sock")
+        server.start()
+        try:
+            with CriImageService(f"unix://{folder}/s.sock", timeout_seconds=30) as client:
+                yield client, scripted
+        finally:
+            server.stop(0).wait()
+            shutil.rmtree(folder)
+
+
+def aborting(code: grpc.StatusCode, details: str, data: object = None) -> Callable[[Any, grpc.ServicerContext], Any]:
+    """A method that fails, perhaps with our error data."""
+
+    def method(_: Any, context: grpc.ServicerContext) -> Any:
+        raw = data if isinstance(data, bytes) else json.dumps(data).encode()
+        context.set_trailing_metadata((("imagestore-error-bin", raw),) if data is not None else ())
+        context.abort(code, details)
+
+    return method
+
+
+def test_a_server_without_streams_is_asked_for_lists_from_then_on() -> None:
+    with serving(ListImages=lambda *_: cri.ListImagesResponse(images=[IMAGE])) as (client, scripted):
+        for _ in range(2):
+            assert [each.repo_tags for each in client.list()] == [("registry.example/app:1",)]
+        assert [name for name, _ in scripted.calls] == ["StreamImages", "ListImages", "ListImages"]
+
+
+def test_a_stream_that_breaks_off_gives_nothing() -> None:
+    def broken(_: Any, context: grpc.ServicerContext) -> Iterator[cri.StreamImagesResponse]:
+        yield cri.StreamImagesResponse(images=[IMAGE])
+        context.abort(grpc.StatusCode.INTERNAL, "disk")
+
+    with serving(StreamImages=broken) as (client, _), pytest.raises(ImageServiceError, match=r"StreamImages: .*disk"):
+        client.list()
+
+
+@pytest.mark.parametrize("image", [cri.Image(id="sha256:1"), cri.Image(size=1, repo_tags=["a:1"])])
+def test_an_image_without_id_or_size_is_an_error(image: cri.Image) -> None:
+    with (
+        serving(
+            StreamImages=lambda *_: iter([cri.StreamImagesResponse(images=[IMAGE, image])]),
+            ImageStatus=lambda *_: cri.ImageStatusResponse(image=image),
+        ) as (client, _),
+    ):
+        with pytest.raises(ImageServiceError, match="expected an id and a size"):
+            client.list()
+        with pytest.raises(ImageServiceError, match="expected an id and a size"):
+            client.status(ImageSpec("a:1"))
+
+
+def test_a_pull_without_an_id_and_a_version_with_gaps_are_errors() -> None:
+    with serving(
+        PullImage=lambda *_: cri.PullImageResponse(),
+        Version=lambda *_: cri.VersionResponse(version="0.1.0", runtime_name="odd"),
+    ) as (client, _):
+        with pytest.raises(ImageServiceError, match="expected an image id"):
+            client.pull(ImageSpec("a:1"))
+        with pytest.raises(ImageServiceError, match="got no runtime version, API version"):
+            client.version()
+
+
+def test_a_pull_sends_everything_it_was_given_and_logs_nothing_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    auth = AuthConfig("host", "user", *(Secret(f"canary-{at}") for at in range(4)))
+    with serving(PullImage=lambda *_: cri.PullImageResponse(image_ref="sha256:1")) as (client, scripted):
+        spec = ImageSpec("a:1", "kata", {"b": "c"}, "a")
+        assert client.pull(spec, auth=auth, sandbox=SandboxMetadata("pod", "uid", "space", {"d": "e"})) == "sha256:1"
+        ((_, request),) = scripted.calls
+    assert (request.image.runtime_handler, dict(request.image.annotations)) == ("kata", {"b": "c"})
+    assert request.auth == cri.AuthConfig(
+        server_address="host",
+        username="user",
+        password="canary-0",
+        auth="canary-1",
+        identity_token="canary-2",
+        registry_token="canary-3",
+    )
+    assert (request.sandbox_config.metadata.namespace, request.sandbox_config.annotations["d"]) == ("space", "e")
+    assert "canary" not in caplog.text + repr(auth)
+
+
+UNKNOWN, INVALID = grpc.StatusCode.UNKNOWN, grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "data", "kind", "text"),
+    [
+        (UNKNOWN, "RegistryUnavailable: down", None, RegistryUnavailableError, "down"),
+        (UNKNOWN, "SignatureValidationFailed", None, ImageDeniedError, "denied by image verifier unix://"),
+        (UNKNOWN, "failed to pull", None, ImageServiceError, "failed to pull"),
+        (UNKNOWN, "", None, ImageServiceError, "PullImage: unknown error"),
+        (INVALID, "bad name", None, InvalidInputError, "bad name"),
+        (INVALID, "", None, InvalidInputError, "PullImage: invalid argument"),
+        (grpc.StatusCode.NOT_FOUND, "\x1b[31m" + "x" * 9000, None, NotFoundError, "\\x1b[31mx"),
+        (grpc.StatusCode.UNAVAILABLE, "busy", None, ServiceUnavailableError, "not available: busy"),
+        (grpc.StatusCode.CANCELLED, "bye", None, OperationCancelledError, "bye"),
+        (grpc.StatusCode.ABORTED, "again", None, ImageServiceError, "PullImage: aborted: again"),
+        (
+            INVALID,
+            "x",
+            {"kind": "UnknownRuntimeHandlerError", "handler": "h", "known": ["a", 1]},
+            UnknownRuntimeHandlerError,
+            "known handlers: a",
+        ),
+        (
+            grpc.StatusCode.NOT_FOUND,
+            "x",
+            {"kind": "NoMatchingManifestError", "reference": "r", "wanted": "w", "offered": None},
+            NoMatchingManifestError,
+            "r: no manifest for w",
+        ),
+        (UNKNOWN, "x", {"kind": "ImageDeniedError", "reference": "r", "verifier": "v"}, ImageDeniedError, "by image"),
+        # What doesn't fit is as if it weren't there.
+        (INVALID, "plain", {"kind": "UnknownRuntimeHandlerError", "handler": 1}, InvalidInputError, "plain"),
+        (INVALID, "plain", {"kind": "RuntimeError"}, InvalidInputError, "plain"),
+        (INVALID, "plain", [1], InvalidInputError, "plain"),
+        (INVALID, "plain", b"\xff{", InvalidInputError, "plain"),
+        (INVALID, "plain", b"[" * 3000, InvalidInputError, "plain"),
+    ],
+)
+def test_a_status_becomes_an_error(
+    code: grpc.StatusCode, details: str, data: object, kind: type[Exception], text: str
+) -> None:
+    with (
+        serving(PullImage=aborting(code, details, data)) as (client, _),
+        pytest.raises(kind) as caught,
+    ):
+        client.pull(ImageSpec("a:1"))
+    assert type(caught.value) is kind
+    assert text in str(caught.value)
+    assert len(str(caught.value)) < 5000
+
+
+def test_what_a_server_lacks_says_so() -> None:
+    with serving() as (client, _), pytest.raises(ImageServiceError, match="ListContainers: unimplemented"):
+        client.containers()
+
+
+def test_nobody_there_is_told_with_a_mend(tmp_path: Path) -> None:
+    with (
+        CriImageService(str(tmp_path / "none.sock")) as client,
+        pytest.raises(ServiceUnavailableError, match=r"none\.sock: Version: not available") as caught,
+    ):
+        client.version()
+    assert "is the server running" in caught.value.hint
+
+
+def test_containers_tell_their_images_and_those_they_mount() -> None:
+    containers = [
+        cri.Container(
+            id="new", image_id="sha256:1", image_ref="a@sha256:9", image=cri.ImageSpec(runtime_handler="kata")
+        ),
+        cri.Container(id="old", image_ref="sha256:2"),
+        cri.Container(id="gone", image_id="sha256:3"),
+    ]
+
+    def status(request: Any, context: grpc.ServicerContext) -> cri.ContainerStatusResponse:
+        if request.container_id == "gone":
+            context.abort(grpc.StatusCode.NOT_FOUND, "gone")
+        mounts = [cri.Mount(image=cri.ImageSpec(image="sha256:4")), cri.Mount(host_path="/x")]
+        return cri.ContainerStatusResponse(
+            status=cri.ContainerStatus(mounts=mounts if request.container_id == "new" else [])
+        )
+
+    listed = cri.ListContainersResponse(containers=containers)
+    with serving(ListContainers=lambda *_: listed, ContainerStatus=status) as (client, _):
+        assert list(client.containers()) == [
+            ContainerImage("new", "sha256:1", "kata", ("sha256:4",)),
+            ContainerImage("old", "sha256:2"),
+            ContainerImage("gone", "sha256:3"),
+        ]
+
+
+def test_file_systems_may_have_no_inodes() -> None:
+    usage = cri.FilesystemUsage(timestamp=3, fs_id=cri.FilesystemIdentifier(mountpoint="/x"))
+    answer = cri.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[usage])
+    with serving(ImageFsInfo=lambda *_: answer) as (client, _):
+        found = client.filesystems()
+    assert found.image_filesystems == found.container_filesystems
+    assert (found.image_filesystems[0].used_bytes, found.image_filesystems[0].inodes_used) == (0, None)
+
+
+def test_a_token_ends_a_call_and_the_server_hears_of_it() -> None:
+    heard, token = threading.Event(), CancelToken()
+
+    def endless(_: Any, context: grpc.ServicerContext) -> cri.PullImageResponse:
+        context.add_callback(heard.set)
+        threading.Timer(0.05, token.cancel, ["the user left"]).start()
+        assert heard.wait(20)
+        return cri.PullImageResponse()
+
+    with serving(PullImage=endless) as (client, _):
+        with pytest.raises(OperationCancelledError, match="the user left"):
+            client.pull(ImageSpec("a:1"), cancel=token)
+        assert heard.wait(20)
+
+
+def test_a_slow_server_runs_into_the_limit_of_quick_calls() -> None:
+    go = threading.Event()
+
+    def slow(*_: Any) -> cri.VersionResponse:
+        go.wait(20)
+        return cri.VersionResponse()
+
+    with serving(Version=slow) as (client, _):
+        with (
+            CriImageService(client.endpoint, timeout_seconds=0.1) as hasty,
+            pytest.raises(DeadlineExceededError, match="Version: no answer"),
+        ):
+            hasty.version()
+        go.set()
+
+
+def test_images_and_containers_may_be_on_two_endpoints() -> None:
+    with (
+        serving(
+            Version=lambda *_: cri.VersionResponse(
+                version="1", runtime_name="n", runtime_version="2", runtime_api_version="v1"
+            )
+        ) as (first, runtime),
+        serving(ListImages=lambda *_: cri.ListImagesResponse()) as (second, images),
+        CriImageService(first.endpoint, image_endpoint=second.endpoint) as both,
+    ):
+        both.version()
+        both.list()
+        assert [name for name, _ in runtime.calls] == ["Version"]
+        assert [name for name, _ in images.calls] == ["StreamImages", "ListImages"]
+
+
+def test_the_client_is_the_port(tmp_path: Path) -> None:
+    with CriImageService(str(tmp_path / "none.sock")) as client:
+        service: ImageService = client
+        assert all(callable(getattr(service, name)) for name in vars(ImageService) if not name.startswith("_"))
+
+
+def test_lists_of_sixteen_mebibytes_come_through() -> None:
+    many = [cri.Image(id=f"sha256:{at:064x}", size=1, repo_tags=["x" * 900]) for at in range(15_000)]
+    with serving(ListImages=lambda *_: cri.ListImagesResponse(images=many)) as (client, _):
+        assert len(client.list()) == len(many)

@@ -1,0 +1,198 @@
+"""The command line against a CRI server: the output of a local store, by handler, and never by surprise."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagestore.cli.failure import ExitStatus
+from imagestore.cli.main import main
+from imagestore.testing import BasicAuth
+from tests.support.cri_server import CriServer, cri_server
+from tests.support.node import HYPERV, PROCESS, PYTHON, node
+
+
+class Line:
+    """Runs commands in this process, against a server unless told otherwise."""
+
+    def __init__(self, capture: pytest.CaptureFixture[str], endpoint: str) -> None:
+        self._capture = capture
+        self.endpoint = ["--endpoint", endpoint]
+
+    def __call__(self, *arguments: str, status: int = 0) -> str:
+        self._capture.readouterr()
+        found = main([*self.endpoint, *arguments])
+        captured = self._capture.readouterr()
+        self.error = captured.err
+        assert found == status, captured.err
+        return captured.out
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "-o", "json"))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[CriServer]:
+    with node(tmp_path / "store") as here, cri_server(here.store) as running:
+        yield running
+
+
+@pytest.fixture
+def line(server: CriServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Line:
+    for name in ("CONTAINER_RUNTIME_ENDPOINT", "IMAGE_SERVICE_ENDPOINT", "CRI_CONFIG_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    return Line(capsys, server.endpoint)
+
+
+def test_pull_list_inspect_and_remove_by_handler(line: Line) -> None:
+    assert (
+        line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
+        .splitlines()[0]
+        .startswith(f"{PYTHON} ({PROCESS}): sha256:")
+    )
+    listed = {each["runtimeHandler"]: each for each in line.json("images")["images"]}
+    assert listed.keys() == {PROCESS, HYPERV}
+    assert line.json("images", "--runtime-handler", HYPERV)["images"] == [listed[HYPERV]]
+    assert line.json("images", PYTHON)["images"] == [listed[HYPERV], listed[PROCESS]]
+    assert line.json("images", listed[HYPERV]["id"][:15])["images"] == [listed[HYPERV]]
+    assert line("images", "-q").split() == [listed[HYPERV]["id"], listed[PROCESS]["id"]]
+    table = line("images").splitlines()
+    assert table[0].split() == ["IMAGE", "TAG", "RUNTIME", "HANDLER", "PLATFORM", "IMAGE", "ID", "SIZE"]
+    assert table[1].split()[:3] == ["registry.example/library/python", "3", HYPERV]
+    shown = line.json("inspecti", PYTHON, "--runtime-handler", HYPERV)
+    assert shown["platform"]["os.version"] == "10.0.17763.4851"
+    assert shown["config"]["Cmd"] == ["/bin/true"]
+    assert "windows(10.0.17763.4851)/amd64" in line("inspecti", PYTHON, "--runtime-handler", HYPERV)
+    assert line("rmi", PYTHON, "--runtime-handler", HYPERV) == f"removed {PYTHON} ({HYPERV})\n"
+    assert line.json("rmi", PYTHON)["removed"] == [{"reference": PYTHON, "runtimeHandler": PROCESS}]
+    assert line("rmi", PYTHON) == ""
+    assert "nothing removed" in line.error
+
+
+def test_the_json_has_the_members_of_a_local_store(line: Line, server: CriServer, tmp_path: Path) -> None:
+    line("pull", PYTHON)
+    local = Line(line._capture, "")
+    local.endpoint = ["--root", str(tmp_path / "store")]
+    for command in (("images",), ("inspecti", line.json("images")["images"][0]["id"])):
+        remote_shape, local_shape = line.json(*command), local.json(*command)
+        if command[0] == "images":
+            (remote_shape,), (local_shape,) = remote_shape["images"], local_shape["images"]
+        assert remote_shape.keys() - {"info"} == local_shape.keys()
+        known = {
+            key: value for key, value in remote_shape.items() if value is not None and key not in ("info", "layers")
+        }
+        assert known == {key: local_shape[key] for key in known}
+    assert line.json("fsinfo").keys() == local.json("fsinfo").keys()
+    assert (
+        line.json("fsinfo")["imageFilesystems"][0]["usedBytes"]
+        == local.json("fsinfo")["imageFilesystems"][0]["usedBytes"]
+    )
+
+
+def test_removal_everywhere_takes_every_handlers_image(line: Line) -> None:
+    line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", "kata")
+    assert line("rmi", PYTHON, "--all-handlers").splitlines() == [
+        f"removed {PYTHON} (kata)",
+        f"removed {PYTHON} ({PROCESS})",
+    ]
+
+
+def test_the_server_shows_itself(line: Line) -> None:
+    assert line("version").splitlines()[1].startswith("imagestore 0.")
+    assert line.json("version")["runtimeApiVersion"] == "v1"
+    assert line.json("info")["runtimeHandlers"] == ["", "kata", HYPERV, PROCESS]
+    assert "(default)" in line("info")
+    assert "images" in line("fsinfo")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("images", "--runtime-handler", "gvisor"), ExitStatus.CONFIG, "'gvisor' is not configured"),
+        (("inspecti", "none:1"), ExitStatus.NOT_FOUND, "'none:1' is not on unix:///"),
+        (("pull", "registry.example/none:1"), ExitStatus.NOT_FOUND, "404"),
+        (("pull", PYTHON, "--deadline", "0"), ExitStatus.DEADLINE, "did not finish"),
+        (("pull", PYTHON, "--platform", "linux/amd64"), ExitStatus.USAGE, "--platform is for a local store"),
+        (("pull", PYTHON, "--anonymous"), ExitStatus.USAGE, "--anonymous is for a local store"),
+        (("rmi", PYTHON, "--gc"), ExitStatus.USAGE, "--gc is for a local store"),
+        (("df",), ExitStatus.USAGE, "works on a local store"),
+        (("gc",), ExitStatus.USAGE, "works on a local store"),
+        (("config", "check"), ExitStatus.USAGE, "'config' works on a local store"),
+    ],
+)
+def test_what_fails_has_the_status_of_a_local_store(
+    line: Line, arguments: tuple[str, ...], status: int, message: str
+) -> None:
+    line(*arguments, status=status)
+    assert message in line.error
+
+
+def test_a_login_from_standard_input_goes_before_the_servers_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text('{"auths": {"registry.example": {"auth": "YWxpY2U6cmlnaHQ="}}}')
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "config.json"))
+    guard = BasicAuth({"alice": "right"})
+    with node(tmp_path / "store", auth=guard) as here, cri_server(here.store) as server:
+        line = Line(capsys, server.endpoint)
+        # The server has a login of its own; it counts only where the call brings none.
+        line("pull", PYTHON)
+        for given, status in (("alice:wrong", ExitStatus.ACCESS), ("alice:right", ExitStatus.OK)):
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+            line("pull", PYTHON, "--creds-stdin", status=status)
+            assert "wrong" not in line.error
+
+
+def test_crictls_settings_are_used_when_asked_for(
+    line: Line, server: CriServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "crictl.yaml"
+    config.write_text(f"runtime-endpoint: {server.endpoint}\ntimeout: 20\n")
+    line.endpoint = ["--endpoint", "crictl", "--crictl-config", str(config)]
+    assert line.json("version")["runtimeName"] == "imagestore"
+    config.write_text("image-endpoint: unix:///x\n")
+    line("version", status=ExitStatus.CONFIG)
+    assert "expected an endpoint in crictl's settings" in line.error
+    monkeypatch.setenv("CONTAINER_RUNTIME_ENDPOINT", server.endpoint)
+    line.endpoint += ["--image-endpoint", server.endpoint]
+    assert line.json("images") == {"images": []}
+
+
+def test_a_local_store_is_never_left_without_being_told_to(
+    line: Line, server: CriServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONTAINER_RUNTIME_ENDPOINT", server.endpoint)
+    line("pull", PYTHON)
+    line.endpoint = ["--root", str(tmp_path / "other")]
+    assert line.json("images") == {"images": []}
+    assert line.json("version")["runtimeName"] is None
+    line("info", status=ExitStatus.USAGE)
+    assert "name it with --endpoint" in line.error
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--image-endpoint", "/x"), "--image-endpoint needs --endpoint"),
+        (("--crictl-config", "/x"), "--crictl-config needs --endpoint"),
+        (("--endpoint", "/x", "--crictl-config", "/x"), "needs '--endpoint crictl'"),
+        (("--endpoint", "/x", "--root", "/y"), "--root is for a local store"),
+        (("--endpoint", "/x", "--config", "/y"), "--config is for a local store"),
+        (("--endpoint", "tcp://x:1"), "not spoken over tcp"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(line: Line, options: tuple[str, ...], message: str) -> None:
+    line.endpoint = list(options)
+    line("images", status=ExitStatus.USAGE)
+    assert message in line.error
+
+
+def test_nobody_at_the_endpoint_is_its_own_status(line: Line, tmp_path: Path) -> None:
+    line.endpoint = ["--endpoint", str(tmp_path / "none.sock")]
+    line("images", status=ExitStatus.UNAVAILABLE)
+    assert "is the server running" in line.error

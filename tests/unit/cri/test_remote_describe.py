@@ -1,0 +1,37 @@
+"""What a stranger's server says is shown or left out, never a crash."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagestore.cli.remote import describe
+from imagestore.image_service import ImageDetails, ImageSpec, ServedImage
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+OWN = st.dictionaries(st.sampled_from(["wantedPlatform", "warnings", "createdAt", "updatedAt", "layers"]), JSON)
+CONFIG = st.dictionaries(st.sampled_from(["os", "architecture", "variant", "os.version", "config", "created"]), JSON)
+IMAGE = ServedImage("sha256:1", (), (), 1, spec=ImageSpec(""))
+
+
+@given(JSON | OWN, JSON | st.fixed_dictionaries({"imageSpec": JSON | CONFIG}), st.text(max_size=20))
+def test_any_info_is_shown_or_left_out(own: object, containerds: object, other: str) -> None:
+    info = {"imagestore": json.dumps(own), "info": json.dumps(containerds), "other": other}
+    shown = describe.image_in_full(ImageDetails(IMAGE, info), "")
+    assert isinstance(shown["warnings"], list)
+    assert shown["info"].keys() == info.keys()
+    json.dumps(shown)
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_any_name_is_shown_and_compared(name: str, tag: str) -> None:
+    image = ServedImage("sha256:1", (tag,), (), 1)
+    assert len(describe.familiar(tag)) == 2
+    assert describe.fits(image, name) in (True, False)
+    assert describe.names(image) == (tag,)

@@ -1,0 +1,217 @@
+"""Content records: who knows what, and what a collection drops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.errors import InvalidInputError
+from imagestore.gc import mark
+from imagestore.metadata.api import lease_key
+from imagestore.metadata.namespace_api import HOME, NamedImage, checked_namespace
+from imagestore.metadata.sqlite import SqliteMetadataStore
+
+A, B, C, D = (Digest.of(name) for name in (b"a", b"b", b"c", b"d"))
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> SqliteMetadataStore:
+    return SqliteMetadataStore(tmp_path / "metadata.db", clock=clock)
+
+
+def kept(store: SqliteMetadataStore) -> set[Digest]:
+    """Asked both ways: what isn't garbage, and what is held."""
+    held = {digest for digest in (A, B, C, D) if store.is_held(digest)}
+    assert set(store.unheld([A, B, C, D])) == {A, B, C, D} - held
+    garbage = store.garbage([str(digest) for digest in (A, B, C, D)])
+    assert {A, B, C, D} - set(garbage) == held
+    return held
+
+
+@pytest.mark.parametrize("name", ["a", "k8s.io", "A-1_b.c", "a" * 76])
+def test_good_namespaces(name: str) -> None:
+    assert checked_namespace(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "a.", "a--b", "a b", "a/b", "ä", "a\n", "a" * 77, "proxy:a"])
+def test_bad_namespaces(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="namespace"):
+        checked_namespace(name)
+
+
+def test_a_record_holds_the_blob_and_nothing_below_it(store: SqliteMetadataStore) -> None:
+    store.put_edges({A: [B]})
+    assert store.record_content("default", A, 1)
+    assert not store.record_content("default", A, 1)
+    assert (store.is_held(A), store.is_held(B)) == (True, False)
+    assert kept(store) == {A}
+    assert store.forget_record("default", A)
+    assert not store.forget_record("default", A)
+    assert kept(store) == set()
+
+
+def test_everything_is_the_stores_own_but_what_is_only_somebody_elses(store: SqliteMetadataStore) -> None:
+    store.record_content("default", A, 1)
+    store.record_content("default", B, 1)
+    store.record_content(HOME, B, 1)
+    assert [store.is_home(each) for each in (A, B, C)] == [False, True, True]
+    assert store.foreign_content() == {A}
+    store.create_lease("l", lifetime_seconds=10)
+    store.lease_content("l", [A])
+    assert store.foreign_content() == frozenset()
+    assert store.owners(B) == ("default", HOME)
+
+
+def test_an_ingests_day_ends_but_not_while_a_lease_holds_it(store: SqliteMetadataStore, clock: Clock) -> None:
+    key = lease_key("default", "l")
+    store.create_lease(key, lifetime_seconds=9e9, namespace="default")
+    store.put_ingest("default", "default/1/leased", expected=A, lease=key)
+    store.put_ingest("default", "default/1/alone", expected=B, lease="")
+    store.put_ingest("proxy:x", "proxy:x/r", expected=None, lease="")
+    store.record_content("default", A, 1)
+    store.record_content("default", B, 1)
+    assert store.sweep_namespaces() == ()
+    assert store.kept_ingests() == {"default/1/leased", "proxy:x/r"}
+    clock.now += 25 * 3600
+    assert store.sweep_namespaces() == ("default/1/alone",)
+    assert [record.digest for record in store.content_records("default")] == [A]
+    store.delete_lease(key)
+    assert store.sweep_namespaces() == ("default/1/leased",)
+    assert store.content_records("default") == []
+    assert store.kept_ingests() == {"proxy:x/r"}
+    assert store.sweep_namespaces() == ()
+
+
+def test_writing_on_does_not_take_an_ingest_from_its_lease(store: SqliteMetadataStore, clock: Clock) -> None:
+    key = lease_key("default", "l")
+    store.create_lease(key, lifetime_seconds=9e9, namespace="default")
+    store.put_ingest("default", "r", expected=None, lease=key)
+    store.put_ingest("default", "r", expected=A, lease="")
+    assert store.ingests("default") == {"r": (str(A), key)}
+    assert store.lease_ingest("default", "r", "")
+    clock.now += 25 * 3600
+    assert store.sweep_namespaces() == ("r",)
+
+
+def test_an_image_keeps_what_it_was_made_with_until_its_target_moves(store: SqliteMetadataStore) -> None:
+    image = NamedImage(HOME, "n", Descriptor("m", A, 1), {"k": "v"}, {"l": "w"}, 1.0, 2.0, also_keeps=(B,))
+    assert store.put_named_image(image) == image
+    assert store.named_images(HOME) == [image]
+    assert kept(store) == {A, B}
+    assert set(store.kept_with(A)) == {B}
+    store.put_named_image(NamedImage(HOME, "n", Descriptor("m", C, 1)))
+    assert kept(store) == {C}
+    assert store.remove_named_image(HOME, "n")
+    assert not store.remove_named_image(HOME, "n")
+    assert kept(store) == set()
+
+
+def test_images_of_other_namespaces_keep_records_not_files(store: SqliteMetadataStore) -> None:
+    store.put_named_image(NamedImage("default", "n", Descriptor("m", A, 1)))
+    assert kept(store) == set()
+    store.record_content("default", A, 1)
+    store.record_content("default", B, 1)
+    store.sweep_namespaces()
+    assert kept(store) == {A}
+
+
+def test_what_a_crash_left_of_a_namespace_in_use_is_no_damage(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    store.record_content("default", A, 1)
+    store.label_record("default", A, {"containerd.io/gc.root": "x"})
+    store.close()
+    again = SqliteMetadataStore(tmp_path / "metadata.db")
+    (record,) = again.content_records("default")
+    assert (record.digest, dict(record.labels)) == (A, {"containerd.io/gc.root": "x"})
+    assert again.damage() == ()
+
+
+_DIGESTS = st.sampled_from((A, B, C, D))
+
+
+@dataclass(frozen=True)
+class World:
+    """What one namespace has."""
+
+    known: set[Digest]
+    edges: set[tuple[Digest, Digest]]
+    roots: set[Digest]
+    images: set[Digest]
+    leased: set[Digest]
+    flat: set[Digest]
+
+    def kept(self) -> set[Digest]:
+        """What stays known; labels, and so edges and roots, are kept only on what is known."""
+        edges: dict[Digest, list[Digest]] = {}
+        for parent, child in self.edges:
+            if parent in self.known:
+                edges.setdefault(parent, []).append(child)
+        roots = (self.roots & self.known) | self.images | self.leased
+        return (mark(roots, lambda digest: edges.get(digest, [])) | self.flat) & self.known
+
+    def build(self, store: SqliteMetadataStore, namespace: str) -> None:
+        """Make it so."""
+        for digest in self.known:
+            store.record_content(namespace, digest, 1)
+            references = [child for parent, child in self.edges if parent == digest]
+            labels = {f"containerd.io/gc.ref.content.{n}": str(child) for n, child in enumerate(references)}
+            if digest in self.roots:
+                labels["containerd.io/gc.root"] = "x"
+            store.label_record(namespace, digest, labels)
+        for number, digest in enumerate(self.images):
+            store.put_named_image(NamedImage(namespace, str(number), Descriptor("m", digest, 1)))
+        for name, digests, labels in (("deep", self.leased, {}), ("flat", self.flat, {"containerd.io/gc.flat": "x"})):
+            key = lease_key(namespace, name)
+            store.create_lease(key, lifetime_seconds=60, labels=labels, namespace=namespace)
+            store.lease_content(key, list(digests))
+
+
+_WORLDS = st.builds(
+    World,
+    known=st.sets(_DIGESTS),
+    edges=st.sets(st.tuples(_DIGESTS, _DIGESTS), max_size=6),
+    roots=st.sets(_DIGESTS, max_size=1),
+    images=st.sets(_DIGESTS, max_size=2),
+    leased=st.sets(_DIGESTS, max_size=1),
+    flat=st.sets(_DIGESTS, max_size=1),
+)
+
+
+@settings(max_examples=50)
+@given(_WORLDS, _WORLDS)
+def test_each_namespace_keeps_what_its_own_roots_reach(folder: Path, mine: World, other: World) -> None:
+    path = folder / "metadata.db"
+    path.unlink(missing_ok=True)
+    store = SqliteMetadataStore(path)
+    with store.exclusive():
+        mine.build(store, "mine")
+        other.build(store, "other")
+        store.sweep_namespaces()
+    found = [{record.digest for record in store.content_records(name)} for name in ("mine", "other")]
+    store.close()
+    assert found == [mine.kept(), other.kept()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all examples, each with a database of its own."""
+    return tmp_path_factory.mktemp("namespaces")

@@ -1,0 +1,447 @@
+"""Kubelet and edged configuration, endpoints, feature gates, RuntimeClasses, and the YAML they are read from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagestore.errors import ConfigError, RuntimeClassNotFoundError, UnsupportedRuntimeTypeError
+from imagestore.node.documents import parse_documents, read_documents
+from imagestore.node.edged.file import interpret, load
+from imagestore.node.edged.seed import resolve_seed
+from imagestore.node.edged.settings import Origin
+from imagestore.node.endpoints import Endpoint, parse_endpoint
+from imagestore.node.features import FeatureGates
+from imagestore.node.gc import CollectionPolicy
+from imagestore.node.golang import Duration
+from imagestore.node.kubelet_config import KubeletImageSettings
+from imagestore.node.runtime_class import RuntimeClass, handler_of, image_handler, parse_runtime_class
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONTAINERD = "unix:///run/containerd/containerd.sock"
+
+
+def test_the_kubelets_defaults() -> None:
+    settings = KubeletImageSettings.parse({})
+    assert settings == KubeletImageSettings()
+    assert settings.faults() == ()
+    assert settings.collection_policy() == CollectionPolicy(85, 80, Duration.of_seconds(120), Duration(0))
+    assert settings.turns().limit == 1
+    assert (settings.registry_pull_qps, settings.registry_burst) == (5, 10)
+    assert settings.runtime_request_timeout == Duration.of_seconds(120)
+    assert settings.container_runtime_endpoint == settings.image_service_endpoint == CONTAINERD
+    assert (settings.node_status_max_images, settings.gates.runtime_class_in_image_cri) == (50, False)
+    assert settings.verification().policy == "NeverVerifyPreloadedImages"
+
+
+@pytest.mark.parametrize(
+    ("given", "attribute", "value"),
+    [
+        ({"imageMinimumGCAge": "0s"}, "image_minimum_gc_age", Duration.of_seconds(120)),
+        ({"runtimeRequestTimeout": "0s"}, "runtime_request_timeout", Duration.of_seconds(120)),
+        ({"registryBurst": 0}, "registry_burst", 10),
+        ({"registryPullQPS": 0}, "registry_pull_qps", 0),
+        ({"imageGCHighThresholdPercent": 0}, "image_gc_high_threshold_percent", 0),
+        ({"maxParallelImagePulls": 2}, "serialize_image_pulls", False),
+        ({"maxParallelImagePulls": 1}, "serialize_image_pulls", True),
+        ({"serializeImagePulls": False}, "serialize_image_pulls", False),
+        ({"containerRuntimeEndpoint": "unix:///x"}, "image_service_endpoint", "unix:///x"),
+        ({"nodeStatusMaxImages": -1}, "node_status_max_images", -1),
+        ({"featureGates": {"RuntimeClassInImageCriApi": True, "Other": False}}, "gates", FeatureGates(True)),
+        ({"featureGates": {"AllAlpha": True}}, "gates", FeatureGates(True)),
+        ({"featureGates": {"AllBeta": False}}, "gates", FeatureGates(False, False)),
+    ],
+)
+def test_members_are_defaulted_as_by_the_kubelet(given: dict[str, object], attribute: str, value: object) -> None:
+    assert getattr(KubeletImageSettings.parse(given), attribute) == value
+
+
+HIGH = "imageGCHighThresholdPercent (--image-gc-high-threshold)"
+LOW = "imageGCLowThresholdPercent (--image-gc-low-threshold)"
+
+
+@pytest.mark.parametrize(
+    ("given", "faults"),
+    [
+        ({"imageGCHighThresholdPercent": 101}, [f"{HIGH} 101 must be between 0 and 100, inclusive"]),
+        ({"imageGCLowThresholdPercent": -1}, [f"{LOW} -1 must be between 0 and 100, inclusive"]),
+        (
+            {"imageGCLowThresholdPercent": 85, "imageGCHighThresholdPercent": 85},
+            [f"{LOW} 85 must be less than {HIGH} 85"],
+        ),
+        ({"imageMinimumGCAge": "-1s"}, ["imageMinimumGCAge -1s must not be negative"]),
+        ({"imageMaximumGCAge": "-1ns"}, ["imageMaximumGCAge -1ns must not be negative"]),
+        ({"imageMaximumGCAge": "2m"}, ["imageMaximumGCAge 2m0s must be greater than imageMinimumGCAge 2m0s"]),
+        ({"nodeStatusMaxImages": -2}, ["nodeStatusMaxImages (--node-status-max-images) -2 must be -1 or greater"]),
+        ({"registryBurst": -1}, ["registryBurst (--registry-burst) -1 must not be a negative number"]),
+        ({"registryPullQPS": -1}, ["registryPullQPS (--registry-qps) -1 must not be a negative number"]),
+        ({"maxParallelImagePulls": 0}, ["maxParallelImagePulls 0 must be a positive number"]),
+        (
+            {"maxParallelImagePulls": 3, "serializeImagePulls": True},
+            [
+                (
+                    "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls)"
+                    " is set to false"
+                )
+            ],
+        ),
+        (
+            {"imagePullCredentialsVerificationPolicy": "x"},
+            ["imagePullCredentialsVerificationPolicy: unknown policy 'x'"],
+        ),
+        (
+            {"preloadedImagesVerificationAllowlist": ["a.example/b"]},
+            [
+                (
+                    "preloadedImagesVerificationAllowlist: can only be set with imagePullCredentialsVerificationPolicy"
+                    " NeverVerifyAllowlistedImages"
+                )
+            ],
+        ),
+        (
+            {"registryBurst": -1, "imageGCHighThresholdPercent": 101},
+            [
+                f"{HIGH} 101 must be between 0 and 100, inclusive",
+                "registryBurst (--registry-burst) -1 must not be a negative number",
+            ],
+        ),
+    ],
+)
+def test_values_are_checked_in_the_kubelets_words(given: dict[str, object], faults: list[str]) -> None:
+    settings = KubeletImageSettings.parse(given)
+    expected = [f"invalid configuration: {fault}" for fault in faults]
+    assert list(settings.faults()) == expected
+    with pytest.raises(ConfigError) as caught:
+        settings.check()
+    assert str(caught.value) == (expected[0] if len(expected) == 1 else f"[{', '.join(expected)}]")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"imageGCHighThresholdPercent": "85"},
+        {"imageGCHighThresholdPercent": True},
+        {"registryBurst": 2**31},
+        {"imageMinimumGCAge": 120},
+        {"imageMinimumGCAge": "2"},
+        {"serializeImagePulls": "yes"},
+        {"containerRuntimeEndpoint": 1},
+        {"preloadedImagesVerificationAllowlist": "a"},
+        {"featureGates": {"RuntimeClassInImageCriApi": "true"}},
+        {"featureGates": []},
+    ],
+)
+def test_members_of_the_wrong_type_are_errors(given: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        KubeletImageSettings.parse(given)
+
+
+SEED = "/var/run/containerd/container.sock"
+
+
+@pytest.mark.parametrize(
+    ("given", "resolved"),
+    [
+        ({}, ("docker", "", "", None, "", None)),
+        ({"runtimeType": "docker"}, ("docker", "", "", None, "", None)),
+        (
+            {
+                "runtimeType": "docker",
+                "remoteRuntimeEndpoint": "R",
+                "podSandboxImage": "p",
+                "RuntimeRequestTimeout": "5s",
+            },
+            ("docker", "R", "", 5, "p", None),
+        ),
+        ({"runtimeType": "remote"}, ("remote", SEED, SEED, 120, "k8s.gcr.io/pause", 2_000_000_000)),
+        (
+            {"runtimeType": "remote", "remoteRuntimeEndpoint": ""},
+            ("remote", SEED, SEED, 120, "k8s.gcr.io/pause", 2 * 10**9),
+        ),
+        (
+            {"runtimeType": "remote", "remoteRuntimeEndpoint": "unix:///r"},
+            ("remote", "unix:///r", "unix:///r", 120, "k8s.gcr.io/pause", 2 * 10**9),
+        ),
+        (
+            {"runtimeType": "remote", "remoteRuntimeEndpoint": "unix:///r", "remoteImageEndpoint": "unix:///i"},
+            ("remote", "unix:///r", "unix:///i", 120, "k8s.gcr.io/pause", 2 * 10**9),
+        ),
+        (
+            {"runtimeType": "remote", "remoteImageEndpoint": "unix:///i"},
+            ("remote", SEED, "unix:///i", 120, "k8s.gcr.io/pause", 2 * 10**9),
+        ),
+        (
+            {"edged.runtime-type": "remote", "edged.edged-memory-capacity-bytes": 5, "edged.podsandbox-image": "x"},
+            ("remote", SEED, SEED, 120, "x", 5),
+        ),
+        (
+            {"edged": {"runtimeType": "remote", "memoryCapacity": "2Gi", "PodSandboxImage": "x"}},
+            ("remote", SEED, SEED, 120, "x", 2 * 2**30),
+        ),
+    ],
+)
+def test_the_seeds_defaults(given: dict[str, object], resolved: tuple[object, ...]) -> None:
+    found = resolve_seed(given)
+    timeout = None if found.request_timeout is None else found.request_timeout.seconds
+    shown = (found.runtime_type, found.runtime_endpoint, found.image_endpoint, timeout, found.sandbox_image)
+    assert (*shown, found.memory_bytes) == resolved
+
+
+def test_every_value_says_where_it_came_from() -> None:
+    remote = resolve_seed({"runtimeType": "remote", "podSandboxImage": "x"})
+    assert remote.origins == {
+        "runtimeType": Origin.GIVEN,
+        "remoteRuntimeEndpoint": Origin.DEFAULT,
+        "remoteImageEndpoint": Origin.FOLLOWS,
+        "runtimeRequestTimeout": Origin.DEFAULT,
+        "podSandboxImage": Origin.GIVEN,
+        "memoryCapacity": Origin.DEFAULT,
+    }
+    docker = resolve_seed({"remoteRuntimeEndpoint": "x"})
+    assert (docker.origins["remoteRuntimeEndpoint"], docker.origins["podSandboxImage"]) == (
+        Origin.UNUSED,
+        Origin.ABSENT,
+    )
+    assert docker.warnings
+
+
+@pytest.mark.parametrize("kind", ["rkt", "Docker", "REMOTE", "containerd", "docker "])
+def test_other_runtime_types_have_the_seeds_error(kind: str) -> None:
+    with pytest.raises(UnsupportedRuntimeTypeError) as caught:
+        resolve_seed({"runtimeType": kind})
+    assert str(caught.value) == f'unsupported CRI runtime: "{kind}"'
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"runtimeType": "remote", "remoteRuntimeEndpoint": "http://x"},
+        {"runtimeType": "remote", "RuntimeRequestTimeout": "0s"},
+        {"runtimeType": "remote", "RuntimeRequestTimeout": "-1s"},
+        {"runtimeType": "remote", "RuntimeRequestTimeout": 2},
+        {"runtimeType": "remote", "memoryCapacity": "lots"},
+        {"runtimeType": "remote", "memoryCapacity": 0},
+        {"runtimeType": 1},
+        {"runtimeType": "remote", "edged.runtime-type": "docker"},
+    ],
+)
+def test_the_seeds_values_are_checked(given: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        resolve_seed(given)
+
+
+ALPHA1 = """
+apiVersion: edgecore.config.kubeedge.io/v1alpha1
+kind: EdgeCore
+modules:
+  edged:
+    runtimeType: remote
+    remoteRuntimeEndpoint: unix:///run/containerd/containerd.sock
+    runtimeRequestTimeout: 3
+    podSandboxImage: kubeedge/pause:3.1
+"""
+
+
+def test_v1alpha1_counts_minutes(tmp_path: Path) -> None:
+    (tmp_path / "edgecore.yaml").write_text(ALPHA1)
+    found = load(tmp_path / "edgecore.yaml")
+    assert (found.profile, found.runtime_type) == ("v1alpha1", "remote")
+    assert found.request_timeout == Duration.of_seconds(180)
+    assert found.image_endpoint == "unix:///var/run/dockershim.sock"
+    assert found.memory_bytes == 7_852_396_000
+    assert (found.kubelet.image_gc_high_threshold_percent, found.kubelet.image_gc_low_threshold_percent) == (80, 40)
+    assert found.warnings
+
+
+def alpha2(config: dict[str, object], flags: dict[str, object]) -> dict[str, object]:
+    edged = {"tailoredKubeletConfig": config, "tailoredKubeletFlag": flags}
+    return {"apiVersion": "edgecore.config.kubeedge.io/v1alpha2", "modules": {"edged": edged}}
+
+
+def test_v1alpha2_defaults() -> None:
+    found = interpret(alpha2({}, {}))
+    assert (found.runtime_type, found.runtime_endpoint, found.image_endpoint) == ("remote", CONTAINERD, CONTAINERD)
+    assert (found.sandbox_image, found.request_timeout) == ("kubeedge/pause:3.6", Duration.of_seconds(120))
+    assert found.kubelet.node_status_max_images == 0
+    assert (found.warnings, found.memory_bytes) == ((), None)
+
+
+def test_v1alpha2_changing_only_the_runtime_endpoint_leaves_images_on_containerd() -> None:
+    found = interpret(alpha2({"containerRuntimeEndpoint": "unix:///run/crio.sock"}, {}))
+    assert (found.runtime_endpoint, found.image_endpoint) == ("unix:///run/crio.sock", CONTAINERD)
+    assert len(found.warnings) == 1
+    both: dict[str, object] = {
+        "containerRuntimeEndpoint": "unix:///run/crio.sock",
+        "imageServiceEndpoint": "unix:///run/crio.sock",
+    }
+    assert interpret(alpha2(both, {})).warnings == ()
+
+
+def test_v1alpha2_reads_what_1_12_had_among_the_flags() -> None:
+    flags: dict[str, object] = {
+        "containerRuntime": "docker",
+        "dockerEndpoint": "unix:///d",
+        "remoteRuntimeEndpoint": "unix:///r",
+        "remoteImageEndpoint": "unix:///i",
+        "imagePullProgressDeadline": "1m30s",
+        "podSandboxImage": "pause:1",
+    }
+    found = interpret(alpha2({"featureGates": {"RuntimeClassInImageCriApi": True}}, flags))
+    assert (found.runtime_type, found.docker_endpoint) == ("docker", "unix:///d")
+    assert (found.runtime_endpoint, found.image_endpoint) == ("unix:///r", "unix:///i")
+    assert (found.stall_limit.seconds, found.sandbox_image) == (90, "pause:1")
+    assert found.kubelet.gates.runtime_class_in_image_cri
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"apiVersion": "v1"},
+        {"apiVersion": 1},
+        {"modules": {"edged": {}}},
+        {"unknown": 1},
+        alpha2({"containerRuntimeEndpoint": "ftp://x"}, {}),
+        {"apiVersion": "edgecore.config.kubeedge.io/v1alpha2", "modules": []},
+    ],
+)
+def test_other_files_are_refused(value: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        interpret(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        ("unix:///run/x.sock", Endpoint("unix", "/run/x.sock")),
+        ("/run/x.sock", Endpoint("unix", "/run/x.sock", is_bare=True)),
+        ("tcp://127.0.0.1:80", Endpoint("tcp", "127.0.0.1:80")),
+        ("npipe://./pipe/x", Endpoint("npipe", "./pipe/x")),
+        ("UNIX:///x", Endpoint("unix", "/x")),
+    ],
+)
+def test_endpoints_are_read(text: str, endpoint: Endpoint) -> None:
+    assert parse_endpoint(text) == endpoint
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "unix:///a b", "http://x", "unix://", "unix://x", "run/x", "unix:///a\nb", "a"]
+)
+def test_bad_endpoints_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_endpoint(text)
+
+
+def test_only_unix_sockets_are_dialled() -> None:
+    assert parse_endpoint("/x").socket_path() == "/x"
+    for text in ("tcp://x:1", "npipe://./pipe/x", "unix:///" + "x" * 120):
+        with pytest.raises(ConfigError):
+            parse_endpoint(text).socket_path()
+
+
+def test_runtime_classes_name_handlers() -> None:
+    classes = [RuntimeClass("gold", "kata"), RuntimeClass("silver", "kata"), RuntimeClass("bare", "runc")]
+    assert [handler_of(name, classes) for name in (None, "", "gold", "silver", "bare")] == [
+        "",
+        "",
+        "kata",
+        "kata",
+        "runc",
+    ]
+    with pytest.raises(RuntimeClassNotFoundError) as caught:
+        handler_of("lead", classes)
+    assert str(caught.value) == 'runtimeclass.node.k8s.io "lead" not found'
+    assert image_handler("lead", classes, FeatureGates()) == ""
+    with pytest.raises(RuntimeClassNotFoundError):
+        image_handler("lead", classes, FeatureGates(runtime_class_in_image_cri=True))
+
+
+@pytest.mark.parametrize("handler", ["", "Kata", "kata_qemu", "-kata", "a" * 64, "kata\n"])
+def test_handlers_of_classes_are_labels(handler: str) -> None:
+    with pytest.raises(ConfigError):
+        RuntimeClass("gold", handler)
+
+
+def test_runtime_class_objects_are_read() -> None:
+    text = b"kind: RuntimeClass\napiVersion: node.k8s.io/v1\nmetadata: {name: gold}\nhandler: kata\n"
+    assert parse_runtime_class(parse_documents(text, "x")[0]) == RuntimeClass("gold", "kata")
+    for value in (
+        {"kind": "Pod"},
+        {"kind": "RuntimeClass", "handler": "kata"},
+        {"kind": "RuntimeClass", "metadata": {"name": "x"}},
+    ):
+        with pytest.raises(ConfigError):
+            parse_runtime_class(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: 1", {"a": 1}),
+        ("a: -0x1F", {"a": -31}),
+        ("a: 010", {"a": 8}),
+        ("a: 0o10", {"a": 8}),
+        ("a: 1.5e3", {"a": 1500.0}),
+        ("a: yes\nb: Off\nc: 'yes'", {"a": True, "b": False, "c": "yes"}),
+        ("a: 2024-01-01\nb: 1:30\nc: 5m", {"a": "2024-01-01", "b": "1:30", "c": "5m"}),
+        ("a:\nb: ~\nc: ''", {"a": None, "b": None, "c": ""}),
+        ("a: [1, {b: c}]", {"a": [1, {"b": "c"}]}),
+        ("true: 1\n5: x", {"true": 1, "5": "x"}),
+        ('{"a": "b"}', {"a": "b"}),
+        ("a: !!str 5", {"a": "5"}),
+        ("a: .5", {"a": 0.5}),
+        ("a: ' x '", {"a": " x "}),
+    ],
+)
+def test_yaml_is_read_as_kubernetes_reads_it(text: str, value: dict[str, Any]) -> None:
+    assert parse_documents(text.encode(), "file") == [value]
+
+
+def test_several_documents_and_empty_ones() -> None:
+    assert parse_documents(b"---\n---\na: 1\n---\nb: 2\n", "file") == [{"a": 1}, {"b": 2}]
+    assert parse_documents(b"", "file") == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"a: &x 1\nb: *x",
+        b"a: &x [1]",
+        b"<<: {a: 1}",
+        b"a: 1\na: 2",
+        b"? [a]\n: b",
+        b"a: !!python/object/apply:os.system [x]",
+        b"a: !!binary aGk=",
+        b"a: [",
+        b"a: \xff",
+        b"- a",
+        b"text",
+        b"a: " + b"[" * 60 + b"]" * 60,
+        b"a: [" + b"1," * 20_001 + b"]",
+        b"#" * (256 * 1024 + 1),
+        b"a: b: c",
+        b"\x00",
+    ],
+)
+def test_bombs_and_doubtful_yaml_are_refused(data: bytes) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_documents(data, "file")
+    assert str(caught.value).startswith("file: ")
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        read_documents(tmp_path / "none.yaml")
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_objects_or_refused(data: bytes) -> None:
+    try:
+        found = parse_documents(data, "file")
+    except ConfigError:
+        return
+    assert all(isinstance(value, dict) for value in found)
