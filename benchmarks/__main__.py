@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -50,6 +51,8 @@ def main() -> None:
         parser.error(f"unknown rows {', '.join(unknown)}; there are {', '.join(ROWS)}")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(_OPEN_FILES, hard) if hard > 0 else _OPEN_FILES, hard))
+    # Servers and folders go away with us, also when we are told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rounds = _QUICK_ROUNDS if options.quick else max(1, options.rounds)
     watch = machine.Watch()
     with context.Bench.on(options.disk, options.tmpfs, rounds) as bench:

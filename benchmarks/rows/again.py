@@ -20,8 +20,6 @@ from tests.support.peers import need
 REFERENCE = "registry.example/bench/index:1"
 _PLATFORMS = {"first": "linux/amd64", "same": "linux/amd64", "other": "linux/arm64"}
 _SHARED_MEBIBYTES = 32
-#: A tag looked up (HEAD); then the manifest, the config and the layer that only the other platform has.
-_LEAST_REQUESTS = {"same": 1, "other": 4}
 
 
 def _config(folder: Path) -> Path:
@@ -40,6 +38,8 @@ def second_handler(bench: Bench) -> Findings:
     found.details += ["| pull | requests | bytes of content | of it fetched again |", "|---|---|---|---|"]
     shared = synthetic_layer("shared by all", _SHARED_MEBIBYTES << 20)
     image = build_index(list(dict.fromkeys(_PLATFORMS.values())), shared=[shared])
+    # A look at the tag; for the other platform its manifest, its config and the layers that only it has.
+    least = {"same": 1, "other": 3 + len(image.manifests[1].layers) - 1}
     with bench.first_place.fresh() as folder, RegistryServer({REFERENCE: image}) as server:
         config = ("--config", str(_config(folder)))
         reference = server.server.reference(REFERENCE)
@@ -53,9 +53,9 @@ def second_handler(bench: Bench) -> Findings:
             requests, fetched = server.ledger.count() - before, sum(sent.values()) - sum(known.values())
             known = sent
             found.details.append(f"| {handler} ({_PLATFORMS[handler]}) | {requests} | {fetched:,} | {again:,} |")
-            if handler in _LEAST_REQUESTS:
+            if handler != "first":
                 work = f"second handler, {'same manifest' if handler == 'same' else 'another manifest, shared layer'}"
-                found.figures.append(count("HANDLER", work, "requests", requests, goal=_LEAST_REQUESTS[handler]))
+                found.figures.append(count("HANDLER", work, "requests", requests, goal=least[handler]))
                 found.figures.append(count("HANDLER", work, "bytes fetched again", again, goal=0))
     found.details.append("")
     return found
