@@ -1,4 +1,4 @@
-"""What a pull costs in numbers that no machine changes: requests, bytes, system calls, memory. `make bench` has times."""
+"""What a pull costs in numbers that no machine changes: requests, bytes, system calls, memory; times: `make bench`."""
 
 from __future__ import annotations
 
