@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

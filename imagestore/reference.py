@@ -8,11 +8,12 @@ Grammar and Docker Hub's short forms are those of the distribution project's ref
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import InvalidDigestError, InvalidReferenceError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from typing import Self

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from imagestore.cli import render
 from imagestore.cli.context import App, output_option, pass_app
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

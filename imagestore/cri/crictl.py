@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,10 +7,10 @@ interface has neither encryption nor authentication; every other scheme is an er
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from typing import Self

@@ -7,10 +7,10 @@ written but no CRI client dials it; any other scheme is an error.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from imagestore.errors import ConfigError
+from imagestore.values import dataclass
 
 _SCHEME: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
 # sun_path of Linux, with its final zero.

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from imagestore.errors import InvalidInputError
 from imagestore.node.golang import quoted
+from imagestore.values import dataclass
 
 _DEFAULT_DOMAIN: Final = "docker.io"
 _MAX_PATH: Final = 255

@@ -7,10 +7,10 @@ RuntimeClass object, whose ``handler`` counts. Two classes with one handler are 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, RuntimeClassNotFoundError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

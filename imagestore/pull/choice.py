@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.descriptor import Descriptor
@@ -15,6 +14,7 @@ from imagestore.errors import DocumentError
 from imagestore.media_types import Kind
 from imagestore.metadata.api import ImageRecord
 from imagestore.platforms import Platform, format_all
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Verifier
@@ -26,6 +25,7 @@ from imagestore.errors import (
 )
 from imagestore.media_types import Kind
 from imagestore.observe import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import ConfigError, ImageDeniedError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

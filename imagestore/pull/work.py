@@ -13,7 +13,6 @@ could use them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore import lease
@@ -33,6 +32,7 @@ from imagestore.pull.sources import Documents
 from imagestore.pull.undo import undone_on_failure
 from imagestore.pull.verify import NO_VERIFIER
 from imagestore.reference import Reference
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

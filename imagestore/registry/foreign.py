@@ -7,7 +7,6 @@ certificates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ProtocolError
@@ -15,6 +14,7 @@ from imagestore.media_types import Kind
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.session import Line
 from imagestore.registry.transport import urls
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

@@ -7,10 +7,10 @@ commas and semicolons, so this is a scanner and no splitting.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ProtocolError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

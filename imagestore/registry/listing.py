@@ -9,7 +9,7 @@ list.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -22,6 +22,7 @@ from imagestore.registry.errors_body import failure
 from imagestore.registry.links import next_target
 from imagestore.registry.session import Call
 from imagestore.registry.transport import urls
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

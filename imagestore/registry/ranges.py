@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.registry.exchange import Headers

@@ -13,11 +13,11 @@ import re
 import ssl
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import RateLimitedError, RegistryUnavailableError
 from imagestore.observe import Waiting
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,6 @@ and not in the HTTP library, so that nothing made for the registry leaves it. Wh
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import ProtocolError, RateLimitedError, RegistryError, RegistryUnavailableError
@@ -20,6 +19,7 @@ from imagestore.registry.exchange import Request
 from imagestore.registry.retry import TRANSIENT_STATUSES, backoff_seconds, is_transient, parse_retry_after
 from imagestore.registry.transport import urls
 from imagestore.registry.warning_texts import warning_texts
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

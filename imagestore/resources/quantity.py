@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from imagestore.errors import InvalidQuantityError
+from imagestore.values import dataclass
 
 
 class Format(enum.Enum):

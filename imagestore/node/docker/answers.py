@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ from imagestore.errors import (
     ReferenceNotFoundError,
 )
 from imagestore.reference import Reference
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.node.docker.http import Answer

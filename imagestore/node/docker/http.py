@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
 from imagestore.errors import DeadlineExceededError, ImageServiceError, ServiceUnavailableError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

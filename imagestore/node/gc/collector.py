@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ImageCollectionError, ImageStoreError
@@ -22,6 +22,7 @@ from imagestore.node.gc.order import Spared
 from imagestore.node.gc.policy import size_text
 from imagestore.node.golang import Duration, aggregate
 from imagestore.node.outcome import runtime_text
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

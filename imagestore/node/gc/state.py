@@ -7,12 +7,13 @@ image new each time; so it keeps when it first saw an image and when it last saw
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.content.disk import make_directory, replace_text, translated
 from imagestore.errors import StoreCorruptError
 from imagestore.node.gc.detection import ImageKey, ImageUse
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

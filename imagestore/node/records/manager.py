@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError, StoreError
 from imagestore.node.credentials.keyring import SecretSource, ServiceAccountSource
 from imagestore.node.names import parse_image_name
 from imagestore.node.records.model import PullCredentials, PulledRecord, RecordedSecret, RecordedServiceAccount
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -7,11 +7,11 @@ digest, or prefixes that end in ``/*``; both are compared with the image as writ
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError
 from imagestore.node.names import name_fault, parse_image_name
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ import logging
 import secrets
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +24,7 @@ from imagestore.registry.auth.tokens import TokenCache, TokenKey, TokenReply
 from imagestore.registry.credentials.model import HUB_NAMES, Found, Target
 from imagestore.registry.transport import addresses, urls
 from imagestore.secret import Secret
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,11 +10,11 @@ import json
 import re
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, OperationCancelledError
 from imagestore.secret import Secret
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,6 @@ REGISTRY_AUTH_FILE that names a file, into that file in the containers tools' fo
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import (
@@ -26,6 +25,7 @@ from imagestore.registry.credentials.helper import servers
 from imagestore.registry.credentials.lookup import AUTH_FILE_VARIABLE, CredentialResolver, docker_config_path
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, Found, Target
 from imagestore.registry.exchange import Request
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken

@@ -14,7 +14,6 @@ import logging
 import threading
 import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import httpcore
@@ -30,6 +29,7 @@ from imagestore.registry.transport.direct import DirectBody, known_length
 from imagestore.registry.transport.network import Exchange, Network, Pace, Stream
 from imagestore.registry.transport.pool import Pool
 from imagestore.registry.transport.proxies import ProxyRules
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     import ssl

@@ -17,7 +17,6 @@ import socket
 import ssl
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import httpcore
@@ -25,6 +24,7 @@ import httpcore
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import addresses
 from imagestore.registry.transport.dial import Dial
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -11,12 +11,12 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from imagestore.errors import ConfigError
 from imagestore.registry.transport import addresses
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

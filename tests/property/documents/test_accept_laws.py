@@ -105,12 +105,12 @@ def test_nothing_is_taken_that_the_library_would_refuse(data: st.DataObject, nam
             target = target[step]
         how = data.draw(st.sampled_from(["replace", "remove", "add"]))
         if how == "replace":
-            target[last] = data.draw(values)
+            target[last] = copy.deepcopy(data.draw(values))
         elif how == "remove":
             del target[last]
         elif isinstance(target, dict):
             names = st.sampled_from(["config", "layers", "fsLayers", "manifests", "size", "", "x"])
-            target[data.draw(names)] = data.draw(values)
+            target[data.draw(names)] = copy.deepcopy(data.draw(values))
         if not places(document):
             break
     if ACCEPTS[name](document):

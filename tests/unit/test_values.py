@@ -1,0 +1,139 @@
+"""Our dataclass is the standard one, but for when its methods are written."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from dataclasses import field
+from typing import Any, ClassVar
+
+import pytest
+
+from imagestore.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Ours."""
+
+    x: int
+    y: int = 2
+    names: list[str] = field(default_factory=list, compare=False)
+    secret: str = field(default="s", repr=False, hash=False)
+    made: float = field(init=False, default=1.5)
+    unit: str = field(default="m", kw_only=True)
+    count: ClassVar[int] = 7
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standard:
+    """The same with the standard decorator."""
+
+    x: int
+    y: int = 2
+    names: list[str] = field(default_factory=list, compare=False)
+    secret: str = field(default="s", repr=False, hash=False)
+    made: float = field(init=False, default=1.5)
+    unit: str = field(default="m", kw_only=True)
+    count: ClassVar[int] = 7
+
+
+@dataclass(slots=True)
+class Mutable:
+    value: int
+    double: int = 0
+
+    def __post_init__(self) -> None:
+        self.double = 2 * self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    value: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Own)
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __repr__(self) -> str:
+        return "own"
+
+
+@dataclass(frozen=True, slots=True)
+class Derived(Point):
+    z: int = 3
+
+
+CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((1,), {}),
+    ((1, 3), {"unit": "km"}),
+    ((), {"x": 5, "names": ["a"]}),
+    ((1, 2, [], "t"), {}),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), CALLS)
+def test_it_makes_and_shows_the_same(arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    ours, standard = Point(*arguments, **named), Standard(*arguments, **named)
+    assert repr(ours) == repr(standard).replace("Standard", "Point")
+    assert dataclasses.asdict(ours) == dataclasses.asdict(standard)
+    assert hash(ours) == hash(standard)
+    assert Point.__match_args__ == Standard.__match_args__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"), [((), {}), ((1, 2, 3, 4, 5), {}), ((1,), {"z": 1}), ((1,), {"made": 1})]
+)
+def test_it_refuses_the_same_calls(arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    for kind in (Point, Standard):
+        with pytest.raises(TypeError):
+            kind(*arguments, **named)
+
+
+def test_defaults_are_made_for_each_instance() -> None:
+    assert Point(1).names is not Point(1).names
+
+
+def test_equality_is_by_class_and_compared_fields() -> None:
+    assert Point(1, names=["a"]) == Point(1, names=["b"])
+    assert Point(1) != Point(2)
+    assert Point(1, secret="a") != Point(1, secret="b")
+    assert hash(Point(1, secret="a")) == hash(Point(1, secret="b"))
+    assert Point(1) != Derived(1)
+
+
+def test_a_frozen_instance_stays_as_it_is() -> None:
+    point = Point(1)
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'x'"):
+        point.x = 2  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot delete field 'x'"):
+        del point.x
+    assert not hasattr(point, "__dict__")
+
+
+def test_copies_and_pickles_are_equal() -> None:
+    for point in (Point(1, 2, ["a"], unit="km"), Derived(1, z=9)):
+        assert copy.copy(point) == copy.deepcopy(point) == pickle.loads(pickle.dumps(point)) == point
+        assert dataclasses.replace(point, x=7).x == 7
+    assert copy.deepcopy(Mutable(3)) == Mutable(3)
+
+
+def test_classes_that_change_are_not_hashed() -> None:
+    thing = Mutable(2)
+    thing.value = 5
+    assert (thing.value, thing.double) == (5, 4)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(thing)
+
+
+def test_methods_that_a_class_has_stay() -> None:
+    assert (repr(Own(1)), Own(1) == Own(2), hash(Own(5))) == ("own", True, 1)
+
+
+def test_patterns_match_by_position() -> None:
+    match Point(1, 9):
+        case Point(x, y):
+            assert (x, y) == (1, 9)
