@@ -11,6 +11,22 @@ from benchmarks.suite.figures import Findings
 
 Row = Callable[[Bench], Findings]
 
+
+def _cri(bench: Bench) -> Findings:
+    """Status of one image and the list of 1,000, over the socket."""
+    # gRPC starts threads when it is loaded; only when it is wanted.
+    from benchmarks.rows import rpc
+
+    return rpc.cri(bench)
+
+
+def _together(bench: Bench) -> Findings:
+    """A hundred pulls of one image at once through the server."""
+    from benchmarks.rows import rpc
+
+    return rpc.together(bench)
+
+
 ROWS: Final[dict[str, Row]] = {
     "S": pulls.small,
     "M": pulls.medium,
@@ -24,4 +40,6 @@ ROWS: Final[dict[str, Row]] = {
     "MATCH": match.measure,
     "STORE": store.peers,
     "GROWTH": store.growth,
+    "CRI": _cri,
+    "TOGETHER": _together,
 }

@@ -15,7 +15,7 @@ from benchmarks.suite.images import TITLES
 from benchmarks.suite.series import alternate, seconds, table
 
 #: Of ``parallel_ranges``.
-SETTINGS = (1, 4, 6, 8)
+SETTINGS = (1, 4, 6)
 BEST = 6
 _GOAL = 3.0
 

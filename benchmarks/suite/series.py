@@ -88,5 +88,7 @@ def table(series: Series) -> Iterator[str]:
     for name in series.costs:
         peaks = series.values(name, "peak")
         memory = f"{spread(peaks)} MiB" if peaks else ""
-        yield f"| {name} | {seconds(series.values(name))} | {seconds(series.values(name, 'processor'))} | {memory} |"
+        # What wasn't taken is 0.
+        spent = series.values(name, "processor")
+        yield f"| {name} | {seconds(series.values(name))} | {seconds(spent) if any(spent) else ''} | {memory} |"
     yield ""
