@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import time
 
 import imagestore
+from benchmarks.suite.cost import peak_mebibytes
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
             before, started = sum(os.times()[:2]), time.perf_counter()
             store.pull(reference, platform="linux/amd64")
             wall, processor = time.perf_counter() - started, sum(os.times()[:2]) - before
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            peak = peak_mebibytes(os.getpid())
             store.delete(reference)
             print(json.dumps([wall, processor, peak]), flush=True)
 
