@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests spread over the processors; set JOBS=0 to run them in one process, for a debugger.
 JOBS ?= auto
+# Compiled modules are kept whatever the surroundings say: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 # How many processes `make crash` kills.
 KILLS ?= 1000
 # How often each program runs in the benchmarks, and which rows; all by default (python -m benchmarks --list names them).
