@@ -14,7 +14,6 @@ import argparse
 import resource
 import signal
 import sys
-import time
 import traceback
 from pathlib import Path
 
@@ -68,15 +67,15 @@ def main() -> None:
 
 
 def _measure(name: str, bench: context.Bench) -> Findings:
-    started = time.monotonic()
+    watch = machine.Watch()
     print(f"{name} ...", file=sys.stderr, flush=True)
     try:
         found = ROWS[name](bench)
     except Exception as error:  # noqa: BLE001 - a row that can't be measured must not cost the others
         traceback.print_exc()
         found = Findings(notes=[f"{name}: could not be measured: {type(error).__name__}: {str(error)[:300]}"])
-    print("\n".join(lines(found.figures)), file=sys.stderr)
-    print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    found.details.append(f"Meanwhile: {watch.sentence()}.\n")
+    print("\n".join([*lines(found.figures), found.details[-1]]), file=sys.stderr, flush=True)
     return found
 
 

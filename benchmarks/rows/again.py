@@ -62,7 +62,7 @@ def second_handler(bench: Bench) -> Findings:
 
 
 def unchanged_tag(bench: Bench) -> Findings:
-    """M again, everything present; and how many requests that takes."""
+    """An image again that is here and has not changed: requests, and time beside skopeo."""
     found, place = Findings(), bench.first_place
     reference = bench.reference("M")
     with place.fresh() as folder, ExitStack() as stack:

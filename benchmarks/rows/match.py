@@ -17,7 +17,7 @@ _LEAST_ROUNDS = 15
 
 
 def measure(bench: Bench) -> Findings:
-    """Read and check the index, choose for every handler, and tell every reason; in this process."""
+    """Reading an index of 1,000 entries, choosing for 20 handlers and telling every reason, beside parsing it."""
     case = Case(ENTRIES, handlers())
 
     def match() -> None:

@@ -28,27 +28,27 @@ _MORE_ROUNDS = {"S": 3, "M": 2, "MANY": 2}
 
 
 def small(bench: Bench) -> Findings:
-    """S."""
+    """One small layer, cold and warm, beside skopeo."""
     return _measure(bench, "S")
 
 
 def medium(bench: Bench) -> Findings:
-    """M."""
+    """Eight layers, 200 MiB, cold and warm, beside skopeo and containerd."""
     return _measure(bench, "M")
 
 
 def many(bench: Bench) -> Findings:
-    """MANY."""
+    """Sixty layers of 1 MiB, beside skopeo and containerd."""
     return _measure(bench, "MANY")
 
 
 def large(bench: Bench) -> Findings:
-    """L."""
+    """Three layers, 2 GiB, cold and warm, beside skopeo and containerd."""
     return _measure(bench, "L")
 
 
 def large_tls(bench: Bench) -> Findings:
-    """L over TLS."""
+    """The same 2 GiB over TLS, beside skopeo."""
     found = Findings()
     reference = bench.reference("L", bench.tls)
     for place in bench.places:

@@ -37,7 +37,7 @@ def far_away(upstream: str, environment: dict[str, str]) -> Iterator[str]:
 
 
 def measure(bench: Bench) -> Findings:
-    """Pull with several settings of ``parallel_ranges``, the command line cold."""
+    """One large layer over a slow, distant connection, with several settings of parallel_ranges."""
     found, place = Findings(), bench.first_place
     near = bench.reference("ONE")
     with far_away(bench.plain.address, bench.environment) as address, place.fresh() as folder:

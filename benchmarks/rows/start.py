@@ -13,7 +13,7 @@ _LEAST_ROUNDS = 15
 
 
 def measure(bench: Bench) -> Findings:
-    """Both, and the interpreter alone."""
+    """``images`` with 1,000 records and ``--help``, over a bare interpreter."""
     found, place = Findings(), bench.first_place
     with place.fresh() as folder:
         tiny_layout.write_layout(folder / "layout", RECORDS)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from benchmarks.suite.cost import processor_seconds
+
 _PEERS = {
     "skopeo": ("skopeo", "--version"),
     "containerd": ("containerd", "--version"),
@@ -32,13 +34,14 @@ class Watch:
         self._load = os.getloadavg()
 
     def sentence(self) -> str:
-        """Load and the share of the processors that went to other processes; every child must have ended."""
+        """How long, the load, and the share of the processors that went to others, since the making."""
         wall = time.monotonic() - self._started
         others = max(0.0, _busy_seconds() - self._busy - (_our_seconds() - self._ours))
         share = others / wall / (os.cpu_count() or 1)
+        length = f"{wall / 60:.0f} minutes" if wall > 90 else f"{wall:.0f} seconds"
         return (
-            f"{wall / 60:.0f} minutes; load average {self._load[0]:.1f} before and {os.getloadavg()[0]:.1f} after; "
-            f"{share:.0%} of the processors went to other processes and to the kernel's own work"
+            f"{length}; load average {self._load[0]:.1f} before, {os.getloadavg()[0]:.1f} after; "
+            f"{share:.0%} of the processors' time went to other programs and to the kernel's own work"
         )
 
 
@@ -96,5 +99,17 @@ def _busy_seconds() -> float:
 
 
 def _our_seconds() -> float:
+    """CPU seconds of this process, of the children that ended, and of those that run, servers for example."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in usages)
+    ended = sum(each.ru_utime + each.ru_stime for each in usages)
+    return ended + sum(map(processor_seconds, _descendants(os.getpid())))
+
+
+def _descendants(process: int) -> Iterator[int]:
+    try:
+        texts = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children")]
+    except OSError:
+        return
+    for child in " ".join(texts).split():
+        yield int(child)
+        yield from _descendants(int(child))
