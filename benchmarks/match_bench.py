@@ -108,6 +108,7 @@ class Case:
         return self.fresh().index(self.target)
 
     def best(self) -> None:
+        """The best entry for each handler, and nothing about the others."""
         platforms = [entry.platform for entry in self.index.manifests if entry.platform is not None]
         for handler in self.handlers.values():
             min(filter(handler.matcher.match, platforms), key=handler.matcher.sort_key, default=None)

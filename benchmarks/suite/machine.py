@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -102,7 +103,10 @@ def _our_seconds() -> float:
     """CPU seconds of this process, of the children that ended, and of those that run, servers for example."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     ended = sum(each.ru_utime + each.ru_stime for each in usages)
-    return ended + sum(map(processor_seconds, _descendants(os.getpid())))
+    for process in _descendants(os.getpid()):
+        with contextlib.suppress(OSError):  # it has just ended
+            ended += processor_seconds(process)
+    return ended
 
 
 def _descendants(process: int) -> Iterator[int]:
