@@ -113,7 +113,8 @@ class Upkeep(abc.ABC):
     def hold(self, digests: Iterable[Digest], *, purpose: str = "embedder") -> Iterator[HeldLease]:
         """Keep content (and what it points at) from collection while the block runs.
 
-        Content that is gone before the block begins is not brought back: look for it inside the block.
+        Content that is gone before the block begins is not brought back: look for it inside the block. The lease is
+        renewed for as long as the block runs.
 
         Args:
             digests: what to keep.
@@ -121,7 +122,8 @@ class Upkeep(abc.ABC):
         """
         with lease.held(self.metadata, purpose=purpose) as held:
             held.hold(list(digests))
-            yield held
+            with lease.renewed(held):
+                yield held
 
     def usage(self) -> StoreUsage:
         """Who takes how much space.
@@ -138,6 +140,8 @@ class Upkeep(abc.ABC):
     def evict(self, rules: Policy, *, dry_run: bool = False) -> EvictionReport:
         """Remove the records that a policy lets go, and free their content.
 
+        What the next collection frees anyway counts as free already: no image goes for the sake of garbage.
+
         Args:
             rules: what to spare and when to evict.
             dry_run: only say what would go.
@@ -146,7 +150,11 @@ class Upkeep(abc.ABC):
             StoreError: something can't be deleted.
         """
         usage = self.usage()
-        chosen = policy.choose(usage.images, usage.disk, rules, now=self._clock())
+        disk = usage.disk
+        if rules.high_percent is not None:
+            garbage = collect.collect(self.metadata, self.content, dry_run=True, clock=self._clock).bytes_freed
+            disk = accounting.Disk(disk.total_bytes, disk.free_bytes + garbage)
+        chosen = policy.choose(usage.images, disk, rules, now=self._clock())
         if dry_run:
             gone = {(each.record.reference, each.record.handler) for each in chosen}
             staying = [each for each in usage.images if (each.record.reference, each.record.handler) not in gone]
