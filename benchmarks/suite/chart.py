@@ -13,7 +13,7 @@ from html import escape
 from benchmarks.suite.figures import Figure
 from benchmarks.suite.series import digits
 
-_WIDTH, _LEFT, _RIGHT, _LINE, _TOP, _BOTTOM = 920, 430, 96, 24, 64, 34
+_WIDTH, _LEFT, _RIGHT, _LINE, _TOP, _BOTTOM = 920, 450, 96, 24, 64, 34
 _LABEL_LETTERS = 66
 _TITLE = "Wall time as a part of what the peer takes: further left is faster"
 _LEGEND = "dot: measured (hollow: goal missed); bar: goal; line at 1: the peer. Logarithmic, medians, on a disk."
@@ -53,9 +53,7 @@ def draw(figures: Sequence[Figure]) -> str:
     for power in range(low, math.floor(high) + 1):
         kind, x = ("peer" if power == 0 else "grid"), across(10.0**power)
         out.append(f'<line class="{kind}" x1="{x:.1f}" y1="{_TOP - 10}" x2="{x:.1f}" y2="{bottom}"/>')
-        out.append(
-            f'<text class="small" x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{digits(10.0**power)}</text>'
-        )
+        out.append(f'<text class="small" x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{10.0**power:g}</text>')
     for number, each in enumerate(drawn):
         out += _line(each, _TOP + _LINE * number + _LINE // 2 - 4, across(each.value), across(1.0), across)
     return "\n".join([*out, "</svg>", ""])
