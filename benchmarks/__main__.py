@@ -54,16 +54,20 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rounds = _QUICK_ROUNDS if options.quick else max(1, options.rounds)
     watch = machine.Watch()
+    findings: dict[str, Findings] = {}
+    page = ""
     with context.Bench.on(options.disk, options.tmpfs, rounds) as bench:
-        findings = {name: _measure(name, bench) for name in names}
-    page = report.page(findings, bench, watch.sentence())
+        for name in names:
+            findings[name] = _measure(name, bench)
+            page = report.page(findings, bench, watch.sentence())
+            if options.output is not None:
+                # After each row: a run that is cut short leaves what it found.
+                options.output.mkdir(parents=True, exist_ok=True)
+                (options.output / "RESULTS.md").write_text(page)
+                figures = [figure for found in findings.values() for figure in found.figures]
+                (options.output / "results.svg").write_text(chart.draw(figures))
     if options.output is None:
         print(page)
-        return
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "RESULTS.md").write_text(page)
-    figures = [figure for found in findings.values() for figure in found.figures]
-    (options.output / "results.svg").write_text(chart.draw(figures))
 
 
 def _measure(name: str, bench: context.Bench) -> Findings:
