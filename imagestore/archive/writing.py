@@ -15,13 +15,13 @@ import sys
 import tarfile
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import sync_directory
 from imagestore.errors import AlreadyExistsError, InvalidInputError, StoreError, StoreFullError
 from imagestore.observe import BlobAdvanced, BlobStarted
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,7 +17,6 @@ import os
 import stat
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import make_directory, sync_directory, translated
@@ -26,6 +25,7 @@ from imagestore.content.locks import FileLock
 from imagestore.digest import verify
 from imagestore.errors import StoreCorruptError
 from imagestore.failpoint import reach
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

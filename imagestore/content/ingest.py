@@ -97,7 +97,15 @@ def remove_ingest(directory: Path) -> None:
         with contextlib.suppress(OSError):
             os.unlink(directory / name)
     reach("ingest-remove-data")
-    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.unlink(directory / "data")
+    try:
+        os.rmdir(directory)
+    except FileNotFoundError:
+        return
+    except OSError:
+        # Something is in it that isn't ours.
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 class LocalIngestWriter:
@@ -296,10 +304,12 @@ class LocalIngestWriter:
         reach("ingest-make")
         self.directory.mkdir(0o755)
         now = _now()
-        replace_text(self.directory / "startedat", now)
-        replace_text(self.directory / "updatedat", now)
-        if total > 0:
-            replace_text(self.directory / "total", str(total))
+        notes = {"startedat": now, "updatedat": now, "total": str(total) if total > 0 else ""}
+        for name, text in notes.items():
+            if text:
+                # Without a ref it is no ingest yet, so a half written note misleads nobody.
+                reach("note-write")
+                (self.directory / name).write_text(text, "ascii")
         replace_text(self.directory / "ref", self._ref)
 
     def _open(self) -> None:

@@ -10,10 +10,11 @@ An index is held as a root and has no edges: its other manifests belong to other
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from imagestore.metadata.namespace_api import HOME
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

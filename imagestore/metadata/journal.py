@@ -16,7 +16,6 @@ import json
 import math
 import os
 import shutil
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore import gc_labels
@@ -24,6 +23,7 @@ from imagestore.digest import Digest
 from imagestore.failpoint import reach
 from imagestore.metadata import rows
 from imagestore.metadata.api import Lease
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

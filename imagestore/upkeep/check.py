@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import replace_text, translated
@@ -21,6 +20,7 @@ from imagestore.documents.image_config import ImageConfig
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError, StoreError
 from imagestore.failpoint import reach
 from imagestore.upkeep.held import held_documents
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.content.disk import sync_directory, translated
@@ -24,6 +23,7 @@ from imagestore.metadata.database import ForeignDatabaseError, SchemaTooNewError
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.upkeep.held import held_documents
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ deleted: the next pull would take it for good.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from imagestore import lease
@@ -19,6 +19,7 @@ from imagestore.reference import Reference
 from imagestore.upkeep.check import is_whole
 from imagestore.upkeep.held import held_documents
 from imagestore.upkeep.why import explain
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore import collect, lease, lookup
 from imagestore.cancel import CancelToken
 from imagestore.errors import ImageNotFoundError
 from imagestore.observe import ignore
-from imagestore.upkeep import accounting, policy, why
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -131,10 +130,14 @@ class Upkeep(abc.ABC):
         Raises:
             StoreError: a folder can't be read.
         """
+        from imagestore.upkeep import accounting
+
         return accounting.measure(self.metadata, self.content, self.root)
 
     def why(self, digest: Digest) -> tuple[Chain, ...]:
         """What keeps some content: a chain from each root; empty when the next collection frees it."""
+        from imagestore.upkeep import why
+
         return why.explain(self.metadata, digest)
 
     def evict(self, rules: Policy, *, dry_run: bool = False) -> EvictionReport:
@@ -149,6 +152,8 @@ class Upkeep(abc.ABC):
         Raises:
             StoreError: something can't be deleted.
         """
+        from imagestore.upkeep import accounting, policy
+
         usage = self.usage()
         disk = usage.disk
         if rules.high_percent is not None:
