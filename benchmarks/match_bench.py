@@ -70,7 +70,8 @@ def _windows(number: int, size: int) -> dict[str, Any]:
     return {"os": "windows", "architecture": "amd64", "os.version": f"10.0.{17763 + 300 * build}.{revision}"}
 
 
-_KINDS = {"windows": _windows, "mixed": _mixed}
+#: What the platforms of an index are, by number of the entry and size of the index.
+KINDS = {"windows": _windows, "mixed": _mixed}
 
 
 def _document(kind: str, size: int) -> bytes:
@@ -79,14 +80,15 @@ def _document(kind: str, size: int) -> bytes:
             "mediaType": media_types.OCI_MANIFEST,
             "digest": str(Digest.of(str(number).encode())),
             "size": 1_000 + number,
-            "platform": _KINDS[kind](number, size),
+            "platform": KINDS[kind](number, size),
         }
         for number in range(size)
     ]
     return json.dumps({"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, "manifests": entries}).encode()
 
 
-def _handlers() -> dict[str, HandlerPlatform]:
+def handlers() -> dict[str, HandlerPlatform]:
+    """Twenty handlers from a configuration, each with a platform of its own."""
     lines = ["version = 3"]
     for number, text in enumerate(_WANTED):
         lines += [f'[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.handler-{number}]']
@@ -95,7 +97,7 @@ def _handlers() -> dict[str, HandlerPlatform]:
     return wanted_platforms(loaded, [name for name in loaded.handlers if name.startswith("handler")], host=_HOST)
 
 
-class _Case:
+class Case:
     """One index, and the steps that are measured."""
 
     def __init__(self, kind: str, size: int, handlers: dict[str, HandlerPlatform]) -> None:
@@ -109,16 +111,20 @@ class _Case:
         return documents
 
     def read(self) -> Index:
+        """Read and check the index."""
         return self._documents().index(self.target)
 
     def choose(self) -> dict[str, Selection]:
+        """Read the index, and choose for every handler."""
         return match_handlers(self.target, self._documents(), self.handlers)
 
     def explain(self) -> int:
+        """The same, and then every rule and sentence of the verdict on every entry for every handler."""
         verdicts = (verdict for selection in self.choose().values() for verdict in selection.verdicts)
         return sum(len(verdict.rule) + len(verdict.reason) for verdict in verdicts)
 
     def loads(self) -> object:
+        """The same bytes as plain JSON."""
         return json.loads(self.raw)
 
 
@@ -135,11 +141,11 @@ def _medians(steps: Sequence[Callable[[], object]], repeats: int) -> list[float]
 
 def main() -> None:
     """Measure and print one line for each index."""
-    handlers = _handlers()
+    all_handlers = handlers()
     head = ("index", "entries", "choose, ms", "json.loads, ms", "choose : json", "read, ms", "explain, ms")
-    sys.stdout.write("  ".join(f"{title:>14}" for title in head) + f"   ({len(handlers)} handlers)\n")
-    for kind, size in product(_KINDS, _SIZES):
-        case = _Case(kind, size, handlers)
+    sys.stdout.write("  ".join(f"{title:>14}" for title in head) + f"   ({len(all_handlers)} handlers)\n")
+    for kind, size in product(KINDS, _SIZES):
+        case = Case(kind, size, all_handlers)
         choose, loads = _medians((case.choose, case.loads), min(max(5, 60_000 // size), 300))
         read, explain = _medians((case.read, case.explain), 5)
         row = (choose, loads, choose / loads, read, explain)

@@ -16,11 +16,12 @@ import multiprocessing
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.store_peers import Peers, is_possible
+from benchmarks.store_peers import Peers
+from benchmarks.suite.containerd import is_possible
 from imagestore.cancel import CancelToken
 from imagestore.collect import collect, collect_from
 from imagestore.content.local import LocalContentStore
@@ -189,8 +190,8 @@ def rows(bench: Bench) -> dict[str, float]:
     return {name: value * 1000 for name, value in found.items()}
 
 
-def growth(sizes: list[int], place: str | None) -> None:
-    """Print one line for each operation, one column for each size."""
+def by_size(sizes: Sequence[int], place: str | None) -> dict[str, list[float]]:
+    """Milliseconds by operation, one for each size."""
     table: dict[str, list[float]] = {}
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="imagestore-bench-", dir=place) as folder:
@@ -198,6 +199,12 @@ def growth(sizes: list[int], place: str | None) -> None:
             for name, value in rows(bench).items():
                 table.setdefault(name, []).append(value)
             bench.metadata.close()
+    return table
+
+
+def growth(sizes: list[int], place: str | None) -> None:
+    """Print one line for each operation, one column for each size."""
+    table = by_size(sizes, place)
     print(f"{'milliseconds':<38}" + "".join(f"{size:>14,}" for size in sizes))
     for name, values in table.items():
         print(f"{name:<38}" + "".join(f"{value:>14,.2f}" for value in values))
