@@ -6,7 +6,7 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from imagestore.config import runtimes
+from imagestore.config.defaults import built_in_handlers, default_name
 from imagestore.errors import ConfigError, UnknownRuntimeHandlerError
 from imagestore.values import dataclass
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from imagestore.config.findings import Finding
     from imagestore.config.handlers import RuntimeHandler
+    from imagestore.config.runtimes import HandlerPlatform
     from imagestore.config.tree import Table
     from imagestore.platforms.spec import Platform
 
@@ -137,7 +138,7 @@ class Config:
 
     def handler_platform(
         self, name: str, *, host: Platform | None = None, explicit: Platform | None = None
-    ) -> runtimes.HandlerPlatform:
+    ) -> HandlerPlatform:
         """The platform a handler's images are chosen for, and the matcher that chooses.
 
         Args:
@@ -149,4 +150,24 @@ class Config:
             UnknownRuntimeHandlerError: no such handler.
             InvalidPlatformError: ``explicit`` or the host is a Windows platform whose version can't be read.
         """
+        from imagestore.config import runtimes  # with matchers; who lists images has a configuration too
+
         return runtimes.resolve(self.handler(name), host=host or self.host, explicit=explicit)
+
+
+def default(host: Platform | None = None) -> Config:
+    """The configuration of a node that has no file: one handler, the host's usual one.
+
+    Args:
+        host: the node's platform; this machine's by default.
+
+    >>> from imagestore.platforms.spec import Platform
+    >>> list(default(Platform("windows", "amd64", os_version="10.0.20348")).handlers)
+    ['runhcs-wcow-process']
+    """
+    if host is None:
+        from imagestore.platforms import host as host_module  # how a machine is looked at takes longer to load
+
+        host = host_module.detect()
+    name = default_name(host)
+    return Config(MappingProxyType({name: built_in_handlers(host)[name]}), name, host)

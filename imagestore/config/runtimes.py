@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
-from imagestore.config import advice
 from imagestore.config.contradictions import contradictions
 from imagestore.config.declared import PlatformSource as PlatformSource
 from imagestore.config.declared import complete, parse_text, same_origin
@@ -76,6 +75,8 @@ class HandlerPlatform:
         Args:
             selection: what the handler gets.
         """
+        from imagestore.config import advice
+
         return advice.advise(self, selection)
 
     def remarks(self, selection: Selection) -> tuple[str, ...]:
@@ -84,6 +85,8 @@ class HandlerPlatform:
         Args:
             selection: what the handler gets.
         """
+        from imagestore.config import advice
+
         return advice.remarks(self, selection)
 
 
