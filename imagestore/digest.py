@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DigestMismatchError, InvalidDigestError, SizeMismatchError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from typing import Self

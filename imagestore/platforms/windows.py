@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms.windows_releases import LTSC_STABLE, RELEASES
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
