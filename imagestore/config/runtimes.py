@@ -122,13 +122,14 @@ def resolve(handler: RuntimeHandler, *, host: Platform, explicit: Platform | Non
     _check_version(platform, "os version")
     # What the call names is the caller's affair: only configured platforms can contradict the configuration.
     is_host = source is PlatformSource.HOST
-    is_usual = is_host and handler.location == BUILT_IN and normal_host.os != "windows"
+    matcher = platforms.default_for(platform, host=normal_host, is_guest=_is_guest(handler, source))
+    # containerd's own handler on a Linux that images fit has nothing to contradict.
+    is_usual = is_host and handler.location == BUILT_IN and platform.os == "linux" and matcher.match(platform)
     found: Iterable[Finding] = ()
-    if source is not PlatformSource.EXPLICIT and not is_usual:
+    if source is not PlatformSource.EXPLICIT and not (is_usual and platform.architecture != "unknown"):
         from imagestore.config.contradictions import contradictions
 
         found = contradictions(handler, platform, host=host, is_host=is_host)
-    matcher = platforms.default_for(platform, host=normal_host, is_guest=_is_guest(handler, source))
     return HandlerPlatform(handler, platform, host, source, matcher, MappingProxyType(origin), tuple(found))
 
 
