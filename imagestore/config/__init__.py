@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from imagestore.config.checking import Report, check, check_config
-    from imagestore.config.defaults import default_text
+    from imagestore.config.defaults import default, default_text
     from imagestore.config.dump import dumps, effective
     from imagestore.config.findings import Finding, Location, Severity
     from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
     from imagestore.config.loading import load, loads
-    from imagestore.config.model import Config, Settings, default
+    from imagestore.config.model import Config, Settings
     from imagestore.config.runtimes import HandlerPlatform, PlatformSource
 
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
     "loads",
 ]
 
-# Without a file, nothing that reads files is needed.
+# Without a file, most of this is never needed.
 _HOMES = {
     "Config": "model",
     "Finding": "findings",
@@ -58,7 +58,7 @@ _HOMES = {
     "Severity": "findings",
     "check": "checking",
     "check_config": "checking",
-    "default": "model",
+    "default": "defaults",
     "default_text": "defaults",
     "dumps": "dump",
     "effective": "dump",
@@ -68,10 +68,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"imagestore.config.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'imagestore.config' has no attribute {name!r}")
+    """Load a public name's home on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

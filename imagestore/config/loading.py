@@ -1,4 +1,4 @@
-"""Reading configurations from a path or from text; without either there is ``model.default``."""
+"""Reading configurations: from a path or from text."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from imagestore.config.defaults import built_in_handlers, default_name
 from imagestore.errors import ConfigError, UnknownRuntimeHandlerError
 from imagestore.values import dataclass
 
@@ -153,21 +152,3 @@ class Config:
         from imagestore.config import runtimes  # with matchers; who lists images has a configuration too
 
         return runtimes.resolve(self.handler(name), host=host or self.host, explicit=explicit)
-
-
-def default(host: Platform | None = None) -> Config:
-    """The configuration of a node that has no file: one handler, the host's usual one.
-
-    Args:
-        host: the node's platform; this machine's by default.
-
-    >>> from imagestore.platforms.spec import Platform
-    >>> list(default(Platform("windows", "amd64", os_version="10.0.20348")).handlers)
-    ['runhcs-wcow-process']
-    """
-    if host is None:
-        from imagestore.platforms import host as host_module  # how a machine is looked at takes longer to load
-
-        host = host_module.detect()
-    name = default_name(host)
-    return Config(MappingProxyType({name: built_in_handlers(host)[name]}), name, host)
