@@ -21,6 +21,7 @@
     │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
     ├─ StoreError
     │  ├─ StoreBusyError   StoreFullError   StoreReadOnlyError   StoreCorruptError
+    ├─ ServerError
     ├─ ImageServiceError
     │  ├─ ServiceUnavailableError
     ├─ ImageCollectionError
@@ -421,6 +422,12 @@ class StoreCorruptError(StoreError):
     """The store's own files are damaged, or were made by a newer version."""
 
     category = Category.DATA_LOSS
+
+
+class ServerError(ImageStoreError):
+    """A server can't listen where it was told to, or can't do what it was started for."""
+
+    category = Category.FAILED_PRECONDITION
 
 
 class ImageServiceError(ImageStoreError):

@@ -159,6 +159,9 @@ class MetadataStore(Protocol):
             image_id_prefix: beginning of ``algorithm:hex``.
         """
 
+    def generation(self) -> int | None:
+        """A number that is another one after every change of a record, in any process; None when it can't be told."""
+
     def find_by_root(self, digest: Digest) -> list[ImageRecord]:
         """Records that hold this index or manifest."""
 

@@ -10,6 +10,7 @@ from imagestore.metadata.images import ImageTables
 from imagestore.metadata.leases import LeaseTables
 from imagestore.metadata.named_images import NamedImageTables
 from imagestore.metadata.namespaces import NamespaceTables
+from imagestore.metadata.watch import ChangeWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +31,13 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
         is_rebuilding: bool = False,
     ) -> None:
         super().__init__(path, clock=clock, file_system=file_system, is_rebuilding=is_rebuilding)
+        self._watch = ChangeWatch(self._address())
         if not self._journal.path.exists():
             self._shorten_journal()
+
+    def generation(self) -> int | None:
+        """A number that is another one after every change of a record, in any process; None when it can't be told."""
+        return self._watch.generation()
 
     def journaled(self) -> Journaled:
         """What the journal says; later changes get higher numbers than any in it."""
@@ -47,3 +53,8 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
     def tidy(self) -> None:
         """Shorten the journal if it is much longer than its records need."""
         self._shorten_journal()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._watch.close()
+        super().close()
