@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from imagestore.errors import InvalidInputError
+from imagestore.server.allocator import give_back
+from imagestore.server.connections import Connections
 from imagestore.server.unread import Unread
 
 if TYPE_CHECKING:
@@ -27,8 +30,11 @@ if TYPE_CHECKING:
 
     Handler = grpc.RpcMethodHandler[Any, Any]
 
+log = logging.getLogger(__name__)
+
 #: What calls to methods that no service has are logged and counted as.
 UNKNOWN_METHOD: Final = "/unknown/Unknown"
+_TIDY_SECONDS: Final = 1.0
 # Smaller answers fit into the sockets' own buffers.
 _LARGE_BYTES: Final = 16 * 1024
 
@@ -46,7 +52,8 @@ class ObservedServer(grpc.aio.Server):
         self._server = server
         self._watch = watch
         self._memory = memory
-        self._unread = Unread()
+        self._connections = Connections()
+        self._unread = Unread(self._disconnect, self._tidy)
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Register services."""
@@ -59,6 +66,7 @@ class ObservedServer(grpc.aio.Server):
 
     def add_insecure_port(self, address: str) -> int:
         """Listen."""
+        self._connections.add(address.removeprefix("unix:"))
         return self._server.add_insecure_port(address)
 
     def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
@@ -182,6 +190,17 @@ class ObservedServer(grpc.aio.Server):
         if len(answer) >= _LARGE_BYTES and task is not None:
             await self._unread.begin(task, len(answer))
             task.add_done_callback(self._unread.end)
+
+    def _disconnect(self, patience_seconds: float) -> None:
+        count = self._connections.cut(patience_seconds)
+        if count:
+            log.warning("callers that read nothing were disconnected", extra={"connections": count})
+
+    @staticmethod
+    def _tidy() -> None:
+        """Give memory back once gRPC's core has let go of what was read, or of its connections."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(_TIDY_SECONDS, lambda: loop.run_in_executor(None, give_back))
 
     async def _write(self, context: ServicerContext, message: bytes) -> None:
         task = asyncio.current_task()

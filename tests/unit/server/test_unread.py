@@ -1,4 +1,4 @@
-"""What callers don't read is bounded: those who wait longest give way, and a reader is never among them."""
+"""What callers don't read is bounded: who doesn't read is disconnected, a reader never waits long for it."""
 
 from __future__ import annotations
 
@@ -16,99 +16,126 @@ from imagestore.server.unread import PATIENCE_SECONDS, SHORT_PATIENCE_SECONDS, U
 class Task:
     """Stands for a call's task."""
 
-    def __init__(self) -> None:
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
 
 class Scene:
+    """Limits of 100, 200 and 400 bytes, a clock, and connections that end when asked to and their time has come."""
+
     def __init__(self) -> None:
         self.now = 0.0
-        self.unread = Unread(100, 200, lambda: self.now)
+        self.patience: list[float] = []
+        self.relieved = 0
+        #: Tasks of callers who read nothing, since when.
+        self.deaf: dict[Any, float] = {}
+        self.unread = Unread(
+            self._disconnect, self._relieve, soft_bytes=100, hard_bytes=200, most_bytes=400, clock=lambda: self.now
+        )
+
+    def _disconnect(self, patience: float) -> None:
+        self.patience.append(patience)
+        for task, since in list(self.deaf.items()):
+            if self.now - since >= patience:
+                del self.deaf[task]
+                self.unread.end(task)
+
+    def _relieve(self) -> None:
+        self.relieved += 1
 
     async def _sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def begin(self, size: int) -> Task:
+    def begin(self, size: int, *, deaf: bool = False) -> Task:
         task: Any = Task()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(asyncio, "sleep", self._sleep)
             try:
                 self.unread.begin(task, size).send(None)
             except StopIteration:
+                if deaf:
+                    self.deaf[task] = self.now
                 return task  # type: ignore[no-any-return]
         raise AssertionError("it waited for something else than time")
 
 
-def test_answers_that_are_taken_never_disturb() -> None:
+def test_answers_that_are_taken_disturb_nobody() -> None:
     scene = Scene()
     for _ in range(1000):
         task: Any = scene.begin(90)
         scene.now += PATIENCE_SECONDS * 2
         scene.unread.end(task)
-        assert not task.is_cancelled
-    assert scene.unread.total == 0
+    assert (scene.unread.total, scene.patience, scene.relieved) == (0, [], 0)
 
 
-def test_longest_waiting_give_way_as_far_as_needed() -> None:
+def test_above_the_soft_limit_the_deaf_are_looked_for_with_patience() -> None:
     scene = Scene()
-    deaf = [scene.begin(30) for _ in range(3)]
+    scene.begin(90, deaf=True)
     scene.now += PATIENCE_SECONDS
-    scene.begin(40)
-    assert [each.is_cancelled for each in deaf] == [True, False, False]
-    assert scene.unread.total == 100
+    scene.begin(20)
+    assert scene.patience == [PATIENCE_SECONDS]
+    assert scene.unread.total == 20
 
 
-def test_above_the_hard_limit_patience_is_short() -> None:
+def test_above_the_hard_limit_answers_wait_until_the_deaf_are_gone() -> None:
     scene = Scene()
-    young = [scene.begin(50) for _ in range(4)]
-    scene.begin(1)
+    scene.begin(150, deaf=True)
+    scene.begin(90)
     assert SHORT_PATIENCE_SECONDS <= scene.now < PATIENCE_SECONDS
-    assert [each.is_cancelled for each in young] == [True, False, False, False]
+    assert set(scene.patience) == {PATIENCE_SECONDS, SHORT_PATIENCE_SECONDS}
+    assert scene.unread.total == 90
 
 
-def test_who_finds_no_room_in_time_is_refused() -> None:
+def test_old_answers_keep_nobody_waiting_below_the_last_limit() -> None:
     scene = Scene()
-    scene.begin(150)
-    patient: Any = Task()
-    # Nothing to withdraw: it is renewed again and again, as by readers who take theirs.
-    with pytest.MonkeyPatch.context() as patch:
+    scene.begin(190)
+    scene.begin(190)
+    assert PATIENCE_SECONDS <= scene.now < PATIENCE_SECONDS + 0.5
+    with pytest.raises(StoreBusyError, match="380 bytes wait"):
+        scene.begin(30)
 
-        async def renew(seconds: float) -> None:
-            scene.now += seconds
-            scene.unread._waiting = {task: (scene.now, size) for task, (_, size) in scene.unread._waiting.items()}
 
-        patch.setattr(asyncio, "sleep", renew)
-        with pytest.raises(StoreBusyError, match="150 bytes wait"):
-            scene.unread.begin(patient, 100).send(None)
+def test_what_was_needed_for_a_moment_is_given_back_at_its_end() -> None:
+    scene = Scene()
+    tasks: list[Any] = [scene.begin(90), scene.begin(60)]
+    scene.unread.end(tasks[0])
+    assert scene.relieved == 0
+    scene.unread.end(tasks[1])
+    assert scene.relieved == 1
+    scene.unread.end(scene.begin(90))  # type: ignore[arg-type]
+    assert scene.relieved == 1
+
+
+def test_looks_are_not_more_frequent_than_they_need_be() -> None:
+    scene = Scene()
+    for _ in range(100):
+        scene.begin(1)
+        scene.now += 0.001
+    scene.begin(10)
+    scene.begin(10)
+    assert len(scene.patience) == 1
 
 
 def test_one_answer_larger_than_every_limit_still_goes_out() -> None:
     scene = Scene()
-    assert not scene.begin(1000).is_cancelled
+    scene.begin(1000)
+    assert scene.unread.total == 1000
 
 
-def test_end_of_a_withdrawn_answer_counts_once() -> None:
-    async def run() -> None:
-        unread = Unread(10, 20)
-        task = asyncio.create_task(asyncio.sleep(0))
-        await unread.begin(task, 10)
-        unread.end(task)
-        unread.end(task)
-        assert unread.total == 0
-        await task
-
-    asyncio.run(run())
+def test_end_of_an_answer_counts_once() -> None:
+    scene = Scene()
+    task: Any = scene.begin(10)
+    scene.unread.end(task)
+    scene.unread.end(task)
+    assert scene.unread.total == 0
 
 
-@given(st.lists(st.tuples(st.integers(1, 150), st.floats(0, 3), st.booleans()), max_size=50))
-def test_what_waits_never_exceeds_the_hard_limit_by_more_than_one_answer(steps: list[tuple[int, float, bool]]) -> None:
+@given(st.lists(st.tuples(st.integers(1, 150), st.floats(0, 3), st.booleans(), st.booleans()), max_size=50))
+def test_what_waits_never_exceeds_the_last_limit(steps: list[tuple[int, float, bool, bool]]) -> None:
     scene, open_tasks = Scene(), list[Any]()
-    for size, seconds, ends in steps:
+    for size, seconds, ends, is_deaf in steps:
         scene.now += seconds
-        open_tasks.append(scene.begin(size))
+        try:
+            open_tasks.append(scene.begin(size, deaf=is_deaf))
+        except StoreBusyError:
+            assert scene.unread.total + size > 200
         if ends and open_tasks:
             scene.unread.end(open_tasks.pop(0))
-        assert 0 <= scene.unread.total <= 200
+        assert 0 <= scene.unread.total <= 400
