@@ -1,8 +1,8 @@
 """Connections as the kernel sees them: which peers take nothing of what waits for them, and an end to those.
 
-Once an answer was handed to gRPC's core, Python can't take it back: the core keeps it until the caller has read it, or
-the connection ends. So the connection has to end, and the core tells nobody which it is. The kernel does: a connection's
-socket has the name that its listener was bound to, and SIOCOUTQ (unix(7)) says how many bytes its peer hasn't read.
+Once an answer was handed to gRPC's core, Python can't take it back: the core keeps it until the caller has read it or
+the connection ends. So the connection has to end, and the core tells nobody which it is. The kernel does: the socket of
+a connection has the name that its listener was bound to, and SIOCOUTQ (unix(7)) says how much its peer hasn't read.
 """
 
 from __future__ import annotations
