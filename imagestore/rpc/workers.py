@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 QUICK_THREADS: Final = 8
-TRANSFER_THREADS: Final = 64
+#: Besides those for pulls: reads and writes of content, lists of it, collections.
+TRANSFER_THREADS: Final = 48
+PULL_THREADS: Final = 16
 
 
 class Lent:
@@ -43,13 +45,14 @@ class StoreWorkers:
 
     Args:
         store: served first; closed when it was replaced and its last call ended.
+        pull_threads: pulls at work at one time, so that they leave threads for other transfers.
     """
 
-    def __init__(self, store: ImageStore) -> None:
+    def __init__(self, store: ImageStore, *, pull_threads: int = PULL_THREADS) -> None:
         self._lock = threading.Lock()
         self._current = Lent(store, 0)
         self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="quick")
-        self._transfer = ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="transfer")
+        self._transfer = ThreadPoolExecutor(TRANSFER_THREADS + pull_threads, thread_name_prefix="transfer")
 
     @contextlib.contextmanager
     def lend(self) -> Iterator[ImageStore]:

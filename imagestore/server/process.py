@@ -89,7 +89,8 @@ class ServerProcess:
         self._stop_wanted = asyncio.Event()
         self._hurry = asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
-            workers = StoreWorkers(await asyncio.to_thread(self._open_store))
+            store = await asyncio.to_thread(self._open_store)
+            workers = StoreWorkers(store, pull_threads=self._settings.max_concurrent_pulls)
             stack.push_async_callback(asyncio.to_thread, workers.close)
             self._workers = workers
             self._metrics = self._publish(stack)
