@@ -421,6 +421,12 @@ class StoreBusyError(StoreError):
     category = Category.UNAVAILABLE
 
 
+class WriterClosedError(StoreError):
+    """A writer was used after its end."""
+
+    category = Category.FAILED_PRECONDITION
+
+
 class StoreFullError(StoreError):
     """No space (or quota) is left where the store lives."""
 

@@ -15,8 +15,6 @@ import os
 import posixpath
 import re
 import stat
-import tomllib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -26,6 +24,7 @@ from imagestore.config.connection import ConnectionSettings
 from imagestore.config.findings import Location, RefusalError, refusal
 from imagestore.config.lines import KeyLines
 from imagestore.errors import ConfigError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +55,7 @@ class HostConfig:
     base: str = ""
     capabilities: frozenset[str] = CAPABILITIES
     headers: tuple[tuple[str, str], ...] = ()
-    connection: ConnectionSettings = ConnectionSettings()  # noqa: RUF009 - frozen, so it can be shared
+    connection: ConnectionSettings = ConnectionSettings()
     location: str = ""
 
 
@@ -157,6 +156,8 @@ def _read(path: str) -> str | None:
 def _parse(text: str, folder: str) -> RegistryHosts:
     path = os.path.join(folder, FILE_NAME)
     lines = KeyLines(text, path)
+    import tomllib
+
     try:
         document: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,8 +1,8 @@
 """Whether records changed, asked in microseconds, on a connection of its own.
 
 SQLite's ``data_version`` moves with every commit of another connection, whichever process it belongs to; only then is
-the number of the last change of records read. So leases, edges and times of use, which change all the time, look like
-no change, and nobody waits behind the store's own connection.
+the number of the last change of records read. So leases of running work, edges and times of use, which change all the
+time, look like no change, and nobody waits behind the store's own connection.
 """
 
 from __future__ import annotations

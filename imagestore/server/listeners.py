@@ -40,6 +40,8 @@ class Listeners:
         self._private_folder: str | None = None
         #: Where clients find us.
         self.names: list[str] = []
+        #: What the server's sockets are bound to, as its connections have it.
+        self.bound: list[str] = []
 
     def open(self, server: grpc.aio.Server) -> None:
         """Listen.
@@ -55,11 +57,13 @@ class Listeners:
             self._files.append(file)
             file.bind(lambda temporary: _listen(server, temporary))
             self.names.append(f"unix://{path}")
+            self.bound.append(file.bound)
         if self._passed:
             # Only we can open it, whatever the rights of the given sockets are.
             self._private_folder = tempfile.mkdtemp(prefix="imagestore-")
             inner = os.path.join(self._private_folder, "s")
             _listen(server, inner)
+            self.bound.append(inner)
             for passed in self._passed:
                 self._relays.append(Relay(passed, inner, self._most))
                 name = passed.getsockname()

@@ -10,16 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from imagestore.errors import InvalidInputError
-from imagestore.server.allocator import give_back
-from imagestore.server.connections import Connections
-from imagestore.server.unread import Unread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
@@ -27,14 +23,12 @@ if TYPE_CHECKING:
     from imagestore.rpc.answers import Answer
     from imagestore.server.calls import CallWatch, ServicerContext
     from imagestore.server.memory import AnswerMemory
+    from imagestore.server.unread import Unread
 
     Handler = grpc.RpcMethodHandler[Any, Any]
 
-log = logging.getLogger(__name__)
-
 #: What calls to methods that no service has are logged and counted as.
 UNKNOWN_METHOD: Final = "/unknown/Unknown"
-_TIDY_SECONDS: Final = 1.0
 # Smaller answers fit into the sockets' own buffers.
 _LARGE_BYTES: Final = 16 * 1024
 
@@ -45,15 +39,17 @@ class ObservedServer(grpc.aio.Server):
     Args:
         server: does the work.
         watch: follows the calls.
+        unread: bounds what waits to be read.
         memory: answers repeated questions, or None.
     """
 
-    def __init__(self, server: grpc.aio.Server, watch: CallWatch, memory: AnswerMemory | None = None) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, watch: CallWatch, unread: Unread, memory: AnswerMemory | None = None
+    ) -> None:
         self._server = server
         self._watch = watch
         self._memory = memory
-        self._connections = Connections()
-        self._unread = Unread(self._disconnect, self._tidy)
+        self._unread = unread
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Register services."""
@@ -66,7 +62,6 @@ class ObservedServer(grpc.aio.Server):
 
     def add_insecure_port(self, address: str) -> int:
         """Listen."""
-        self._connections.add(address.removeprefix("unix:"))
         return self._server.add_insecure_port(address)
 
     def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
@@ -190,17 +185,6 @@ class ObservedServer(grpc.aio.Server):
         if len(answer) >= _LARGE_BYTES and task is not None:
             await self._unread.begin(task, len(answer))
             task.add_done_callback(self._unread.end)
-
-    def _disconnect(self, patience_seconds: float) -> None:
-        count = self._connections.cut(patience_seconds)
-        if count:
-            log.warning("callers that read nothing were disconnected", extra={"connections": count})
-
-    @staticmethod
-    def _tidy() -> None:
-        """Give memory back once gRPC's core has let go of what was read, or of its connections."""
-        loop = asyncio.get_running_loop()
-        loop.call_later(_TIDY_SECONDS, lambda: loop.run_in_executor(None, give_back))
 
     async def _write(self, context: ServicerContext, message: bytes) -> None:
         task = asyncio.current_task()

@@ -23,8 +23,10 @@ from imagestore.errors import ImageStoreError, ServerError
 from imagestore.rpc.answers import AnswerCache
 from imagestore.rpc.workers import StoreWorkers
 from imagestore.server.activation import passed_sockets
+from imagestore.server.allocator import give_back_soon
 from imagestore.server.calls import CallWatch
 from imagestore.server.collector import Collector
+from imagestore.server.deaf import DeafConnections
 from imagestore.server.faces import CACHEABLE, add_faces
 from imagestore.server.listeners import Listeners
 from imagestore.server.memory import AnswerMemory
@@ -33,6 +35,7 @@ from imagestore.server.notify import Notifier
 from imagestore.server.numbers import NoNumbers
 from imagestore.server.observed import ObservedServer
 from imagestore.server.options import channel_options
+from imagestore.server.unread import Unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -95,6 +98,8 @@ class ServerProcess:
             self._workers = workers
             self._metrics = self._publish(stack)
             self._watch = CallWatch(self._metrics or NoNumbers(), self._settings.tracing)
+            self._bound: list[str] = []
+            self._unread = Unread(DeafConnections(self._bound).cut, emptied=give_back_soon)
             if self._settings.tracing is not None:
                 stack.callback(self._settings.tracing.close)
             faces = await self._open(stack)
@@ -114,6 +119,7 @@ class ServerProcess:
         for server, listeners in places:
             stack.push_async_callback(listeners.close)
             listeners.open(server)
+            self._bound += listeners.bound
             await server.start()
             # A server that isn't stopped complains when it is thrown away.
             stack.push_async_callback(server.stop, 0)
@@ -144,7 +150,9 @@ class ServerProcess:
 
     def _make_server(self) -> ObservedServer:
         core = grpc.aio.server(options=channel_options(self._settings.max_connections))
-        return ObservedServer(core, self._watch, AnswerMemory(AnswerCache(), self._workers.state, CACHEABLE))
+        return ObservedServer(
+            core, self._watch, self._unread, AnswerMemory(AnswerCache(), self._workers.state, CACHEABLE)
+        )
 
     def _publish(self, stack: contextlib.AsyncExitStack) -> Metrics | None:
         if self._settings.metrics is None:

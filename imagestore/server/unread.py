@@ -1,11 +1,10 @@
-"""Answers on their way to callers who may not be reading: how many bytes wait, and who has to give way.
+"""Answers on their way to callers who may not be reading: how many bytes wait, in all.
 
 HTTP/2 keeps what a caller doesn't take in this process's memory, and a caller can ask for a long list a thousand times
-without reading one. A reader takes its answer within milliseconds. So when more than a soft limit waits, callers who
-read nothing at all from their connections are disconnected, which is what frees the memory. Above the hard limit the
-patience with them is shorter, and further answers wait for room; those that find none in time are refused. A caller may
-also read its connection and still leave answers untaken, by HTTP/2's own flow control; those don't keep others waiting
-once they are old, but for them too there is a limit.
+without reading one. gRPC's Python interface can't take an answer back. So large answers are counted until they were
+taken, and above a limit further ones wait for room; meanwhile connections whose peer has stopped reading are cut, which
+frees what waits in them. Who finds no room in time is refused. Small answers never wait. A peer may also read its
+connection and grant its calls no window: answers that have waited for long keep nobody waiting, up to a last limit.
 """
 
 from __future__ import annotations
@@ -19,51 +18,42 @@ from imagestore.errors import StoreBusyError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SOFT_BYTES: Final = 24 * 1024 * 1024
-HARD_BYTES: Final = 48 * 1024 * 1024
-MOST_BYTES: Final = 128 * 1024 * 1024
-PATIENCE_SECONDS: Final = 2.0
-SHORT_PATIENCE_SECONDS: Final = 1.0
-_WAIT_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 0.05
+LIMIT_BYTES: Final = 48 * 1024 * 1024
+#: Of the limit, with the answers that have waited for long.
+MOST_WITH_OLD: Final = 8 / 3
+OLD_SECONDS: Final = 2.0
+WAIT_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.1
 
 
 class Unread:
     """Counts what waits to be read; for one event loop.
 
     Args:
-        disconnect: ends the connections of callers who took nothing for so many seconds; cheap enough for every 50 ms.
-        relieved: told when nothing waits any more after there was more than the soft limit.
-        soft_bytes: above this, callers who don't read are disconnected.
-        hard_bytes: above this, answers wait for room.
-        most_bytes: above this, they wait for old ones too.
+        relieve: cuts connections that nobody reads; called again and again while there is no room.
+        limit_bytes: above this, answers wait for room.
         clock: seconds, steady.
+        emptied: called when nothing waits any more, after much did.
     """
 
     def __init__(
         self,
-        disconnect: Callable[[float], object],
-        relieved: Callable[[], object],
-        *,
-        soft_bytes: int = SOFT_BYTES,
-        hard_bytes: int = HARD_BYTES,
-        most_bytes: int = MOST_BYTES,
+        relieve: Callable[[], object],
+        limit_bytes: int = LIMIT_BYTES,
         clock: Callable[[], float] = time.monotonic,
+        emptied: Callable[[], object] = lambda: None,
     ) -> None:
-        self._disconnect = disconnect
-        self._relieved = relieved
-        self._soft = soft_bytes
-        self._hard = hard_bytes
-        self._most = most_bytes
+        self._relieve = relieve
+        self._emptied = emptied
+        self._was_much = False
+        self._limit = limit_bytes
         self._clock = clock
         self._waiting: dict[asyncio.Task[Any], tuple[float, int]] = {}
-        self._looked_at = -_LOOK_SECONDS
-        self._is_pressed = False
         #: Bytes that wait now.
         self.total = 0
 
     async def begin(self, task: asyncio.Task[Any], size: int) -> None:
-        """An answer goes out, as soon as there is room for it.
+        """An answer goes out, as soon as there is room for it; one above the limit goes alone.
 
         Args:
             task: of the call.
@@ -72,8 +62,9 @@ class Unread:
         Raises:
             StoreBusyError: too much waited for too long.
         """
-        give_up_at = self._clock() + _WAIT_SECONDS
+        give_up_at = self._clock() + WAIT_SECONDS
         while not self._has_room(size):
+            self._relieve()
             if self._clock() >= give_up_at:
                 raise StoreBusyError(
                     f"answers: expected callers to read them, but {self.total} bytes wait to be read",
@@ -82,6 +73,7 @@ class Unread:
             await asyncio.sleep(_LOOK_SECONDS)
         self._waiting[task] = (self._clock(), size)
         self.total += size
+        self._was_much = self._was_much or self.total > self._limit // 2
 
     def end(self, task: asyncio.Task[Any]) -> None:
         """The answer was taken, or its call is over."""
@@ -89,29 +81,19 @@ class Unread:
         if found is None:
             return
         self.total -= found[1]
-        if not self.total and self._is_pressed:
-            self._is_pressed = False
-            self._relieved()
+        if self._was_much and not self.total:
+            self._was_much = False
+            self._emptied()
 
     def _has_room(self, size: int) -> bool:
-        """Say whether an answer may go out now; one that is larger than every limit goes alone."""
         after = self.total + size
-        if after > self._soft:
-            self._look(PATIENCE_SECONDS if after <= self._hard else SHORT_PATIENCE_SECONDS)
-        if after <= self._hard or not self.total:
+        if not self.total or after <= self._limit:
             return True
-        return after <= self._most and self._young() + size <= self._hard
-
-    def _look(self, patience: float) -> None:
-        self._is_pressed = True
-        now = self._clock()
-        if now - self._looked_at >= _LOOK_SECONDS:
-            self._looked_at = now
-            self._disconnect(patience)
+        return after <= self._limit * MOST_WITH_OLD and self._young() + size <= self._limit
 
     def _young(self) -> int:
-        """Bytes that have waited no longer than a slow reader may take; a dict keeps its order."""
-        limit, total = self._clock() - PATIENCE_SECONDS, 0
+        """Bytes that wait no longer than a slow reader may take; a dict keeps its order."""
+        limit, total = self._clock() - OLD_SECONDS, 0
         for since, size in reversed(self._waiting.values()):
             if since < limit:
                 break

@@ -18,6 +18,7 @@ from imagestore.rpc.answers import AnswerCache
 from imagestore.server.calls import CallWatch, ServicerContext
 from imagestore.server.memory import AnswerMemory
 from imagestore.server.observed import ObservedServer
+from imagestore.server.unread import Unread
 
 SECRET = "hunter2-canary"
 
@@ -126,7 +127,7 @@ class Bench:
     @asynccontextmanager
     async def running(self, folder: Path, cacheable: Sequence[str] = ()) -> AsyncIterator[Bench]:
         memory = AnswerMemory(AnswerCache(), lambda: self.state, cacheable)
-        self.server = ObservedServer(grpc.aio.server(), self.watch, memory)
+        self.server = ObservedServer(grpc.aio.server(), self.watch, Unread(lambda: 0), memory)
         register(self.server, self.service)
         self.server.add_insecure_port(f"unix:{folder}/s")
         await self.server.start()

@@ -12,7 +12,11 @@ from imagestore.server.tracing import Tracing, named_exporter
 def test_call_is_a_span_below_its_callers() -> None:
     exporter = InMemorySpanExporter()
     tracing = Tracing(exporter)
-    headers = [("traceparent", f"00-{'ab' * 16}-{'cd' * 8}-01"), ("authorization", "hunter2-canary"), ("x-bin", b"\0")]
+    headers: list[tuple[str, str | bytes]] = [
+        ("traceparent", f"00-{'ab' * 16}-{'cd' * 8}-01"),
+        ("authorization", "hunter2-canary"),
+        ("x-bin", b"\0"),
+    ]
     tracing.begin("/runtime.v1.ImageService/PullImage", headers).end("NOT_FOUND")
     tracing.begin("/runtime.v1.ImageService/ListImages", []).end("OK")
     tracing._provider.force_flush()

@@ -1,141 +1,171 @@
-"""What callers don't read is bounded: who doesn't read is disconnected, a reader never waits long for it."""
+"""What callers don't read is bounded, and those who have stopped reading are told from those who read slowly."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import socket
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.errors import StoreBusyError
-from imagestore.server.unread import PATIENCE_SECONDS, SHORT_PATIENCE_SECONDS, Unread
+from imagestore.server import unread as module
+from imagestore.server.deaf import STUCK_SECONDS, DeafConnections
+from imagestore.server.unread import Unread
 
 
-class Task:
-    """Stands for a call's task."""
-
-
-class Scene:
-    """Limits of 100, 200 and 400 bytes, a clock, and connections that end when asked to and their time has come."""
-
+class Clock:
     def __init__(self) -> None:
         self.now = 0.0
-        self.patience: list[float] = []
-        self.relieved = 0
-        #: Tasks of callers who read nothing, since when.
-        self.deaf: dict[Any, float] = {}
-        self.unread = Unread(
-            self._disconnect, self._relieve, soft_bytes=100, hard_bytes=200, most_bytes=400, clock=lambda: self.now
-        )
 
-    def _disconnect(self, patience: float) -> None:
-        self.patience.append(patience)
-        for task, since in list(self.deaf.items()):
-            if self.now - since >= patience:
-                del self.deaf[task]
-                self.unread.end(task)
-
-    def _relieve(self) -> None:
-        self.relieved += 1
-
-    async def _sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def begin(self, size: int, *, deaf: bool = False) -> Task:
-        task: Any = Task()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(asyncio, "sleep", self._sleep)
-            try:
-                self.unread.begin(task, size).send(None)
-            except StopIteration:
-                if deaf:
-                    self.deaf[task] = self.now
-                return task  # type: ignore[no-any-return]
-        raise AssertionError("it waited for something else than time")
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_answers_that_are_taken_disturb_nobody() -> None:
-    scene = Scene()
-    for _ in range(1000):
-        task: Any = scene.begin(90)
-        scene.now += PATIENCE_SECONDS * 2
-        scene.unread.end(task)
-    assert (scene.unread.total, scene.patience, scene.relieved) == (0, [], 0)
+@given(st.lists(st.tuples(st.integers(1, 150), st.booleans()), max_size=30))
+def test_what_waits_stays_within_the_limit_unless_one_answer_is_larger(steps: list[tuple[int, bool]]) -> None:
+    async def run() -> None:
+        tasks = list[asyncio.Task[object]]()
+
+        def relieve() -> None:
+            # As cutting a connection does: the call ends.
+            unread.end(tasks.pop(0))
+
+        unread = Unread(relieve, 100)
+        for size, is_taken in steps:
+            task = asyncio.current_task()
+            assert task is not None
+            placeholder: asyncio.Task[object] = asyncio.create_task(asyncio.sleep(0))
+            await unread.begin(placeholder, size)
+            tasks.append(placeholder)
+            assert unread.total <= max(100, size)
+            if is_taken:
+                unread.end(tasks.pop(0))
+        for each in tasks:
+            unread.end(each)
+            unread.end(each)
+        assert unread.total == 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_LOOK_SECONDS", 0)
+        asyncio.run(run())
 
 
-def test_above_the_soft_limit_the_deaf_are_looked_for_with_patience() -> None:
-    scene = Scene()
-    scene.begin(90, deaf=True)
-    scene.now += PATIENCE_SECONDS
-    scene.begin(20)
-    assert scene.patience == [PATIENCE_SECONDS]
-    assert scene.unread.total == 20
+def test_who_finds_no_room_in_time_is_refused() -> None:
+    clock, looks = Clock(), list[float]()
+
+    def relieve() -> None:
+        looks.append(clock.now)
+        clock.now += module.WAIT_SECONDS / 4
+
+    async def run() -> None:
+        unread = Unread(relieve, 100, clock)
+        first, second = (asyncio.create_task(asyncio.sleep(0)) for _ in range(2))
+        await unread.begin(first, 90)
+        with pytest.raises(StoreBusyError, match="90 bytes wait"):
+            await unread.begin(second, 250)
+        assert unread.total == 90
+
+    asyncio.run(run())
+    assert len(looks) == 4
 
 
-def test_above_the_hard_limit_answers_wait_until_the_deaf_are_gone() -> None:
-    scene = Scene()
-    scene.begin(150, deaf=True)
-    scene.begin(90)
-    assert SHORT_PATIENCE_SECONDS <= scene.now < PATIENCE_SECONDS
-    assert set(scene.patience) == {PATIENCE_SECONDS, SHORT_PATIENCE_SECONDS}
-    assert scene.unread.total == 90
+def test_answers_that_wait_for_long_keep_others_waiting_no_longer_up_to_a_last_limit() -> None:
+    clock = Clock()
+
+    def relieve() -> None:
+        clock.now += 0.5
+
+    async def run() -> None:
+        unread = Unread(relieve, 100, clock)
+        tasks = [asyncio.create_task(asyncio.sleep(0)) for _ in range(4)]
+        await unread.begin(tasks[0], 90)
+        await unread.begin(tasks[1], 90)
+        assert module.OLD_SECONDS < clock.now <= module.OLD_SECONDS + 0.5
+        await unread.begin(tasks[2], 80)
+        assert unread.total == 260
+        with pytest.raises(StoreBusyError, match="260 bytes wait"):
+            await unread.begin(tasks[3], 30)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_LOOK_SECONDS", 0)
+        asyncio.run(run())
 
 
-def test_old_answers_keep_nobody_waiting_below_the_last_limit() -> None:
-    scene = Scene()
-    scene.begin(190)
-    scene.begin(190)
-    assert PATIENCE_SECONDS <= scene.now < PATIENCE_SECONDS + 0.5
-    with pytest.raises(StoreBusyError, match="380 bytes wait"):
-        scene.begin(30)
+def test_what_was_needed_for_a_moment_is_given_back_once_nothing_waits() -> None:
+    async def run() -> None:
+        emptied = list[int]()
+        unread = Unread(lambda: None, 100, emptied=lambda: emptied.append(unread.total))
+        for sizes, count in (([30], 0), ([30, 30], 1), ([30], 1)):
+            tasks = [asyncio.create_task(asyncio.sleep(0)) for _ in sizes]
+            for task, size in zip(tasks, sizes, strict=True):
+                await unread.begin(task, size)
+            for task in tasks:
+                unread.end(task)
+            assert len(emptied) == count
+
+    asyncio.run(run())
 
 
-def test_what_was_needed_for_a_moment_is_given_back_at_its_end() -> None:
-    scene = Scene()
-    tasks: list[Any] = [scene.begin(90), scene.begin(60)]
-    scene.unread.end(tasks[0])
-    assert scene.relieved == 0
-    scene.unread.end(tasks[1])
-    assert scene.relieved == 1
-    scene.unread.end(scene.begin(90))  # type: ignore[arg-type]
-    assert scene.relieved == 1
+class Pair:
+    """A listener and one connection to it, both ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(self.name)
+        self.listener.listen()
+        self.client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.client.connect(self.name)
+        self.accepted, _ = self.listener.accept()
+        self.client.settimeout(5)
+
+    def close(self) -> None:
+        for each in (self.listener, self.client, self.accepted):
+            each.close()
 
 
-def test_looks_are_not_more_frequent_than_they_need_be() -> None:
-    scene = Scene()
-    for _ in range(100):
-        scene.begin(1)
-        scene.now += 0.001
-    scene.begin(10)
-    scene.begin(10)
-    assert len(scene.patience) == 1
+@pytest.fixture
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    made = Pair(tmp_path_factory.mktemp("d") / "s")
+    yield made
+    made.close()
 
 
-def test_one_answer_larger_than_every_limit_still_goes_out() -> None:
-    scene = Scene()
-    scene.begin(1000)
-    assert scene.unread.total == 1000
+def test_connection_that_nobody_reads_is_cut(pair: Pair) -> None:
+    clock = Clock()
+    deaf = DeafConnections([pair.name], clock)
+    pair.accepted.send(b"hello")
+    assert deaf.cut() == 0
+    clock.now = STUCK_SECONDS * 0.9
+    assert deaf.cut() == 0
+    clock.now = STUCK_SECONDS
+    assert deaf.cut() == 1
+    assert pair.client.recv(100) == b"hello"
+    assert pair.client.recv(100) == b""
 
 
-def test_end_of_an_answer_counts_once() -> None:
-    scene = Scene()
-    task: Any = scene.begin(10)
-    scene.unread.end(task)
-    scene.unread.end(task)
-    assert scene.unread.total == 0
-
-
-@given(st.lists(st.tuples(st.integers(1, 150), st.floats(0, 3), st.booleans(), st.booleans()), max_size=50))
-def test_what_waits_never_exceeds_the_last_limit(steps: list[tuple[int, float, bool, bool]]) -> None:
-    scene, open_tasks = Scene(), list[Any]()
-    for size, seconds, ends, is_deaf in steps:
-        scene.now += seconds
-        try:
-            open_tasks.append(scene.begin(size, deaf=is_deaf))
-        except StoreBusyError:
-            assert scene.unread.total + size > 200
-        if ends and open_tasks:
-            scene.unread.end(open_tasks.pop(0))
-        assert 0 <= scene.unread.total <= 400
+def test_slow_reader_idle_connection_and_strangers_are_left_alone(pair: Pair) -> None:
+    clock = Clock()
+    deaf, elsewhere = DeafConnections([pair.name], clock), DeafConnections(["/other"], clock)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"unread, but not by our listener")
+        pair.accepted.send(bytes(20_000))
+        for _ in range(9):  # it reads a little between two looks
+            assert deaf.cut() == elsewhere.cut() == 0
+            clock.now += STUCK_SECONDS
+            pair.accepted.send(bytes(1000))
+            assert len(pair.client.recv(3000)) == 3000
+        while pair.client.recv(65536, socket.MSG_PEEK) != b"end":
+            pair.client.recv(65536)
+            pair.accepted.send(b"end")
+        pair.client.recv(3)
+        for _ in range(2):  # idle
+            clock.now += STUCK_SECONDS
+            assert deaf.cut() == 0
+        pair.accepted.send(b"still there")
+        assert pair.client.recv(100) == b"still there"
