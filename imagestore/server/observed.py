@@ -143,7 +143,9 @@ class ObservedServer(grpc.aio.Server):
             # A caller that leaves must find the generator's files closed, not left to the garbage collector.
             async with contextlib.aclosing(behaviour(request, context)) as found:
                 async for message in found:
-                    yield serialize(message) if serialize is not None else message
+                    raw = serialize(message) if serialize is not None else message
+                    del message  # it may be large, and the caller slow
+                    yield raw
 
         async def compute(request: Any, context: ServicerContext) -> Answer:
             return tuple([message async for message in messages(request, context)])
