@@ -1,9 +1,9 @@
 """Filling an ingest from a source of bytes: large ones past the page cache, hashed beside the transfer.
 
 Received into a few aligned buffers that are used again and again, a chunk is never copied: one thread receives and
-writes it, for large blobs another hashes it. O_DIRECT writes whole blocks straight from the buffer to the disk, where a write through
-the page cache would first have to find, clear and fill as much memory as the blob is long; the end of a blob, and
-everything on a file system that can't, goes the usual way.
+writes it, for large blobs another hashes it. O_DIRECT writes whole blocks straight from the buffer to the disk, where a
+write through the page cache would first have to find, clear and fill as much memory as the blob is long; the end of a
+blob, and everything on a file system that can't, goes the usual way.
 """
 
 from __future__ import annotations
