@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 IMAGE = "registry.example/team/app:1"
 REPOSITORY = "registry.example/team/app"
+DIGESTED = f"registry.example/app@sha256:{'0' * 64}"
 REF = "sha256:1"
 NOW = 1_700_000_000
 
@@ -334,11 +335,15 @@ def test_records_survive_their_file_form(mapping: dict[str, PullCredentials], mo
         ("", (), "a", True, True),
         ("NeverVerifyAllowlistedImages", ("registry.example/app",), "registry.example/app", True, False),
         ("NeverVerifyAllowlistedImages", ("registry.example/app",), "registry.example/app:1", True, False),
-        ("NeverVerifyAllowlistedImages", ("registry.example/app",), "registry.example/app@sha256:1", True, False),
+        ("NeverVerifyAllowlistedImages", ("registry.example/app",), DIGESTED, True, False),
         ("NeverVerifyAllowlistedImages", ("registry.example/app",), "registry.example/app2", False, True),
         ("NeverVerifyAllowlistedImages", ("registry.example/*",), "registry.example/a/b:1", True, False),
         ("NeverVerifyAllowlistedImages", ("registry.example/*",), "registry.example.org/a", True, True),
-        ("NeverVerifyAllowlistedImages", ("docker.io/library/busybox",), "busybox", True, True),
+        ("NeverVerifyAllowlistedImages", ("docker.io/library/busybox",), "busybox", True, False),
+        ("NeverVerifyAllowlistedImages", ("docker.io/library/busybox",), "library/busybox:1", False, False),
+        ("NeverVerifyAllowlistedImages", ("docker.io/library/*",), "busybox:1", True, False),
+        ("NeverVerifyAllowlistedImages", ("docker.io/library/*",), "team/busybox", True, True),
+        ("NeverVerifyAllowlistedImages", ("registry.example/*",), "registry.example/App", True, True),
         ("NeverVerifyAllowlistedImages", ("localhost:5000/app",), "localhost:5000/app:1", True, False),
     ],
 )
