@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MEMORY = Path("/dev/shm")  # noqa: S108 - only its free space counts; the folder's name is chosen at random
+_MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture
