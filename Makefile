@@ -4,18 +4,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests spread over the processors; set JOBS=0 to run them in one process, for a debugger.
 JOBS ?= auto
+# Compiled modules are kept whatever the surroundings say: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 # How many processes `make crash` kills.
 KILLS ?= 1000
+# How often each program runs in the benchmarks, and which rows; all by default (python -m benchmarks --list names them).
+ROUNDS ?= 5
+ROWS ?=
 # The generators of gRPC code live apart: they are the oldest that will do, the rest is new.
 PROTOS := .venv-protos
 
-.PHONY: help demo test lint types format integration crash protos protos-check lock clean
+.PHONY: help demo test lint types format integration crash bench protos protos-check lock clean
 
 help:
 	@echo "make demo         one reference, two runtime handlers, two manifests; from recorded fixtures, no network"
 	@echo "make test         lint, types, floors, unit and property tests"
 	@echo "make integration  the same against real servers on loopback (installs Debian packages that are missing)"
 	@echo "make crash        kill processes at work on one store (KILLS=1000 of them) and judge what is left"
+	@echo "make bench        measure beside Debian's programs; writes benchmarks/RESULTS.md (ROUNDS=5; ROWS=\"S M\" only prints)"
 	@echo "make format       let ruff put the code in shape"
 	@echo "make protos       generate the gRPC code anew from the .proto files (protos-check: is it what they give?)"
 	@echo "make lock         make the two requirements locks anew from pyproject.toml and requirements-protos.in"
@@ -58,6 +64,10 @@ protos: $(PROTOS)/ready
 
 protos-check: $(PROTOS)/ready
 	.ci/protos $(PROTOS)/bin/python --check
+
+bench: $(VENV)/ready
+	tests/integration/install-peers
+	$(BIN)/python -m benchmarks --rounds $(ROUNDS) $(if $(ROWS),--rows $(ROWS),--output benchmarks)
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix imagestore tests benchmarks examples fixtures

@@ -77,7 +77,8 @@ def _document(size: int) -> bytes:
     return json.dumps({"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, "manifests": entries}).encode()
 
 
-def _handlers() -> dict[str, HandlerPlatform]:
+def handlers() -> dict[str, HandlerPlatform]:
+    """Twenty handlers from a configuration, each with a platform of its own."""
     lines = ["version = 3"]
     for number, text in enumerate(_WANTED):
         lines += [f'[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.handler-{number}]']
@@ -86,7 +87,7 @@ def _handlers() -> dict[str, HandlerPlatform]:
     return wanted_platforms(loaded, [name for name in loaded.handlers if name.startswith("handler")], host=_HOST)
 
 
-class _Case:
+class Case:
     """One index, and the steps that are measured."""
 
     def __init__(self, size: int, handlers: dict[str, HandlerPlatform]) -> None:
@@ -103,21 +104,26 @@ class _Case:
         return documents
 
     def read(self) -> Index:
+        """Read and check the index."""
         return self.fresh().index(self.target)
 
     def best(self) -> None:
+        """The best entry for each handler, and nothing about the others."""
         platforms = [entry.platform for entry in self.index.manifests if entry.platform is not None]
         for handler in self.handlers.values():
             min(filter(handler.matcher.match, platforms), key=handler.matcher.sort_key, default=None)
 
     def match(self) -> dict[str, Selection]:
+        """A verdict for every entry and handler."""
         return match_handlers(self.target, self.documents, self.handlers)
 
     def reasons(self) -> int:
+        """Read every rule and sentence of the verdicts."""
         verdicts = (verdict for selection in self.selections.values() for verdict in selection.verdicts)
         return sum(len(verdict.rule) + len(verdict.reason) for verdict in verdicts)
 
     def parse(self) -> object:
+        """The same bytes as plain JSON."""
         return json.loads(self.raw)
 
 
@@ -133,16 +139,16 @@ def _seconds(work: Callable[[], object], repeats: int) -> float:
 
 def main() -> None:
     """Measure and print one line for each size."""
-    handlers = _handlers()
+    all_handlers = handlers()
     head = ("entries", "best, ms", "read, ms", "select, ms", "µs/entry", "reasons, ms", "json.loads, ms", "all : json")
-    sys.stdout.write("  ".join(f"{title:>14}" for title in head) + f"   ({len(handlers)} handlers)\n")
+    sys.stdout.write("  ".join(f"{title:>14}" for title in head) + f"   ({len(all_handlers)} handlers)\n")
     for size in _SIZES:
-        case = _Case(size, handlers)
+        case = Case(size, all_handlers)
         repeats = max(3, 2_000 // size)
         steps = (case.best, case.read, case.match, case.reasons, case.parse)
         best, read, match, reasons, parse = (_seconds(step, repeats) for step in steps)
         row = (
-            *(best * 1e3, read * 1e3, match * 1e3, match / size / len(handlers) * 1e6),
+            *(best * 1e3, read * 1e3, match * 1e3, match / size / len(all_handlers) * 1e6),
             *(reasons * 1e3, parse * 1e3, (read + match + reasons) / parse),
         )
         sys.stdout.write("  ".join([f"{size:>14}", *(f"{value:>14.3f}" for value in row)]) + "\n")

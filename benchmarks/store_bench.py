@@ -16,11 +16,12 @@ import multiprocessing
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.store_peers import Peers, is_possible
+from benchmarks.store_peers import Peers
+from benchmarks.suite.containerd import is_possible
 from imagestore.cancel import CancelToken
 from imagestore.collect import collect, collect_from
 from imagestore.content.local import LocalContentStore
@@ -123,15 +124,14 @@ def _write_until(path: Path, stop: Event, answer: multiprocessing.SimpleQueue[tu
     answer.put((longest, count))
 
 
-def longest_wait(bench: Bench) -> tuple[float, float]:
-    """Seconds that the slowest write of another process took while a tenth of the store was freed; and of the whole."""
-    bench.metadata.remove_images(bench.key(number) for number in range(bench.size // 10))
+def longest_wait(bench: Bench, work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds that the slowest write of another process took during some work; and the work."""
     context = multiprocessing.get_context("spawn")
     stop, answer = context.Event(), context.SimpleQueue()
     writer = context.Process(target=_write_until, args=(bench.root / "metadata.db", stop, answer))
     writer.start()
     time.sleep(1)
-    whole = seconds(lambda: collect(bench.metadata, bench.content))
+    whole = seconds(work)
     stop.set()
     longest, _ = answer.get()
     writer.join()
@@ -178,17 +178,20 @@ def rows(bench: Bench) -> dict[str, float]:
         "collect, nothing to free": seconds(lambda: collect(bench.metadata, bench.content), 3),
         "account (df)": seconds(lambda: measure(bench.metadata, bench.content, bench.root)),
     }
-    longest, whole = longest_wait(bench)
+    bench.metadata.remove_images(bench.key(number) for number in range(bench.size // 10))
+    longest, whole = longest_wait(bench, lambda: collect(bench.metadata, bench.content))
     found["collect, a tenth freed"] = whole
     found["longest wait of a writer meanwhile"] = longest
+    # What the machine alone makes it: the same time without a collection.
+    found["longest wait of a writer at rest"], _ = longest_wait(bench, lambda: time.sleep(max(1, whole)))
     found["longest wait of a thread meanwhile"] = longest_wait_of_a_thread(bench)
     found["database, bytes a record"] = (bench.root / "metadata.db").stat().st_size / size / 1000
     found["remove and collect all that is left"] = seconds(lambda: collect_everything(bench))
     return {name: value * 1000 for name, value in found.items()}
 
 
-def growth(sizes: list[int], place: str | None) -> None:
-    """Print one line for each operation, one column for each size."""
+def by_size(sizes: Sequence[int], place: str | None) -> dict[str, list[float]]:
+    """Milliseconds by operation, one for each size."""
     table: dict[str, list[float]] = {}
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="imagestore-bench-", dir=place) as folder:
@@ -196,6 +199,12 @@ def growth(sizes: list[int], place: str | None) -> None:
             for name, value in rows(bench).items():
                 table.setdefault(name, []).append(value)
             bench.metadata.close()
+    return table
+
+
+def growth(sizes: list[int], place: str | None) -> None:
+    """Print one line for each operation, one column for each size."""
+    table = by_size(sizes, place)
     print(f"{'milliseconds':<38}" + "".join(f"{size:>14,}" for size in sizes))
     for name, values in table.items():
         print(f"{name:<38}" + "".join(f"{value:>14,.2f}" for value in values))

@@ -7,31 +7,19 @@ they import.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 import statistics
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks import tiny_layout
+from benchmarks.suite.containerd import Containerd, containerd
+from benchmarks.suite.cost import imagestore_command
 from imagestore import platforms
 from imagestore.store import ImageStore
 
-CONFIG = """
-version = 2
-root = "{folder}/root"
-state = "{folder}/state"
-disabled_plugins = ["io.containerd.grpc.v1.cri"]
-[grpc]
-address = "{folder}/containerd.sock"
-[ttrpc]
-address = "{folder}/ttrpc.sock"
-"""
 #: The goals, as parts of what containerd takes.
 GOALS = {
     "import all": 0.12,
@@ -51,11 +39,15 @@ class Peers:
     Attributes:
         folder: for everything.
         count: images of the layout.
+        environment: variables of every program; None for this process's.
+        daemon: the containerd, while it runs.
         seconds: what each operation took, by name, ours and containerd's.
     """
 
     folder: Path
     count: int
+    environment: Mapping[str, str] | None = None
+    daemon: Containerd | None = None
     seconds: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
 
     @property
@@ -70,13 +62,13 @@ class Peers:
 
     def imagestore(self, *arguments: str) -> None:
         """Run our command line."""
-        line = [sys.executable, "-m", "imagestore", "--root", str(self.ours), *arguments]
-        subprocess.run(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        line = [*imagestore_command(), "--root", str(self.ours), *arguments]
+        _quietly(line, self.environment)
 
     def ctr(self, *arguments: str) -> None:
         """Run containerd's."""
-        line = ["ctr", "--address", f"{self.folder}/containerd.sock", *arguments]
-        subprocess.run(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        assert self.daemon is not None
+        _quietly([*self.daemon.ctr, *arguments], self.environment)
 
     def compare(self, name: str, ours: Callable[[], object], theirs: Callable[[], object] | None) -> None:
         """Time both once; without theirs, what the same operation took them the last time counts."""
@@ -91,7 +83,7 @@ class Peers:
         archive = self.folder / "layout.tar"
         subprocess.run(["tar", "-C", self.layout, "-cf", archive, "."], check=True)
         names = [tiny_layout.name(number) for number in range(self.count)]
-        with _containerd(self.folder):
+        with containerd(self.folder) as self.daemon:
             self.compare(
                 "import all",
                 lambda: self.imagestore("import", str(self.layout), "--platform", "linux/amd64"),
@@ -142,24 +134,5 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-@contextlib.contextmanager
-def _containerd(folder: Path) -> Iterator[None]:
-    config = folder / "containerd.toml"
-    config.write_text(CONFIG.format(folder=folder))
-    with open(folder / "containerd.log", "wb") as log:
-        process = subprocess.Popen(["containerd", "--config", str(config)], stdout=log, stderr=log)
-    try:
-        probe = ["ctr", "--address", f"{folder}/containerd.sock", "version"]
-        for _ in range(200):
-            if subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode == 0:
-                break
-            time.sleep(0.05)
-        yield
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
-def is_possible() -> bool:
-    """Whether Debian's containerd is here and may be started."""
-    return os.geteuid() == 0 and all(shutil.which(program) for program in ("containerd", "ctr"))
+def _quietly(line: Sequence[str], environment: Mapping[str, str] | None) -> None:
+    subprocess.run(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, check=True)

@@ -12,14 +12,13 @@ After a removal only what the removed records reached can have become garbage; `
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ContentNotFoundError
-from imagestore.gc import mark
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from imagestore.content.local import LocalContentStore
     from imagestore.digest import Digest
@@ -27,8 +26,10 @@ if TYPE_CHECKING:
 
 #: How long a batch holds other writers, but for its commit.
 _BATCH_SECONDS: Final = 0.004
-# Few enough to end a batch in time where deleting is slow, enough that asking for them costs one query.
+#: As many are asked about with one query.
 _STEP: Final = 16
+#: As many are asked at once what they point at.
+_MARKED_AT_ONCE: Final = 256
 #: An ingest that nobody touched for so long is thrown away; containerd's default for unleased ingests.
 STALE_INGEST_SECONDS: Final = 24 * 3600.0
 
@@ -74,23 +75,21 @@ def collect(
         metadata.expire()
         for ref in metadata.sweep_namespaces():
             content.abort(ref)
-    names = list(content.names())
-    candidates = metadata.garbage(names)
+    present = _Counted(content.names())
+    candidates = metadata.garbage(present)
     if dry_run:
         sizes = ((digest, _size(content, digest)) for digest in candidates)
         garbage = {digest: size for digest, size in sizes if size is not None}
     else:
         garbage = sweep(metadata, content, candidates)
         metadata.tidy()
-    stale, stale_bytes = _stale_ingests(
-        content, clock() - STALE_INGEST_SECONDS, metadata.kept_ingests(), dry_run=dry_run
-    )
+    stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), dry_run=dry_run)
     return GarbageReport(
         dry_run=dry_run,
         digests=tuple(sorted(garbage, key=str)),
         bytes_freed=sum(garbage.values()) + stale_bytes,
         ingests=tuple(stale),
-        kept_blobs=len(names) - len(garbage),
+        kept_blobs=present.count - len(garbage),
     )
 
 
@@ -108,14 +107,18 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
     Raises:
         StoreError: a file can't be deleted; what was freed before stays freed.
     """
-    below: dict[Digest, tuple[Digest, ...]] = {}
-
-    def children(digest: Digest) -> tuple[Digest, ...]:
-        return below.setdefault(digest, metadata.children(digest))
-
-    reached = mark(roots, children)
+    reached = dict.fromkeys(roots)
+    parents: set[Digest] = set()
+    waiting = list(reached)
+    while waiting:
+        some, waiting = waiting[:_MARKED_AT_ONCE], waiting[_MARKED_AT_ONCE:]
+        below = metadata.children_of(some)
+        parents |= below.keys()
+        new = [child for children in below.values() for child in children if child not in reached]
+        reached.update(dict.fromkeys(new))
+        waiting += dict.fromkeys(new)
     # What points on goes first; then nothing is above what it pointed at any more, and asking for that is cheap.
-    return sweep(metadata, content, sorted(reached, key=lambda digest: (not below[digest], str(digest))))
+    return sweep(metadata, content, sorted(reached, key=lambda digest: (digest not in parents, str(digest))))
 
 
 def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Sequence[Digest]) -> dict[Digest, int]:
@@ -130,20 +133,40 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Seque
         Bytes freed by digest, of what was there.
     """
     deleted: dict[Digest, int] = {}
-    steps = iter([candidates[start : start + _STEP] for start in range(0, len(candidates), _STEP)])
-    step = next(steps, None)
-    while step is not None:
+    position = 0
+    while position < len(candidates):
         with content.deleting() as files, metadata.batch():
             end = time.monotonic() + _BATCH_SECONDS
-            while step is not None and time.monotonic() < end:
-                doomed = metadata.unheld(step)
-                for digest in doomed:
-                    size = files.delete(digest)
-                    if size is not None:
-                        deleted[digest] = size
+            is_due = False
+            while position < len(candidates) and not is_due:
+                step = candidates[position : position + _STEP]
+                unheld, doomed = frozenset(metadata.unheld(step)), []
+                for digest in step:
+                    position += 1
+                    if digest in unheld:
+                        doomed.append(digest)
+                        size = files.delete(digest)
+                        if size is not None:
+                            deleted[digest] = size
+                    # Looked at after each file: a busy disk may take its time for every one.
+                    is_due = time.monotonic() >= end
+                    if is_due:
+                        break
                 metadata.forget_content(doomed)
-                step = next(steps, None)
     return deleted
+
+
+class _Counted:
+    """Counts what it passes on. A list of half a million names would stop all threads while it goes away."""
+
+    def __init__(self, items: Iterator[str]) -> None:
+        self.count = 0
+        self._items = items
+
+    def __iter__(self) -> Iterator[str]:
+        for item in self._items:
+            self.count += 1
+            yield item
 
 
 def _size(content: LocalContentStore, digest: Digest) -> int | None:
@@ -154,10 +177,10 @@ def _size(content: LocalContentStore, digest: Digest) -> int | None:
 
 
 def _stale_ingests(
-    content: LocalContentStore, before: float, spared: frozenset[str], *, dry_run: bool
+    content: LocalContentStore, now: float, spared: frozenset[str], *, dry_run: bool
 ) -> tuple[list[str], int]:
     names, size = [], 0
-    for status in content.stale_ingests(before):
+    for status in content.stale_ingests(now - STALE_INGEST_SECONDS, beyond=now + STALE_INGEST_SECONDS):
         if status.ref in spared:
             continue
         if dry_run or content.abort_stale(status):

@@ -21,6 +21,7 @@
     │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
     ├─ StoreError
     │  ├─ StoreBusyError   StoreFullError   StoreReadOnlyError   StoreCorruptError
+    ├─ ServerError
     ├─ ImageServiceError
     │  ├─ ServiceUnavailableError
     ├─ ImageCollectionError
@@ -405,6 +406,12 @@ class StoreBusyError(StoreError):
     category = Category.UNAVAILABLE
 
 
+class WriterClosedError(StoreError):
+    """A writer was used after its end."""
+
+    category = Category.FAILED_PRECONDITION
+
+
 class StoreFullError(StoreError):
     """No space (or quota) is left where the store lives."""
 
@@ -421,6 +428,12 @@ class StoreCorruptError(StoreError):
     """The store's own files are damaged, or were made by a newer version."""
 
     category = Category.DATA_LOSS
+
+
+class ServerError(ImageStoreError):
+    """A server can't listen where it was told to, or can't do what it was started for."""
+
+    category = Category.FAILED_PRECONDITION
 
 
 class ImageServiceError(ImageStoreError):

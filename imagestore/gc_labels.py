@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import InvalidDigestError, InvalidInputError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

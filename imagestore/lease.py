@@ -8,10 +8,13 @@ next try can resume; work that ends, well or badly, releases its lease.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 import uuid
 from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ImageStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -23,12 +26,21 @@ if TYPE_CHECKING:
 LIFETIME_SECONDS: Final = 24 * 3600.0
 _RENEW_SECONDS: Final = 3600.0
 
+log = logging.getLogger(__name__)
+
 
 class HeldLease:
-    """A lease this process owns; for several threads."""
+    """A lease this process owns; for several threads.
 
-    def __init__(self, metadata: MetadataStore, lease_id: str) -> None:
+    Args:
+        metadata: where the lease lives.
+        lease_id: its id.
+        renew_seconds: how old the last renewal must be for another.
+    """
+
+    def __init__(self, metadata: MetadataStore, lease_id: str, *, renew_seconds: float = _RENEW_SECONDS) -> None:
         self.id = lease_id
+        self.renew_seconds = renew_seconds
         self._metadata = metadata
         self._lock = threading.Lock()
         self._renewed_at = time.monotonic()
@@ -42,26 +54,57 @@ class HeldLease:
         self._metadata.lease_content(self.id, digests)
 
     def renew(self) -> None:
-        """Move the end on if the last renewal is an hour old; cheap enough to call for every chunk."""
-        if time.monotonic() - self._renewed_at < _RENEW_SECONDS:
+        """Move the end on if the last renewal is old enough; cheap enough to call for every chunk.
+
+        Raises:
+            LeaseNotFoundError: somebody deleted the lease.
+        """
+        if time.monotonic() - self._renewed_at < self.renew_seconds:
             return
         with self._lock:
-            if time.monotonic() - self._renewed_at >= _RENEW_SECONDS:
+            if time.monotonic() - self._renewed_at >= self.renew_seconds:
                 self._metadata.renew_lease(self.id, lifetime_seconds=LIFETIME_SECONDS)
                 self._renewed_at = time.monotonic()
 
 
 @contextlib.contextmanager
-def held(metadata: MetadataStore, *, purpose: str) -> Iterator[HeldLease]:
+def held(metadata: MetadataStore, *, purpose: str, renew_seconds: float = _RENEW_SECONDS) -> Iterator[HeldLease]:
     """A new lease for a block of work, released when the block ends.
 
     Args:
         metadata: where the lease lives.
         purpose: first part of its id, for people who list leases.
+        renew_seconds: how often it is renewed.
     """
     lease_id = f"{purpose}-{uuid.uuid4().hex}"
     metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS)
     try:
-        yield HeldLease(metadata, lease_id)
+        yield HeldLease(metadata, lease_id, renew_seconds=renew_seconds)
     finally:
         metadata.delete_lease(lease_id)
+
+
+@contextlib.contextmanager
+def renewed(held: HeldLease) -> Iterator[None]:
+    """Renew a lease in the background while a block runs whose work calls nothing of ours.
+
+    Args:
+        held: the lease.
+    """
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(held.renew_seconds):
+            try:
+                held.renew()
+            except ImageStoreError as error:
+                # The next look may go better; without any the lease ends as a dead owner's does.
+                log.warning("a lease can't be renewed: %s", error, extra={"lease": held.id})
+
+    thread = threading.Thread(target=renew, name="imagestore-renew", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -17,6 +17,7 @@ from imagestore import collect, lookup, platforms
 from imagestore import config as configuration
 from imagestore.archive.service import Archives
 from imagestore.cancel import CancelToken
+from imagestore.content import leftovers
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
@@ -238,9 +239,10 @@ class ImageStore(Archives, Upkeep):
         handler = self._known(runtime_handler)
         if not all_handlers:
             return lookup.doomed(self.metadata, name, handler, self.config.default_handler)
+        found = lookup.by_name(self.metadata, name) or lookup.by_id(self.metadata, name)
         return [
             record
-            for owner in sorted({each.handler for each in self.metadata.find_images()})
+            for owner in sorted({each.handler for each in found})
             for record in lookup.doomed(self.metadata, name, owner, self.config.default_handler)
         ]
 
@@ -290,7 +292,10 @@ class ImageStore(Archives, Upkeep):
         Raises:
             StoreError: something can't be deleted.
         """
-        return collect.collect(self.metadata, self.content, dry_run=dry_run, clock=self._clock)
+        report = collect.collect(self.metadata, self.content, dry_run=dry_run, clock=self._clock)
+        if not dry_run:
+            leftovers.clear(self.root, before=self._clock() - collect.STALE_INGEST_SECONDS)
+        return report
 
     @property
     def registry(self) -> RegistryClient:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.archive.source import read
@@ -13,6 +13,7 @@ from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ContentNotFoundError, SizeMismatchError
 from imagestore.pieces import PieceReader
 from imagestore.platforms import format_all
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from imagestore import media_types
@@ -26,6 +25,7 @@ from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_
 from imagestore.documents.image_config import ImageConfig
 from imagestore.errors import DocumentError, InvalidReferenceError
 from imagestore.reference import Reference
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

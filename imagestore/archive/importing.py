@@ -12,7 +12,7 @@ A failure leaves the store as it was, by the rules of a pull.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagestore import lease
@@ -24,13 +24,16 @@ from imagestore.descriptor import Descriptor
 from imagestore.documents.index import Index
 from imagestore.documents.select import select
 from imagestore.errors import ContentNotFoundError, InvalidDigestError, NoMatchingManifestError
+from imagestore.failpoint import reach
 from imagestore.image import Image
 from imagestore.media_types import OCI_INDEX
 from imagestore.observe import Noticed, Resolved
 from imagestore.platforms import format_all
 from imagestore.pull.decide import Decider
+from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents
 from imagestore.pull.undo import undone_on_failure
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -282,7 +285,10 @@ class ImportWork:
             storing = Storing(self.content, origin, self.observer, held, self.cancel)
             storing.lease(everything)
             storing.store(each for plan in plans for each in plan.wanted)
+            settle(self.content, everything.values())
+            reach("import-record")
             with self.metadata.exclusive():
+                confirm(self.content, everything.values(), what=self.source.what)
                 # Somebody else may have pulled the name meanwhile.
                 records = [plan.record for plan in plans]
                 names.check_free(self.metadata, records, may_replace=self.options.may_replace)
@@ -295,7 +301,7 @@ class ImportWork:
         if current is None or current.target.digest != record.target.digest:
             return record
         more = [digest for digest in current.roots if digest not in record.roots]
-        needed = {each for digest in more for each in (digest, *self.metadata.children(digest))}
+        needed = {each for digest in more for each in (digest, *self.metadata.own_children(digest))}
         needed -= {each.digest for each in (*plan.documents, *plan.blobs)}
         if not all(self.content.exists(each) for each in needed):
             return record

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
 from imagestore.errors import DocumentError, InvalidInputError, StoreFullError
+from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,6 +123,7 @@ def gunzip(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
 def _write(file: IO[bytes], piece: bytes) -> None:
     rest = memoryview(piece)
     while rest:
+        reach("spool-write")
         rest = rest[file.write(rest) :]
 
 

@@ -10,10 +10,11 @@ disagree which counts), hard links, devices, FIFOs and sparse files. Symbolic li
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.errors import DocumentError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

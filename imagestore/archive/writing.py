@@ -15,11 +15,13 @@ import sys
 import tarfile
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.disk import sync_directory
 from imagestore.errors import AlreadyExistsError, InvalidInputError, StoreError, StoreFullError
 from imagestore.observe import BlobAdvanced, BlobStarted
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,7 +101,8 @@ def write_folder(path: str, members: Iterable[Member], *, observer: Observer, ca
         StoreFullError, StoreError: the folder can't be written; nothing stays.
         IntegrityError, ContentNotFoundError: from the members.
     """
-    path = os.path.normpath(path)
+    # A link stays a link, as for files: what it points at is filled.
+    path = os.path.realpath(path)
     partial = f"{path}.{uuid.uuid4().hex[:12]}.partial"
     with _translated(path):
         if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
@@ -112,6 +115,9 @@ def write_folder(path: str, members: Iterable[Member], *, observer: Observer, ca
                 os.makedirs(os.path.dirname(place), _FOLDER_MODE, exist_ok=True)
                 with open(place, "xb", opener=_with_mode(member.mode)) as file:
                     written += _copy(member, _writer(file.fileno()), observer, cancel)
+                    os.fsync(file.fileno())
+            for folder, _, _ in os.walk(partial, topdown=False):
+                sync_directory(Path(folder))
             os.rename(partial, path)
             return written
         except BaseException:

@@ -34,7 +34,7 @@ def check(ctx: click.Context, rate: float | None, resume: bool, rebuild: bool, o
     Only reads, beside other processes. Ends with status 7 when something is wrong; 'imagestore repair' mends it.
 
     With --rebuild a damaged database is put aside, and every record whose content is all there is restored from the
-    journal beside it. Stop what uses the store before.
+    journal beside it, with labels and with leases of more than a day. Stop what uses the store before.
     """
     app = _app(ctx)
     rebuilt = _rebuild(app) if rebuild else None
@@ -132,6 +132,10 @@ def _print_rebuild(report: RebuildReport | None) -> None:
         print(f"restored {render.printable(record.reference)} ({record.handler})")
     for record, reason in report.skipped:
         print(f"not restored {render.printable(record.reference)} ({record.handler}): {render.printable(reason)}")
+    for lease_id in report.leases:
+        print(f"restored lease {render.printable(lease_id)}")
+    if report.labelled:
+        print(f"restored the labels of {report.labelled} blobs")
     if report.unreadable:
         print(f"{report.unreadable} lines of the journal can't be read")
 
@@ -181,5 +185,7 @@ def _rebuild_json(report: RebuildReport) -> dict[str, Any]:
         "keptAs": None if report.kept_as is None else str(report.kept_as),
         "restored": [[record.reference, record.handler] for record in report.restored],
         "skipped": [[record.reference, record.handler, reason] for record, reason in report.skipped],
+        "leases": list(report.leases),
+        "labelledBlobs": report.labelled,
         "unreadableLines": report.unreadable,
     }

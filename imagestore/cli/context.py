@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import signal
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -55,42 +54,47 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
+# Plain classes: every command begins here, and dataclasses take longer to define than --help to print.
 class RemoteOptions:
     """Which CRI server to ask.
 
-    Attributes:
+    Args:
         endpoint: as given; ``crictl`` stands for what crictl is configured for.
         image_endpoint: of the image service, or empty.
         crictl_config: crictl's file, or None for the usual places.
     """
 
-    endpoint: str
-    image_endpoint: str = ""
-    crictl_config: Path | None = None
+    def __init__(self, endpoint: str, image_endpoint: str = "", crictl_config: Path | None = None) -> None:
+        self.endpoint = endpoint
+        self.image_endpoint = image_endpoint
+        self.crictl_config = crictl_config
 
 
-@dataclass
 class App:
     """The global options of one run.
 
-    Attributes:
+    Args:
         given_root: --root, or None.
         given_config: --config, or None.
         sources: every --source.
+
+    Attributes:
         credentials: used instead of stored logins, or None.
         bytes_per_second: limit of a pull instead of the configuration's, or None.
         remote: the CRI server to ask instead of a local store, or None.
     """
 
-    given_root: Path | None = None
-    given_config: Path | None = None
-    sources: tuple[Path, ...] = ()
-    credentials: CredentialLookup | None = None
-    bytes_per_second: int | None = None
-    remote: RemoteOptions | None = None
-    _opened: list[ImageStore] = field(default_factory=list)
-    _services: list[CriImageService] = field(default_factory=list)
+    def __init__(
+        self, given_root: Path | None = None, given_config: Path | None = None, sources: tuple[Path, ...] = ()
+    ) -> None:
+        self.given_root = given_root
+        self.given_config = given_config
+        self.sources = sources
+        self.credentials: CredentialLookup | None = None
+        self.bytes_per_second: int | None = None
+        self.remote: RemoteOptions | None = None
+        self._opened: list[ImageStore] = []
+        self._services: list[CriImageService] = []
 
     @functools.cached_property
     def root(self) -> Path:
@@ -122,6 +126,8 @@ class App:
         """Limits of transfers where an option changes those of the configuration."""
         if self.bytes_per_second is None:
             return None
+        from dataclasses import replace
+
         from imagestore.registry.settings import transfer_policy
 
         return replace(transfer_policy(self.config.settings.registry), bytes_per_second=self.bytes_per_second)

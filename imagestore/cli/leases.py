@@ -86,8 +86,9 @@ def create(
 def renew(app: App, lease_id: str, expires: float, output: str) -> None:
     """Move the end of a lease."""
     metadata = app.store.metadata
-    metadata.renew_lease(lease_id, lifetime_seconds=expires or math.inf)
-    renewed = next(each for each in metadata.leases() if each.id == lease_id)
+    with metadata.exclusive():
+        metadata.renew_lease(lease_id, lifetime_seconds=expires or math.inf)
+        renewed = next(each for each in metadata.leases() if each.id == lease_id)
     if output == "json":
         render.dump_json(_json(app, renewed))
         return

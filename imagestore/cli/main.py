@@ -47,6 +47,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "version": ("imagestore.cli.remote.commands", "version", "Show versions, a CRI server's too."),
     "tape": ("imagestore.cli.tape", "tape", "Check, show and serve recorded registries."),
     "record": ("imagestore.cli.record", "record", "Run a command and record what it asks of registries."),
+    "serve": ("imagestore.cli.serve", "serve", "Serve the store to node software over unix sockets."),
     "node": ("imagestore.cli.node", "node", "The node side: what a kubelet does with images and resources."),
     "config": ("imagestore.cli.config", "config", "Check, print or start a configuration."),
 }

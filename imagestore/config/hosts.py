@@ -15,7 +15,6 @@ import os
 import posixpath
 import re
 import stat
-import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -157,6 +156,8 @@ def _read(path: str) -> str | None:
 def _parse(text: str, folder: str) -> RegistryHosts:
     path = os.path.join(folder, FILE_NAME)
     lines = KeyLines(text, path)
+    import tomllib
+
     try:
         document: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

@@ -245,12 +245,14 @@ class Upload:
             if not store.content.exists(digest):
                 store.metadata.forget_record(self._space.owner, digest)
                 raise ContentNotFoundError(f"content {digest} was collected meanwhile", hint="write it again")
+            store.content.make_durable({digest.algorithm})
             return
         assert self._writer is not None
         try:
             self._writer.commit(digest, size)
         except AlreadyExistsError:
-            return  # another owner's, and from now on this one's too
+            # Another owner's, and from now on this one's too; its writer may have died before the name was durable.
+            store.content.make_durable({digest.algorithm})
         except StoreError:
             store.metadata.forget_record(self._space.owner, digest)
             raise

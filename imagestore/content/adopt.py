@@ -69,23 +69,39 @@ def opened(source: Path, digest: Digest, size: int) -> Iterator[int | None]:
 
 
 def is_right(descriptor: int, digest: Digest, size: int, cancel: CancelToken) -> bool:
-    """Whether an open file has the bytes of a digest.
+    """Whether an open file has the bytes of a digest; what can't be read has not.
 
     Raises:
-        OSError: it can't be read.
         OperationCancelledError: cancelled.
     """
     verifier = Verifier(digest, size)
-    offset = 0
     try:
-        while chunk := os.pread(descriptor, _CHUNK_BYTES, offset):
-            cancel.check()
+        for chunk in _chunks(descriptor, size + 1, cancel):
             verifier.update(chunk)
-            offset += len(chunk)
         verifier.finish()
     except IntegrityError:
         return False
     return True
+
+
+def _chunks(descriptor: int, most_bytes: int, cancel: CancelToken) -> Iterator[bytes]:
+    """A source's bytes, and no more of them than wanted.
+
+    Raises:
+        IntegrityError: they can't be read. A source's bad disk is no reason to fail: the bytes are elsewhere too.
+        OperationCancelledError: cancelled.
+    """
+    offset = 0
+    while offset < most_bytes:
+        cancel.check()
+        try:
+            chunk = os.pread(descriptor, min(_CHUNK_BYTES, most_bytes - offset), offset)
+        except OSError as error:
+            raise IntegrityError(f"source of adoption: can't be read: {error.strerror}") from error
+        if not chunk:
+            return
+        yield chunk
+        offset += len(chunk)
 
 
 def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool:
@@ -104,6 +120,9 @@ def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool
     # Linked under another name first: the name a blob has must never lead to a file that was swapped meanwhile.
     try:
         os.fsync(descriptor)
+        # Somebody may have died between the two names.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(waiting)
         reach("adopt-link")
         os.link(named, waiting, follow_symlinks=False)
     except OSError:
@@ -118,19 +137,16 @@ def hard_link(descriptor: int, named: Path, target: Path, waiting: Path) -> bool
     return True
 
 
-def copy(descriptor: int, writer: LocalIngestWriter, cancel: CancelToken) -> None:
-    """Copy an open file into an ingest; its commit judges the bytes.
+def copy(descriptor: int, writer: LocalIngestWriter, size: int, cancel: CancelToken) -> None:
+    """Copy an open file of that size into an ingest; its commit judges the bytes.
 
     Raises:
         StoreError: the ingest can't be written.
-        OSError: the file can't be read.
+        IntegrityError: the file can't be read.
         OperationCancelledError: cancelled.
     """
-    offset = 0
-    while chunk := os.pread(descriptor, _CHUNK_BYTES, offset):
-        cancel.check()
+    for chunk in _chunks(descriptor, size, cancel):
         writer.write(chunk)
-        offset += len(chunk)
 
 
 def reflink(target: int, source: int) -> bool:

@@ -7,8 +7,9 @@ readers, never changes, and lives until it is deleted). The words and the behavi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,6 +60,7 @@ class IngestWriter(Protocol):
         """Append bytes.
 
         Raises:
+            WriterClosedError: it was committed, aborted or closed.
             StoreFullError: no space is left; the ingest stays as long as it got.
         """
 
@@ -74,18 +76,32 @@ class IngestWriter(Protocol):
         """
 
     def truncate(self) -> None:
-        """Start again from nothing."""
+        """Start again from nothing.
 
-    def commit(self, expected: Digest, size: int) -> None:
+        Raises:
+            WriterClosedError: it was committed, aborted or closed.
+        """
+
+    def commit(self, expected: Digest | None = None, size: int | None = None) -> Digest:
         """Verify and publish, then close.
+
+        Args:
+            expected: what the bytes must hash to; under another algorithm than the writer's they are read again. None:
+                whatever they hash to names the blob.
+            size: how many bytes there must be; None: as many as there are.
+
+        Returns:
+            The digest that names the blob.
 
         Raises:
             SizeMismatchError, DigestMismatchError: the ingest stays, and the writer stays open, as in containerd.
             AlreadyExistsError: the blob is there already; the ingest is gone. Callers take it as success.
+            StoreError: the disk failed. Bytes that it didn't take are gone, the others can be resumed.
+            WriterClosedError: it was committed, aborted or closed.
         """
 
     def abort(self) -> None:
-        """Throw the ingest away and close."""
+        """Throw the ingest away and close; harmless when closed."""
 
     def close(self) -> None:
         """Let go; what is written stays and can be resumed."""
@@ -120,7 +136,7 @@ class ContentStore(Protocol):
         """
 
     def open(self, digest: Digest) -> BinaryIO:
-        """The blob, opened for reading.
+        """The blob, opened for reading; reading what the disk can't read raises IntegrityError.
 
         Raises:
             ContentNotFoundError: it isn't here.
@@ -146,13 +162,29 @@ class ContentStore(Protocol):
         Args:
             ref: name of the ingest.
             expected: digest the content will have.
-            total: its size in bytes.
+            total: its size in bytes, 0 when unknown.
             cancel: ends the wait.
 
         Raises:
             AlreadyExistsError: the blob is here, perhaps because the other writer finished it.
             OperationCancelledError: cancelled while waiting.
         """
+
+    def try_writer(self, ref: str, *, algorithm: str, total: int) -> IngestWriter:
+        """Open an ingest whose content nobody knows yet, unless another writer holds it.
+
+        Args:
+            ref: name of the ingest.
+            algorithm: used for hashing on the way.
+            total: its size in bytes, 0 when unknown.
+
+        Raises:
+            StoreBusyError: another writer holds it; says since when.
+            InvalidDigestError: the algorithm can't be verified.
+        """
+
+    def status(self, ref: str) -> IngestStatus | None:
+        """One unfinished ingest, or None."""
 
     def statuses(self) -> Iterator[IngestStatus]:
         """Every unfinished ingest."""

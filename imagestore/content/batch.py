@@ -17,15 +17,15 @@ import os
 import stat
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import sync_directory, translated
+from imagestore.content.disk import make_directory, sync_directory, translated
 from imagestore.content.ingest import ingest_name, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.digest import verify
 from imagestore.errors import StoreCorruptError
 from imagestore.failpoint import reach
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -110,14 +110,17 @@ class BlobBatches:
                     os.close(descriptor)
 
     def _publish(self, batch: Sequence[SmallBlob]) -> None:
+        folders = [self._blobs / algorithm for algorithm in {blob.digest.algorithm for blob in batch}]
+        for folder in folders:
+            with translated("make the folder", folder):
+                make_directory(folder)
         for blob in batch:
             target = f"{self._blobs}/{blob.digest.algorithm}/{blob.digest.encoded}"
             with translated("commit", target):
                 _check_place(target)
                 reach("batch-rename")
                 os.rename(f"{self._folder}/{blob.digest.encoded}", target)
-        for algorithm in {blob.digest.algorithm for blob in batch}:
-            folder = self._blobs / algorithm
+        for folder in folders:
             with translated("commit", folder):
                 reach("batch-sync-folder")
                 sync_directory(folder)

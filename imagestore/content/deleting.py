@@ -7,6 +7,7 @@ Who is killed meanwhile lets go of them too.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -51,7 +52,8 @@ class Deleting:
             try:
                 size = os.lstat(path).st_size
                 if size >= _LARGE_BYTES and len(self._open) < _MOST_OPEN:
-                    self._open.append(os.open(path, _FLAGS))
+                    with contextlib.suppress(OSError):  # whoever has no descriptor left waits a little longer
+                        self._open.append(os.open(path, _FLAGS))
                 reach("delete-unlink")
                 os.unlink(path)
             except FileNotFoundError:

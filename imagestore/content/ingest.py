@@ -13,7 +13,9 @@ synced.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import logging
 import os
 import shutil
 import stat
@@ -25,17 +27,26 @@ from imagestore.content.api import IngestStatus
 from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
 from imagestore.content.filling import LEAST_LARGE_BYTES, Filling
 from imagestore.digest import Digest, new_hash
-from imagestore.errors import AlreadyExistsError, DigestMismatchError, SizeMismatchError, StoreCorruptError, StoreError
+from imagestore.errors import (
+    AlreadyExistsError,
+    DigestMismatchError,
+    SizeMismatchError,
+    StoreCorruptError,
+    StoreError,
+    WriterClosedError,
+)
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import TracebackType
     from typing import Self
 
     from imagestore.content.filling import Buffers, ReadInto
     from imagestore.content.locks import FileLock
+
+log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1024 * 1024
 
@@ -53,8 +64,10 @@ def read_status(directory: Path) -> IngestStatus | None:
     """What an ingest's folder says; None when it isn't one (or is just being made or removed)."""
     try:
         ref = (directory / "ref").read_text("utf-8")
-        data = os.stat(directory / "data")
+        data = os.lstat(directory / "data")
     except (OSError, UnicodeDecodeError):
+        return None
+    if not stat.S_ISREG(data.st_mode):
         return None
     return IngestStatus(
         ref=ref,
@@ -84,7 +97,15 @@ def remove_ingest(directory: Path) -> None:
         with contextlib.suppress(OSError):
             os.unlink(directory / name)
     reach("ingest-remove-data")
-    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.unlink(directory / "data")
+    try:
+        os.rmdir(directory)
+    except FileNotFoundError:
+        return
+    except OSError:
+        # Something is in it that isn't ours.
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 class LocalIngestWriter:
@@ -125,10 +146,9 @@ class LocalIngestWriter:
         self._is_behind = False
         self._descriptor = -1
         with translated("open ingest", directory):
-            if not self._can_resume(total):
+            if not (self._can_resume(total) and self._resume()):
                 self._create(total)
-            self._descriptor = os.open(self._data, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-            self._rehash()
+                self._open()
 
     @property
     def offset(self) -> int:
@@ -144,17 +164,18 @@ class LocalIngestWriter:
         """Hash with another algorithm from now on; what is there is read again.
 
         Raises:
+            WriterClosedError: it was committed, aborted or closed.
             InvalidDigestError: the algorithm can't be verified here.
         """
+        self._check_open()
         if algorithm == self._algorithm:
             return
-        self._hash, self._algorithm, self._offset = new_hash(algorithm), algorithm, 0
         with translated("read ingest", self._data):
-            os.lseek(self._descriptor, 0, os.SEEK_SET)
-            self._rehash()
+            self._rehash(algorithm)
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append bytes."""
+        self._check_open()
         rest = memoryview(chunk)
         with translated("write ingest", self._data):
             while rest:
@@ -166,6 +187,7 @@ class LocalIngestWriter:
 
     def fill(self, readinto: ReadInto, *, advanced: Callable[[int], None]) -> None:
         """Append what a source gives until its end; what came before it fails is kept."""
+        self._check_open()
         is_large = self._total - self._offset >= LEAST_LARGE_BYTES
         filling = Filling(self._data, self._descriptor, self._offset, digester=self._hash, buffers=self._buffers)
         with translated("write ingest", self._data):
@@ -179,6 +201,7 @@ class LocalIngestWriter:
 
     def truncate(self) -> None:
         """Start again from nothing."""
+        self._check_open()
         with translated("truncate ingest", self._data):
             reach("ingest-truncate")
             os.ftruncate(self._descriptor, 0)
@@ -196,30 +219,34 @@ class LocalIngestWriter:
         with translated("write ingest", self._data):
             if not share(self._descriptor):
                 return False
-            os.lseek(self._descriptor, 0, os.SEEK_SET)
-            self._rehash()
+            self._rehash(self._algorithm)
             return True
 
-    def commit(self, expected: Digest, size: int) -> None:
-        """Verify and publish, then close."""
+    def commit(self, expected: Digest | None = None, size: int | None = None) -> Digest:
+        """Verify and publish, then close; returns the digest that names the blob."""
+        self._check_open()
         if self._is_behind:
             raise StoreError(f"ingest {self._ref}: writing it failed before", hint="open it again and resume")
-        if self._offset != size:
-            raise SizeMismatchError(str(expected), expected=size, actual=self._offset)
-        if self.digest != expected:
-            raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(self.digest))
+        if size is not None and self._offset != size:
+            raise SizeMismatchError(str(expected or f"ingest {self._ref}"), expected=size, actual=self._offset)
+        if expected is not None:
+            self.hash_with(expected.algorithm)
+        actual = self.digest
+        if expected is not None and actual != expected:
+            raise DigestMismatchError(f"ingest {self._ref}", expected=str(expected), actual=str(actual))
         with translated("commit", self._data):
-            reach("commit-sync")
-            os.fsync(self._descriptor)
-            folder = self._blobs / expected.algorithm
+            with self._losing_nothing():
+                reach("commit-sync")
+                os.fsync(self._descriptor)
+            folder = self._blobs / actual.algorithm
             make_directory(folder)
-            target = folder / expected.encoded
+            target = folder / actual.encoded
             found = _kind(target)
             if found is not None:
                 if not stat.S_ISREG(found):
                     raise StoreCorruptError(f"{target}: something that is no file stands in a blob's place")
                 self.abort()
-                raise AlreadyExistsError(f"content {expected} is in the store already")
+                raise AlreadyExistsError(f"content {actual} is in the store already")
             reach("commit-protect")
             os.fchmod(self._descriptor, 0o444)
             reach("commit-rename")
@@ -228,20 +255,23 @@ class LocalIngestWriter:
             sync_directory(folder)
             reach("commit-clean")
             self.abort()
+        return actual
 
     def abort(self) -> None:
-        """Throw the ingest away and close."""
-        remove_ingest(self.directory)
-        self._let_go()
+        """Throw the ingest away and close; nothing happens when closed, since another may hold the ingest now."""
+        if self._descriptor >= 0:
+            remove_ingest(self.directory)
+            self._let_go()
 
     def close(self) -> None:
         """Let go; what is written stays and can be resumed."""
         if self._descriptor < 0:
             return
-        # The bytes are kept even if the note about when they came can't be.
+        # The bytes are kept even if the note about when they came can't be; those that the disk lost are not.
         with contextlib.suppress(OSError):
-            reach("ingest-close")
-            os.fsync(self._descriptor)
+            with self._losing_nothing():
+                reach("ingest-close")
+                os.fsync(self._descriptor)
             replace_text(self.directory / "updatedat", _now())
         self._let_go()
 
@@ -254,10 +284,13 @@ class LocalIngestWriter:
         self.close()
 
     def _let_go(self) -> None:
+        self._let_go_of_data()
+        self._lock.release()
+
+    def _let_go_of_data(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        self._lock.release()
 
     def _can_resume(self, total: int) -> bool:
         status = read_status(self.directory)
@@ -271,17 +304,54 @@ class LocalIngestWriter:
         reach("ingest-make")
         self.directory.mkdir(0o755)
         now = _now()
-        replace_text(self.directory / "startedat", now)
-        replace_text(self.directory / "updatedat", now)
-        if total > 0:
-            replace_text(self.directory / "total", str(total))
+        notes = {"startedat": now, "updatedat": now, "total": str(total) if total > 0 else ""}
+        for name, text in notes.items():
+            if text:
+                # Without a ref it is no ingest yet, so a half written note misleads nobody.
+                reach("note-write")
+                (self.directory / name).write_text(text, "ascii")
         replace_text(self.directory / "ref", self._ref)
 
-    def _rehash(self) -> None:
+    def _open(self) -> None:
+        self._descriptor = os.open(self._data, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+
+    def _resume(self) -> bool:
+        """Continue what is there; what the disk can't read any more is given up, as containerd does."""
+        try:
+            self._open()
+            self._rehash(self._algorithm)
+        except OSError as error:
+            self._let_go_of_data()
+            if error.errno != errno.EIO:
+                raise
+            log.warning("an ingest can't be read, starting it again", extra={"ingest": self._ref})
+            return False
+        return True
+
+    def _rehash(self, algorithm: str) -> None:
         """Read what is there, so that the running digest covers it; a hash's state can't be kept on disk."""
-        while chunk := os.read(self._descriptor, _READ_BYTES):
-            self._hash.update(chunk)
-            self._offset += len(chunk)
+        running, offset = new_hash(algorithm), 0
+        while chunk := os.pread(self._descriptor, _READ_BYTES, offset):
+            running.update(chunk)
+            offset += len(chunk)
+        os.lseek(self._descriptor, offset, os.SEEK_SET)
+        self._algorithm, self._hash, self._offset = algorithm, running, offset
+
+    @contextlib.contextmanager
+    def _losing_nothing(self) -> Iterator[None]:
+        """Around a sync: what it lost is thrown away, since it still reads well until the machine restarts.
+
+        The kernel reports a lost write once and then calls the page clean, so that the next sync would succeed.
+        """
+        try:
+            yield
+        except OSError:
+            self.abort()
+            raise
+
+    def _check_open(self) -> None:
+        if self._descriptor < 0:
+            raise WriterClosedError(f"ingest {self._ref}: the writer is closed", hint="open another for the same ref")
 
 
 def _kind(path: Path) -> int | None:

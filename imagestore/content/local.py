@@ -9,9 +9,13 @@ The folder itself is the truth about what content exists; nothing else has to ag
 from __future__ import annotations
 
 import contextlib
+import errno
+import math
 import os
 import re
 import stat
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +23,9 @@ from imagestore.content import adopt
 from imagestore.content.adopt import Adoption
 from imagestore.content.api import ContentInfo, IngestStatus
 from imagestore.content.batch import BlobBatches, batches
+from imagestore.content.blob_file import open_blob
 from imagestore.content.deleting import Deleting
-from imagestore.content.disk import make_directory, translated
+from imagestore.content.disk import make_directory, sync_directory, translated
 from imagestore.content.filling import Buffers
 from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
@@ -33,9 +38,10 @@ from imagestore.errors import (
     SizeMismatchError,
     StoreBusyError,
 )
+from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from typing import BinaryIO
 
@@ -73,9 +79,11 @@ class LocalContentStore:
         """Whether the blob is here."""
         if not digest.is_verifiable:
             return False
-        path = self._blob(digest)
-        with translated("look for", path):
-            return path.is_file()
+        try:
+            self.info(digest)
+        except ContentNotFoundError:
+            return False
+        return True
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob."""
@@ -83,7 +91,7 @@ class LocalContentStore:
         # One look: between two, a collection in another process may take the file.
         with translated("look at", path):
             try:
-                status = os.stat(path)
+                status = os.lstat(path)  # a link is nobody's verified bytes
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise self._missing(digest) from error
         if not stat.S_ISREG(status.st_mode):
@@ -102,9 +110,13 @@ class LocalContentStore:
         path = self._blob(digest)
         with translated("open", path):
             try:
-                return open(path, "rb")
+                return open_blob(path, digest)
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise self._missing(digest) from error
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise self._missing(digest) from error
+                raise
 
     def read(self, digest: Digest, *, limit_bytes: int) -> bytes:
         """A small blob whole, hashed again on the way."""
@@ -134,6 +146,14 @@ class LocalContentStore:
                         continue
                     if stat.S_ISREG(status.st_mode):
                         yield ContentInfo(Digest(algorithm, name), status.st_size, status.st_mtime)
+
+    def make_durable(self, algorithms: Iterable[str]) -> None:
+        """See that every name below blobs/ outlasts a loss of power, also those that others gave a moment ago."""
+        for algorithm in sorted(algorithms):
+            folder = self._blobs / algorithm
+            with translated("make durable", folder), contextlib.suppress(FileNotFoundError):
+                reach("names-sync")
+                sync_directory(folder)
 
     def names(self) -> Iterator[str]:
         """Every blob's digest in text form, in no particular order; no file is looked at."""
@@ -192,6 +212,15 @@ class LocalContentStore:
             lock.release()
             raise
 
+    def _busy(self, ref: str) -> StoreBusyError:
+        """As containerd says it: which, since when, and for how long."""
+        message = f"ingest {ref!r} is locked by another writer"
+        status = self.status(ref)
+        if status is not None:
+            since = datetime.fromtimestamp(status.started_at, UTC).isoformat(timespec="seconds")
+            message = f"{message}; begun {max(0.0, time.time() - status.started_at):.1f} s ago, at {since}"
+        return StoreBusyError(message, hint="try again when it ended")
+
     def try_writer(self, ref: str, *, algorithm: str, total: int) -> LocalIngestWriter:
         """Open an ingest whose content nobody knows yet, unless another writer holds it.
 
@@ -209,7 +238,7 @@ class LocalContentStore:
         name = ingest_name(ref)
         lock = self._lock(name)
         if not lock.try_acquire():
-            raise StoreBusyError(f"ingest {ref!r} is locked by another writer", hint="try again when it ended")
+            raise self._busy(ref)
         try:
             return LocalIngestWriter(
                 self._ingests / name,
@@ -234,9 +263,6 @@ class LocalContentStore:
         Args:
             cancel: ends the work.
         """
-        for algorithm in VERIFIABLE:
-            with translated("make the content folders", self._blobs):
-                make_directory(self._blobs / algorithm)
         return batches(self._ingests, self._blobs, self._locks, cancel)
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
@@ -252,13 +278,15 @@ class LocalContentStore:
             OperationCancelledError: cancelled.
         """
         for source in self._sources if digest.is_verifiable else ():
-            with translated("adopt from", source), adopt.opened(source, digest, size) as descriptor:
+            with adopt.opened(source, digest, size) as descriptor:
                 if descriptor is None or not adopt.is_right(descriptor, digest, size, cancel):
                     continue
                 try:
                     return self._adopt(descriptor, source, digest, size, cancel)
                 except AlreadyExistsError:
                     return None
+                except IntegrityError:  # changed, or became unreadable, since it was hashed
+                    continue
         return None
 
     def is_at_source(self, digest: Digest, size: int) -> bool:
@@ -273,14 +301,16 @@ class LocalContentStore:
         with self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel) as writer:
             writer.truncate()
             how = Adoption.REFLINK
-            if not writer.clone(lambda data: adopt.reflink(data, descriptor)):
-                named, waiting = adopt.name_in(source, digest), writer.directory / "linked"
-                if adopt.hard_link(descriptor, named, self._blob(digest), waiting):
-                    writer.abort()
-                    return Adoption.HARD_LINK
-                how = Adoption.COPY
-                adopt.copy(descriptor, writer, cancel)
             try:
+                if not writer.clone(lambda data: adopt.reflink(data, descriptor)):
+                    named, waiting = adopt.name_in(source, digest), writer.directory / "linked"
+                    with translated("adopt into", self._blob(digest)):
+                        is_linked = adopt.hard_link(descriptor, named, self._blob(digest), waiting)
+                    if is_linked:
+                        writer.abort()
+                        return Adoption.HARD_LINK
+                    how = Adoption.COPY
+                    adopt.copy(descriptor, writer, size, cancel)
                 writer.commit(digest, size)
             except IntegrityError:
                 writer.abort()
@@ -299,8 +329,10 @@ class LocalContentStore:
         """Throw an ingest away unless a writer holds it; say whether it is gone."""
         return self._abort_folder(ingest_name(ref))
 
-    def stale_ingests(self, before: float) -> Iterator[IngestStatus]:
-        """Ingests that nobody touched since ``before`` (seconds since 1970).
+    def stale_ingests(self, before: float, *, beyond: float = math.inf) -> Iterator[IngestStatus]:
+        """Ingests that nobody touched since ``before``, or only ``beyond``, by a clock that was set back since.
+
+        Both in seconds since 1970.
 
         What a process left that died while it made or removed an ingest counts too; its name is that of its folder.
         """
@@ -309,7 +341,7 @@ class LocalContentStore:
                 if _INGEST_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                     path = Path(entry.path)
                     status = read_status(path) or read_remains(path)
-                    if status is not None and status.updated_at < before:
+                    if status is not None and not before <= status.updated_at <= beyond:
                         yield status
 
     def abort_stale(self, ingest: IngestStatus) -> bool:

@@ -10,10 +10,11 @@ An index is held as a root and has no edges: its other manifests belong to other
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from imagestore.metadata.namespace_api import HOME
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -159,6 +160,9 @@ class MetadataStore(Protocol):
             image_id_prefix: beginning of ``algorithm:hex``.
         """
 
+    def generation(self) -> int | None:
+        """A number that is another one after every change of a record, in any process; None when it can't be told."""
+
     def find_by_root(self, digest: Digest) -> list[ImageRecord]:
         """Records that hold this index or manifest."""
 
@@ -193,7 +197,7 @@ class MetadataStore(Protocol):
         """
 
     def renew_lease(self, lease_id: str, *, lifetime_seconds: float) -> None:
-        """Move a lease's end to now plus its lifetime.
+        """Move a lease's end to now plus its lifetime; a gc.expire label on it goes.
 
         Raises:
             LeaseNotFoundError: it is gone.
@@ -236,6 +240,13 @@ class MetadataStore(Protocol):
             InvalidInputError: a label is too long.
         """
 
+    def update_content_labels(self, digest: Digest, changes: Mapping[str, str]) -> None:
+        """Set some labels of content and leave the others; an empty value removes one.
+
+        Raises:
+            InvalidInputError: a label is too long.
+        """
+
     def content_labels(self, digest: Digest) -> dict[str, str]:
         """The labels of content."""
 
@@ -266,7 +277,13 @@ class MetadataStore(Protocol):
         """Every edge: children by parent."""
 
     def children(self, digest: Digest) -> tuple[Digest, ...]:
-        """What one content points at."""
+        """What one content points at, by its own words or by labels on it."""
+
+    def own_children(self, digest: Digest) -> tuple[Digest, ...]:
+        """What one content points at by its own words, labels aside."""
+
+    def children_of(self, digests: Sequence[Digest]) -> dict[Digest, tuple[Digest, ...]]:
+        """What several contents point at; those that point at nothing are left out."""
 
     def put_edges(self, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Replace the edges that start at each parent."""

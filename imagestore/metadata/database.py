@@ -10,27 +10,35 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import sqlite3
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 from imagestore.metadata import location, schema
 from imagestore.metadata.ballast import Ballast
-from imagestore.metadata.failures import CORRUPT_HINT, is_busy, translated
+from imagestore.metadata.failures import CORRUPT_HINT, Translated
 from imagestore.metadata.journal import RecordJournal
-from imagestore.metadata.turns import BUSY_SECONDS, Turns
+from imagestore.metadata.turns import BUSY_SECONDS, Turns, use_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+#: The counter that marks a backup until it is opened as a store.
+COPIED: Final = "copied"
+# SQLite's own default.
+_LOG_PAGES: Final = 1000
+
 
 class SchemaTooNewError(StoreCorruptError):
     """A newer version wrote the database; it is whole, and not for us."""
+
+
+class ForeignDatabaseError(StoreCorruptError):
+    """Another program's database, or ours with a damaged first page."""
 
 
 class Database:
@@ -60,9 +68,10 @@ class Database:
         self._process = os.getpid()
         self._depth = 0
         self._writer = 0
+        self._file: os.stat_result | None = None
         self._turns = Turns(path.with_name("waiting"))
         self._after_commit: list[Callable[[], None]] = []
-        self._journal = RecordJournal(path.with_name("records.jsonl"))
+        self._journal = RecordJournal.beside(path)
         location.refuse_network(path, file_system(path.parent))
         self._ballast = Ballast(path.with_name("ballast"))
         self._is_read_only = location.is_read_only(path.parent)
@@ -78,7 +87,7 @@ class Database:
                 self._ballast.keep()
 
     def _open(self, *, is_rebuilding: bool) -> None:
-        with translated(self._path):
+        with Translated(self._path):
             self._connection = sqlite3.connect(
                 self._address(), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
             )
@@ -87,15 +96,16 @@ class Database:
                     self._refuse_foreign()
                 else:
                     self._prepare(is_rebuilding=is_rebuilding)
+                self._file = os.stat(self._path)
             except BaseException:
                 self._connection.close()
                 raise
 
-    def _address(self) -> str:
+    def _address(self, *, mode: str = "rwc") -> str:
         """As a URI. On a read-only file system nobody changes the file, and no log can be made beside it."""
         address = self._path.absolute().as_uri()
         if not self._is_read_only:
-            return address
+            return f"{address}?mode={mode}"
         with contextlib.suppress(FileNotFoundError):
             if os.stat(f"{self._path}-wal").st_size:
                 raise StoreReadOnlyError(
@@ -112,7 +122,7 @@ class Database:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         (mark,) = db.execute("PRAGMA application_id").fetchone()
         if mark != schema.APPLICATION_ID and (mark or version or tables):
-            raise StoreCorruptError(f"{self._path}: is another program's database", hint="choose another --root")
+            raise ForeignDatabaseError(f"{self._path}: is another program's database", hint="choose another --root")
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -127,8 +137,11 @@ class Database:
         What a power cut may undo must be harmless to undo. Later commits sync this one too.
         """
         self.give_way()
-        with self._relaxed():
+        is_part = self._is_writing()
+        with self._relaxed(log_pages=0):
             yield
+        if not is_part:
+            self._shorten_log()
 
     def give_way(self) -> None:
         """Let those go first who wait to write; between two steps of a long work."""
@@ -145,18 +158,21 @@ class Database:
             raise StoreError(f"{target}: expected a new file, but it exists", hint="name another file")
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            with self._locked(), translated(self._path, target):
+            with self._locked(), Translated(self._path, target):
                 os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 reach("backup-write")
                 copy = sqlite3.connect(temporary, isolation_level=None)
                 try:
                     self._connection.backup(copy)
+                    # Whoever opens it as a store finds a journal beside it that knows more than it does.
+                    copy.execute("INSERT INTO counter VALUES (?, 1)", (COPIED,))
                     # One file that can be copied anywhere; opening it as a store turns the log on again.
                     copy.execute("PRAGMA journal_mode = DELETE")
                 finally:
                     copy.close()
                 reach("backup-rename")
                 os.link(temporary, target)
+                _sync_folder(target.parent)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
@@ -175,7 +191,7 @@ class Database:
     def _prepare(self, *, is_rebuilding: bool) -> None:
         db = self._connection
         self._refuse_foreign()
-        _use_log(db)
+        use_log(db)
         for pragma in ("synchronous = FULL", "foreign_keys = ON"):
             db.execute(f"PRAGMA {pragma}")
         (version,) = db.execute("PRAGMA user_version").fetchone()
@@ -207,7 +223,7 @@ class Database:
             with self._turns.waiting_thread():
                 self._lock.acquire()
         try:
-            with translated(self._path):
+            with Translated(self._path):
                 yield
         finally:
             self._lock.release()
@@ -231,17 +247,23 @@ class Database:
     @contextlib.contextmanager
     def _snapshot_apart(self) -> Iterator[sqlite3.Connection]:
         """What is committed now, through a connection of its own."""
-        with translated(self._path):
-            db = sqlite3.connect(
-                self._address(), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
-            )
-            try:
-                db.execute("BEGIN")
-                # A snapshot is taken by the first read, not by BEGIN.
-                db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
-                yield db
-            finally:
-                db.close()
+        with Translated(self._path), self._connected() as db:
+            db.execute("BEGIN")
+            # A snapshot is taken by the first read, not by BEGIN.
+            db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+            yield db
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """A second connection to the same file; where it is gone, none is made."""
+        self._check_file()
+        db = sqlite3.connect(
+            self._address(mode="rw"), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
+        )
+        try:
+            yield db
+        finally:
+            db.close()
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -269,6 +291,8 @@ class Database:
                 self._writer = threading.get_ident()
             self._depth += 1
             try:
+                if self._depth == 1:
+                    self._check_file()
                 yield db
                 if self._depth == 1:
                     reach("database-commit")
@@ -289,19 +313,30 @@ class Database:
         return self._writer == threading.get_ident()
 
     @contextlib.contextmanager
-    def _relaxed(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction that isn't synced by itself; inside another one simply a part of it."""
+    def _relaxed(self, *, log_pages: int = _LOG_PAGES) -> Iterator[sqlite3.Connection]:
+        """A write transaction that isn't synced by itself; inside another one simply a part of it.
+
+        Args:
+            log_pages: how long the log must be for its commit to bring it home; 0: never.
+        """
         self._check_process()
         with self._locked():
             if self._depth:
                 yield self._connection
                 return
             self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.execute(f"PRAGMA wal_autocheckpoint = {log_pages}")
             try:
                 with self._writing() as db:
                     yield db
             finally:
                 self._connection.execute("PRAGMA synchronous = FULL")
+                self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+
+    def _shorten_log(self) -> None:
+        """Bring the log's pages into the database while nobody waits; else the next writer's commit would have to."""
+        with Translated(self._path), self._connected() as db:
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _check_process(self) -> None:
         """SQLite's locks belong to the process that opened the file; used in a forked child they protect nothing."""
@@ -310,6 +345,27 @@ class Database:
                 f"{self._path}: this store was opened before the process forked",
                 hint="open the store again in the child process",
             )
+
+    def _check_file(self) -> None:
+        """A rebuild puts another file in the place of ours, which then is the store's memory no longer."""
+        if self._file is None:
+            self._file = os.stat(self._path)
+        elif not os.path.samestat(os.stat(self._path), self._file):
+            raise StoreError(
+                f"{self._path}: was replaced while this process had it open", hint="open the store again, or start anew"
+            )
+
+    def _is_our_file(self) -> bool:
+        try:
+            return self._file is not None and os.path.samestat(os.stat(self._path), self._file)
+        except OSError:
+            return False
+
+    def _number_change(self) -> int:
+        """The next number of a change in the journal; inside a write transaction."""
+        query = "UPDATE counter SET value = value + 1 WHERE name = 'generation' RETURNING value"
+        (number,) = self._connection.execute(query).fetchone()
+        return int(number)
 
     def _run_after_commit(self) -> None:
         waiting, self._after_commit = self._after_commit, []
@@ -326,18 +382,9 @@ class Database:
             ) from error
 
 
-def _use_log(db: sqlite3.Connection) -> None:
-    """Turn the write-ahead log on.
-
-    While several processes make or recover the database at once, SQLite answers "locked" here without waiting, since
-    waiting could never end if each held what the other wants. So each lets go and tries again.
-    """
-    give_up_at = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() > give_up_at:
-                raise
-            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - jitter, not a secret
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import os
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
@@ -11,8 +11,8 @@ from imagestore.errors import StoreBusyError, StoreCorruptError, StoreError, Sto
 from imagestore.metadata import location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+    from types import TracebackType
 
 _CODES: Final[dict[int, type[StoreError]]] = {
     sqlite3.SQLITE_BUSY: StoreBusyError,
@@ -24,6 +24,8 @@ _CODES: Final[dict[int, type[StoreError]]] = {
     sqlite3.SQLITE_CORRUPT: StoreCorruptError,
     sqlite3.SQLITE_NOTADB: StoreCorruptError,
 }
+#: What the disk can't read back is damage, as a page with wrong bytes is.
+_UNREADABLE: Final = {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
 _NUMBERS: Final[dict[int, type[StoreError]]] = {
     errno.ENOSPC: StoreFullError,
     errno.EDQUOT: StoreFullError,
@@ -48,26 +50,40 @@ def is_busy(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
-@contextlib.contextmanager
-def translated(database: Path, shown: Path | None = None) -> Iterator[None]:
-    """Raise our errors instead of SQLite's and the system's.
+class Translated:
+    """As a context manager: raise our errors instead of SQLite's and the system's. Every call passes through one.
 
     Args:
         database: whose file system is looked at when SQLite can't say what is wrong.
         shown: the file to name instead.
-
-    Raises:
-        StoreError: by the code of the error.
     """
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        kind = _CODES.get(code, StoreError)
-        if code == sqlite3.SQLITE_IOERR and location.is_full(database.parent):
-            kind = StoreFullError  # what a full disk looks like to SQLite's log
-        raise kind(f"{shown or database}: {error}", hint=_HINTS.get(kind, "")) from error
-    except OSError as error:
-        kind = _NUMBERS.get(error.errno or 0, StoreError)
-        text = f"{shown or database}: {error.strerror or error}"
-        raise kind(text, hint=_HINTS.get(kind, "")) from error
+
+    __slots__ = ("_database", "_shown")
+
+    def __init__(self, database: Path, shown: Path | None = None) -> None:
+        self._database = database
+        self._shown = shown or database
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        if isinstance(value, sqlite3.Error):
+            ours, text = self._judged(value)
+            raise ours(f"{self._shown}: {text}", hint=_HINTS.get(ours, "")) from value
+        if isinstance(value, OSError):
+            ours = _NUMBERS.get(value.errno or 0, StoreError)
+            raise ours(f"{self._shown}: {value.strerror or value}", hint=_HINTS.get(ours, "")) from value
+
+    def _judged(self, error: sqlite3.Error) -> tuple[type[StoreError], str]:
+        """Which of our errors it is, and its text."""
+        extended = getattr(error, "sqlite_errorcode", 0)
+        code = extended & 0xFF
+        if code == sqlite3.SQLITE_CANTOPEN and (cause := location.cause(self._shown)) is not None:
+            # SQLite doesn't say why; a dying disk is no question of permission.
+            return _NUMBERS.get(cause, StoreError), f"{error}: {os.strerror(cause)}"
+        if code == sqlite3.SQLITE_IOERR and location.is_full(self._database.parent):
+            return StoreFullError, str(error)  # what a full disk looks like to SQLite's log
+        return StoreCorruptError if extended in _UNREADABLE else _CODES.get(code, StoreError), str(error)

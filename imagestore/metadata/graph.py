@@ -6,7 +6,9 @@ one content, so that removing one image costs what the image has, not what the s
 
 from __future__ import annotations
 
+import itertools
 import json
+import operator
 from typing import TYPE_CHECKING, Final
 
 from imagestore import gc_labels
@@ -34,6 +36,10 @@ _DEEP_ROOTS: Final = f"{_ROOTED} UNION ALL {_LEASED} NOT flat UNION ALL {_NAMED}
 _FLAT: Final = f"{_LEASED} flat UNION ALL SELECT digest FROM namespace_content"  # noqa: S608 - constants
 _CHILDREN: Final = (
     "SELECT child FROM edge WHERE parent = :parent UNION SELECT child FROM label_edge WHERE parent = :parent"
+)
+_BELOW: Final = (
+    "SELECT e.parent, e.child FROM json_each(:texts) d CROSS JOIN edge e ON e.parent = d.value"
+    " UNION SELECT e.parent, e.child FROM json_each(:texts) d CROSS JOIN label_edge e ON e.parent = d.value"
 )
 _PARENTS: Final = (
     "SELECT parent FROM edge WHERE child = :child UNION SELECT parent FROM label_edge WHERE child = :child"
@@ -79,6 +85,7 @@ class GraphTables(Database):
         terms = ContentTerms.of(kept)
         key = str(digest)
         with self._writing() as db:
+            self._note_labels(digest, self.content_labels(digest), kept)
             _forget_labels(db, [digest])
             db.executemany("INSERT INTO content_label VALUES (?, ?, ?)", [(key, *each) for each in kept.items()])
             if terms.is_root:
@@ -86,11 +93,37 @@ class GraphTables(Database):
             pairs = [(key, str(child)) for child in terms.references]
             db.executemany("INSERT INTO label_edge VALUES (?, ?)", pairs)
 
+    def update_content_labels(self, digest: Digest, changes: Mapping[str, str]) -> None:
+        """Set some labels of content and leave the others; an empty value removes one."""
+        with self._writing():
+            self.label_content(digest, {**self.content_labels(digest), **changes})
+
     def content_labels(self, digest: Digest) -> dict[str, str]:
         """The labels of content."""
         with self._reading() as db:
             found = db.execute("SELECT key, value FROM content_label WHERE digest = ? ORDER BY key", (str(digest),))
             return dict(found.fetchall())
+
+    def _note_labels(self, digest: Digest, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """What is added is in the journal before the commit, what is taken away after it."""
+        number = self._number_change()
+        if not after.items() <= before.items():
+            self._journal.put_labels(number, digest, {**before, **after})
+        if not before.items() <= after.items():
+            self._after_commit.append(lambda: self._journal.put_labels(number, digest, after))
+
+    def _all_labels(self, db: sqlite3.Connection) -> Iterator[tuple[Digest, dict[str, str]]]:
+        found = db.execute("SELECT digest, key, value FROM content_label ORDER BY digest, key")
+        for text, group in itertools.groupby(found, key=operator.itemgetter(0)):
+            yield _as_written(text), {key: value for _, key, value in group}
+
+    def children_of(self, digests: Sequence[Digest]) -> dict[Digest, tuple[Digest, ...]]:
+        """What several contents point at; those that point at nothing are left out."""
+        found: dict[Digest, list[Digest]] = {}
+        with self._reading() as db:
+            for parent, child in db.execute(_BELOW, {"texts": json.dumps([str(digest) for digest in digests])}):
+                found.setdefault(_as_written(parent), []).append(_as_written(child))
+        return {parent: tuple(children) for parent, children in found.items()}
 
     def put_edges(self, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Replace the edges that start at each parent."""
@@ -110,6 +143,12 @@ class GraphTables(Database):
         """What one content points at."""
         with self._reading() as db:
             return tuple(map(Digest.parse, _texts(db, _CHILDREN, {"parent": str(digest)})))
+
+    def own_children(self, digest: Digest) -> tuple[Digest, ...]:
+        """What one content points at by its own words, labels aside."""
+        with self._reading() as db:
+            found = db.execute("SELECT child FROM edge WHERE parent = ?", (str(digest),)).fetchall()
+        return tuple(Digest.parse(text) for (text,) in found)
 
     def parents(self, digest: Digest) -> tuple[Digest, ...]:
         """Which contents point at this one."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from imagestore.descriptor import Descriptor
+from imagestore.failpoint import reach
 from imagestore.gc_labels import EXPIRE, LeaseTerms
 from imagestore.metadata import rows
 from imagestore.metadata.database import Database
@@ -134,13 +134,8 @@ class ImageTables(Database):
                 return
         # Losing this with the power is no harm; waiting for the disk at each use would be.
         with self._relaxed() as db:
+            reach("touch-update")
             db.execute("UPDATE image SET used_at = ? WHERE reference = ? AND handler = ?", (now, *key))
-
-    def _number_change(self) -> int:
-        """The next number of a change of records; inside a write transaction."""
-        query = "UPDATE counter SET value = value + 1 WHERE name = 'generation' RETURNING value"
-        (number,) = self._connection.execute(query).fetchone()
-        return int(number)
 
     def _expire_images(self) -> int:
         with self._reading_apart() as db, self._damage_named():
@@ -157,24 +152,6 @@ class ImageTables(Database):
 
     def _has_expired(self, record: ImageRecord) -> bool:
         return EXPIRE in record.labels and LeaseTerms.of(record.labels).expires_at <= self._clock()
-
-    def _shorten_journal(self) -> None:
-        """Write the journal anew where it is missing or much too long; nobody waits for the writing."""
-        if not self._journal.is_long():
-            return
-        with self._reading_apart() as db:
-            (count,) = db.execute("SELECT COUNT(*) FROM image").fetchone()
-        if not self._journal.is_due(count):
-            return
-        with contextlib.ExitStack() as stack:
-            with self._writing():
-                # Nobody is between an entry and its commit now: what the journal says up to here, the snapshot has.
-                number, length = self._number_change(), self._journal.size()
-                db = stack.enter_context(self._snapshot_apart())
-            prepared = stack.enter_context(self._journal.prepared(number, self._records(db)))
-            if prepared is not None:
-                with self._writing():
-                    self._journal.exchange(prepared, length)
 
     def _records(self, db: sqlite3.Connection) -> Iterator[ImageRecord]:
         with self._damage_named():

@@ -1,28 +1,34 @@
 """The journal of records: a second memory beside the database, to rebuild the records from when that is damaged.
 
-``records.jsonl`` holds one JSON value a line: a record that was put, or the key of one that was removed, each with the
-number of the change. A record is written before its commit and a removal after it, so that whoever dies between the two
-leaves the journal with a record too many, never with one too few; the numbers put them in order. Nothing is synced: a
-rebuild checks each record against the content anyway.
+``records.jsonl`` holds one JSON value a line, each with the number of its change: a record that was put, or the key of
+one that was removed; the labels of content; a lease that was made to last, or the id of one that was released. What is
+put is written before its commit and what is removed after it, so that whoever dies between the two leaves the journal
+with an entry too many, never with one too few; the numbers put them in order. Nothing is synced: a rebuild checks each
+record against the content anyway.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
+import math
 import os
 import shutil
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore import gc_labels
+from imagestore.digest import Digest
 from imagestore.failpoint import reach
 from imagestore.metadata import rows
+from imagestore.metadata.api import Lease
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
-    from typing import BinaryIO
+    from typing import BinaryIO, Self
 
     from imagestore.metadata.api import ImageRecord
 
@@ -38,11 +44,15 @@ class Journaled:
 
     Attributes:
         candidates: for each key what its record may be, the newest first.
+        labels: the last known labels by content.
+        leases: the last known form of each lease that was not released, with what it lists.
         unreadable: how many lines can't be read.
         last_number: the highest number of a change.
     """
 
     candidates: list[list[ImageRecord]]
+    labels: dict[Digest, dict[str, str]]
+    leases: list[tuple[Lease, tuple[Digest, ...]]]
     unreadable: int
     last_number: int
 
@@ -56,6 +66,11 @@ class RecordJournal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @classmethod
+    def beside(cls, database: Path) -> Self:
+        """The journal of a database."""
+        return cls(database.with_name("records.jsonl"))
 
     def put(self, number: int, records: Iterable[ImageRecord]) -> None:
         """Add records; inside the transaction that puts them.
@@ -73,13 +88,39 @@ class RecordJournal:
         """
         self._append([json.dumps({"number": number, "remove": list(key)}) for key in keys])
 
+    def put_labels(self, number: int, digest: Digest, labels: Mapping[str, str]) -> None:
+        """Note the labels that content has now; inside the transaction.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._append([_labels(number, digest, labels)])
+
+    def put_lease(self, number: int, lease: Lease, content: Collection[Digest]) -> None:
+        """Note a lease and what it lists now; inside the transaction.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._append([_lease(number, lease, content)])
+
+    def release(self, number: int, lease_id: str) -> None:
+        """Note that a lease is gone; after the commit.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._append([json.dumps({"number": number, "release": lease_id})])
+
     def _append(self, entries: Iterable[str]) -> None:
         # A line break first: what a full disk cut off must not spoil the next entry.
         data = "".join(f"\n{entry}" for entry in entries).encode()
         descriptor = self._open_shared()
         try:
             reach("journal-append")
-            os.write(descriptor, data)
+            rest = memoryview(data)
+            while rest:  # a disk that fills up takes a part first, and says so only at the next
+                rest = rest[os.write(descriptor, rest) :]
         finally:
             os.close(descriptor)
 
@@ -114,8 +155,16 @@ class RecordJournal:
         return self.size() > _SMALLEST_BYTES + records * _RECORD_BYTES
 
     @contextlib.contextmanager
-    def prepared(self, number: int, records: Iterable[ImageRecord]) -> Iterator[BinaryIO | None]:
-        """A new journal beside this one, with an entry for each record, written without any lock; gone with the block.
+    def prepared(
+        self,
+        number: int,
+        records: Iterable[ImageRecord],
+        labels: Iterable[tuple[Digest, Mapping[str, str]]],
+        leases: Iterable[tuple[Lease, Collection[Digest]]],
+    ) -> Iterator[BinaryIO | None]:
+        """A new journal beside this one, with an entry for each record, labelled content and lasting lease.
+
+        Written without any lock; gone with the block.
 
         Yields:
             The open file, for exchange(); None while another process prepares one.
@@ -125,6 +174,11 @@ class RecordJournal:
         """
         temporary = f"{self.path}.tmp"
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        entries = itertools.chain(
+            (_put(number, record) for record in records),
+            (_labels(number, digest, each) for digest, each in labels),
+            (_lease(number, lease, content) for lease, content in leases),
+        )
         with open(descriptor, "r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,7 +190,7 @@ class RecordJournal:
                 return
             try:
                 file.truncate()
-                file.writelines(f"\n{_put(number, record)}".encode() for record in records)
+                file.writelines(f"\n{entry}".encode() for entry in entries)
                 file.flush()
                 reach("journal-sync")
                 os.fsync(descriptor)
@@ -184,7 +238,7 @@ class RecordJournal:
                     found.add(json.loads(line))
                 except (ValueError, TypeError, KeyError, RecursionError):
                     unreadable += 1
-        return Journaled(found.candidates(), unreadable, found.last_number)
+        return Journaled(found.candidates(), found.labels(), found.leases(), unreadable, found.last_number)
 
 
 class _Found:
@@ -193,6 +247,8 @@ class _Found:
     def __init__(self) -> None:
         self._records: dict[tuple[str, str], list[tuple[int, ImageRecord]]] = {}
         self._removed: dict[tuple[str, str], int] = {}
+        self._labels: dict[Digest, tuple[int, dict[str, str]]] = {}
+        self._leases: dict[str, tuple[int, tuple[Lease, tuple[Digest, ...]] | None]] = {}
         self.last_number = 0
 
     def add(self, entry: Any) -> None:
@@ -202,11 +258,39 @@ class _Found:
         if "put" in entry:
             record = rows.to_record(entry["put"])
             self._records.setdefault((record.reference, record.handler), []).append((number, record))
-        else:
+        elif "remove" in entry:
             reference, handler = entry["remove"]
             key = (str(reference), str(handler))
             self._removed[key] = max(number, self._removed.get(key, 0))
+        elif "labels" in entry:
+            text, labels = entry["labels"]
+            self._label(Digest.parse(text), number, gc_labels.checked(dict(labels)))
+        else:
+            self._add_lease(entry, number)
         self.last_number = max(number, self.last_number)
+
+    def _label(self, digest: Digest, number: int, labels: dict[str, str]) -> None:
+        if number >= self._labels.get(digest, (0, {}))[0]:
+            self._labels[digest] = number, labels
+
+    def _add_lease(self, entry: Any, number: int) -> None:
+        if "release" in entry:
+            lease_id, found = str(entry["release"]), None
+        else:
+            lease_id, created_at, expires_at, is_flat, labels, content, namespace = entry["lease"]
+            end = math.inf if expires_at is None else float(expires_at)
+            lease = Lease(
+                str(lease_id), float(created_at), end, bool(is_flat), gc_labels.checked(dict(labels)), str(namespace)
+            )
+            found = lease, tuple(Digest.parse(text) for text in content)
+        if number >= self._leases.get(lease_id, (0, None))[0]:
+            self._leases[lease_id] = number, found
+
+    def labels(self) -> dict[Digest, dict[str, str]]:
+        return {digest: labels for digest, (_, labels) in sorted(self._labels.items()) if labels}
+
+    def leases(self) -> list[tuple[Lease, tuple[Digest, ...]]]:
+        return [found for _, (_, found) in sorted(self._leases.items()) if found is not None]
 
     def candidates(self) -> list[list[ImageRecord]]:
         found = []
@@ -230,3 +314,14 @@ def _is_named(descriptor: int, path: str | Path) -> bool:
 def _put(number: int, record: ImageRecord) -> str:
     values = rows.from_record(record, created_at=record.created_at, updated_at=record.updated_at)
     return json.dumps({"number": number, "put": [*values, json.dumps([str(digest) for digest in record.roots])]})
+
+
+def _labels(number: int, digest: Digest, labels: Mapping[str, str]) -> str:
+    return json.dumps({"number": number, "labels": [str(digest), dict(labels)]})
+
+
+def _lease(number: int, lease: Lease, content: Collection[Digest]) -> str:
+    end = None if math.isinf(lease.expires_at) else lease.expires_at
+    listed = [str(digest) for digest in content]
+    values = [lease.id, lease.created_at, end, lease.is_flat, dict(lease.labels), listed, lease.namespace]
+    return json.dumps({"number": number, "lease": values})

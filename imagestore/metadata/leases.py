@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 _GONE: Final = -math.inf
 #: Contents of expired leases that go in one batch: some milliseconds.
 _EXPIRY_BATCH: Final = 512
+
+
+#: Running work leases for a day; what lives longer was made to last, and outlives a damaged database.
+LASTING_SECONDS: Final = 24 * 3600.0 + 60.0
 
 
 class LeaseTables(Database):
@@ -54,15 +59,18 @@ class LeaseTables(Database):
             values = (lease.id, now, expires_at, int(lease.is_flat), json.dumps(kept, sort_keys=True), namespace)
             columns = "id, created_at, expires_at, flat, labels, namespace"
             db.execute(f"INSERT INTO lease ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)  # noqa: S608 - constants
+            self._note(lease_id)
         return lease
 
     def renew_lease(self, lease_id: str, *, lifetime_seconds: float) -> None:
         """Move a lease's end to now plus its lifetime."""
         with self._writing() as db:
             end = self._clock() + lifetime_seconds
-            query = "UPDATE lease SET expires_at = ? WHERE id = ? AND expires_at > ?"
-            if not db.execute(query, (end, lease_id, _GONE)).rowcount:
+            # A label that names an earlier end would say what is no longer true.
+            query = "UPDATE lease SET expires_at = ?, labels = json_remove(labels, ?) WHERE id = ? AND expires_at > ?"
+            if not db.execute(query, (end, f'$."{gc_labels.EXPIRE}"', lease_id, _GONE)).rowcount:
                 raise _no_lease(lease_id)
+            self._note(lease_id)
 
     def lease_content(self, lease_id: str, digests: Collection[Digest]) -> None:
         """Put digests under a lease, before their presence is looked at."""
@@ -71,6 +79,7 @@ class LeaseTables(Database):
             db.executemany(
                 "INSERT OR IGNORE INTO lease_content VALUES (?, ?)", [(lease_id, str(digest)) for digest in digests]
             )
+            self._note(lease_id)
 
     def lease_edges(self, lease_id: str, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Remember edges of content that a lease holds."""
@@ -91,25 +100,40 @@ class LeaseTables(Database):
             _check_lease(db, lease_id)
             pairs = [(lease_id, str(digest)) for digest in digests]
             db.executemany("DELETE FROM lease_content WHERE lease = ? AND digest = ?", pairs)
+            for lease in self._lasting(lease_id):
+                number, left = self._number_change(), self.leased_content(lease_id)
+                self._after_commit.append(functools.partial(self._journal.put_lease, number, lease, left))
 
     def delete_lease(self, lease_id: str) -> bool:
         """Release a lease; say whether it was there."""
         with self._writing() as db:
-            return db.execute("DELETE FROM lease WHERE id = ?", (lease_id,)).rowcount > 0
+            query = "DELETE FROM lease WHERE id = ? RETURNING expires_at - created_at"
+            found = db.execute(query, (lease_id,)).fetchall()
+            if found and found[0][0] > LASTING_SECONDS:
+                number = self._number_change()
+                self._after_commit.append(lambda: self._journal.release(number, lease_id))
+            return bool(found)
 
     def leases(self) -> Iterator[Lease]:
         """Every lease, expired ones too."""
+        return iter(self._find_leases("expires_at > ?", _GONE))
+
+    def _find_leases(self, condition: str, *values: str | float) -> list[Lease]:
         with self._reading() as db:
-            found = db.execute(
-                "SELECT id, created_at, expires_at, flat, labels, namespace FROM lease"
-                " WHERE expires_at > ? ORDER BY id",
-                (_GONE,),
-            )
-            rows = found.fetchall()
-        return (
-            Lease(lease_id, created_at, expires_at, bool(flat), json.loads(labels), namespace)
-            for lease_id, created_at, expires_at, flat, labels, namespace in rows
-        )
+            return _selected(db, condition, *values)
+
+    def _lasting_leases(self, db: sqlite3.Connection) -> Iterator[tuple[Lease, tuple[Digest, ...]]]:
+        for lease in _selected(db, "expires_at - created_at > ?", LASTING_SECONDS):
+            listed = db.execute("SELECT digest FROM lease_content WHERE lease = ? ORDER BY digest", (lease.id,))
+            yield lease, tuple(Digest.parse(text) for (text,) in listed.fetchall())
+
+    def _lasting(self, lease_id: str) -> list[Lease]:
+        return self._find_leases("id = ? AND expires_at - created_at > ?", lease_id, LASTING_SECONDS)
+
+    def _note(self, lease_id: str) -> None:
+        """Write a lasting lease into the journal; those of running work die with a damaged database."""
+        for lease in self._lasting(lease_id):
+            self._journal.put_lease(self._number_change(), lease, self.leased_content(lease_id))
 
     def _expire_leases(self) -> int:
         """Delete expired leases: end them for good, then what they list in batches, then themselves."""
@@ -124,6 +148,14 @@ class LeaseTables(Database):
             with self.batch():
                 if not self._connection.execute(some, (_GONE, _EXPIRY_BATCH)).rowcount:
                     return self._connection.execute("DELETE FROM lease WHERE expires_at = ?", (_GONE,)).rowcount
+
+
+def _selected(db: sqlite3.Connection, condition: str, *values: str | float) -> list[Lease]:
+    query = f"SELECT id, created_at, expires_at, flat, labels, namespace FROM lease WHERE {condition} ORDER BY id"  # noqa: S608
+    return [
+        Lease(lease_id, created_at, expires_at, bool(flat), json.loads(labels), namespace)
+        for lease_id, created_at, expires_at, flat, labels, namespace in db.execute(query, values).fetchall()
+    ]
 
 
 def _check_lease(db: sqlite3.Connection, lease_id: str) -> None:

@@ -86,3 +86,14 @@ def is_full(folder: Path) -> bool:
     except OSError:
         return False
     return status.f_bavail * status.f_frsize < _LEAST_BYTES
+
+
+def cause(path: Path) -> int | None:
+    """The system's reason for not opening a file; None when it can be opened, or isn't there."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error.errno
+    return None

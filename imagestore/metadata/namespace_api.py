@@ -12,10 +12,11 @@ labels, a proxy's only when that containerd deletes it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

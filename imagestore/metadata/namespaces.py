@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: As containerd's for writes that no lease holds.
 INGEST_SECONDS: Final = 24 * 3600.0
+#: Content records of the store's own namespace that are asked about in one batch: some milliseconds.
+_SWEPT_AT_ONCE: Final = 64
 _IN_USE: Final = (
     "SELECT 1 FROM named_image WHERE namespace = :name UNION SELECT 1 FROM namespace_content WHERE owner = :name"
     " UNION SELECT 1 FROM lease WHERE namespace = :name UNION SELECT 1 FROM namespace_ingest WHERE owner = :name"
@@ -205,13 +207,25 @@ class NamespaceTables(GraphTables):
                 {"now": now},
             ).fetchall()
             query = "SELECT DISTINCT owner FROM namespace_content WHERE owner NOT LIKE 'proxy:%'"
-            for (owner,) in db.execute(query).fetchall():
-                known = [
-                    text for (text,) in db.execute("SELECT digest FROM namespace_content WHERE owner = ?", (owner,))
-                ]
-                live = self._live_at_home(known) if owner == HOME else _live(db, owner, now)
-                _forget(db, owner, [text for text in known if text not in live])
+            owners = [owner for (owner,) in db.execute(query).fetchall()]
+        for owner in owners:
+            self._sweep_home() if owner == HOME else self._sweep_owner(owner)
         return tuple(ref for (ref,) in dead)
+
+    def _sweep_home(self) -> None:
+        with self._reading() as db:
+            known = _known(db, HOME)
+        for start in range(0, len(known), _SWEPT_AT_ONCE):
+            some = known[start : start + _SWEPT_AT_ONCE]
+            with self.batch():
+                live = self._live_at_home(some)
+                _forget(self._connection, HOME, [text for text in some if text not in live])
+
+    def _sweep_owner(self, owner: str) -> None:
+        """In one batch: what is alive is found downwards, so what was found holds only as long as nobody writes."""
+        with self.batch():
+            live = _live(self._connection, owner, self._clock())
+            _forget(self._connection, owner, [text for text in _known(self._connection, owner) if text not in live])
 
     def _live_at_home(self, known: Iterable[str]) -> set[str]:
         # An unfinished write's content is not yet in the store's graph.
@@ -250,6 +264,10 @@ def _live(db: sqlite3.Connection, owner: str, now: float) -> set[str]:
     for parent, child in db.execute("SELECT parent, child FROM namespace_edge WHERE owner = :owner", given):
         edges.setdefault(parent, []).append(child)
     return mark({text for (text,) in roots}, lambda text: edges.get(text, ())) | {text for (text,) in flat}
+
+
+def _known(db: sqlite3.Connection, owner: str) -> list[str]:
+    return [text for (text,) in db.execute("SELECT digest FROM namespace_content WHERE owner = ?", (owner,))]
 
 
 def _forget(db: sqlite3.Connection, owner: str, digests: Iterable[str]) -> int:

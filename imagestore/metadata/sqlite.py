@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 from imagestore.metadata import location
+from imagestore.metadata.database import COPIED
 from imagestore.metadata.images import ImageTables
 from imagestore.metadata.leases import LeaseTables
 from imagestore.metadata.named_images import NamedImageTables
 from imagestore.metadata.namespaces import NamespaceTables
+from imagestore.metadata.watch import ChangeWatch
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
+    from typing import BinaryIO
 
     from imagestore.metadata.journal import Journaled
 
@@ -30,8 +36,17 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
         is_rebuilding: bool = False,
     ) -> None:
         super().__init__(path, clock=clock, file_system=file_system, is_rebuilding=is_rebuilding)
+        self._watch = ChangeWatch(self._address(mode="rw"))
+        if self._is_read_only:
+            return
         if not self._journal.path.exists():
             self._shorten_journal()
+        elif self._is_copy():
+            self._follow_journal()
+
+    def generation(self) -> int | None:
+        """A number that is another one after every change of a record, in any process; None when it can't be told."""
+        return self._watch.generation() if self._is_our_file() else None
 
     def journaled(self) -> Journaled:
         """What the journal says; later changes get higher numbers than any in it."""
@@ -40,6 +55,43 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
             db.execute("UPDATE counter SET value = max(value, ?) WHERE name = 'generation'", (found.last_number,))
             return found
 
+    def _is_copy(self) -> bool:
+        with self._reading() as db:
+            return db.execute("SELECT 1 FROM counter WHERE name = ?", (COPIED,)).fetchone() is not None
+
+    def _follow_journal(self) -> None:
+        """A backup was put in the place of a database that went on: what it knows is what counts from now on."""
+        with self._writing() as db:
+            if self._is_copy():
+                self.journaled()
+                with self._prepared(db, self._number_change()) as prepared:
+                    if prepared is not None and self._journal.exchange(prepared, self._journal.size()):
+                        db.execute("DELETE FROM counter WHERE name = ?", (COPIED,))
+
+    def _shorten_journal(self) -> None:
+        """Write the journal anew where it is missing or much too long; nobody waits for the writing."""
+        if not self._journal.is_long():
+            return
+        with self._reading_apart() as db:
+            (count,) = db.execute(
+                "SELECT (SELECT COUNT(*) FROM image) + (SELECT COUNT(*) FROM content_label)"
+                " + (SELECT COUNT(*) FROM lease)"
+            ).fetchone()
+        if not self._journal.is_due(count):
+            return
+        with contextlib.ExitStack() as stack:
+            with self._writing():
+                # Nobody is between an entry and its commit now: what the journal says up to here, the snapshot has.
+                number, length = self._number_change(), self._journal.size()
+                db = stack.enter_context(self._snapshot_apart())
+            prepared = stack.enter_context(self._prepared(db, number))
+            if prepared is not None:
+                with self._writing():
+                    self._journal.exchange(prepared, length)
+
+    def _prepared(self, db: sqlite3.Connection, number: int) -> AbstractContextManager[BinaryIO | None]:
+        return self._journal.prepared(number, self._records(db), self._all_labels(db), self._lasting_leases(db))
+
     def expire(self) -> int:
         """Delete expired leases, and images whose gc.expire label is past; return how many."""
         return self._expire_images() + self._expire_named_images() + self._expire_leases()
@@ -47,3 +99,8 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
     def tidy(self) -> None:
         """Shorten the journal if it is much longer than its records need."""
         self._shorten_journal()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._watch.close()
+        super().close()

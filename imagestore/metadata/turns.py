@@ -122,3 +122,20 @@ def _has_begun(db: sqlite3.Connection, *, is_last: bool = False) -> bool:
             raise
         return False
     return True
+
+
+def use_log(db: sqlite3.Connection) -> None:
+    """Turn the write-ahead log on.
+
+    While several processes make or recover the database at once, SQLite answers "locked" here without waiting, since
+    waiting could never end if each held what the other wants. So each lets go and tries again.
+    """
+    give_up_at = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > give_up_at:
+                raise
+            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - jitter, not a secret

@@ -235,10 +235,10 @@ class Fetcher:
         if info.size == descriptor.size:
             return True
         verifier = Verifier(descriptor.digest)
-        with self.content.open(descriptor.digest) as blob:
-            while chunk := blob.read(_REHASH_BYTES):
-                verifier.update(chunk)
         try:
+            with self.content.open(descriptor.digest) as blob:
+                while chunk := blob.read(_REHASH_BYTES):
+                    verifier.update(chunk)
             verifier.finish()
         except IntegrityError:
             log.warning("content in the store is damaged, fetching it again", extra={"digest": descriptor.digest})
@@ -260,6 +260,8 @@ class Fetcher:
             descriptor.size - min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
             for descriptor in descriptors
             if not self.content.exists(descriptor.digest)
+            # What may be adopted may take no space; if it does, the disk says so.
+            and not self.content.is_at_source(descriptor.digest, descriptor.size)
         )
         free = self.content.free_bytes()
         if needed > free:

@@ -28,6 +28,7 @@ from imagestore.observe import Noticed, Resolved
 from imagestore.pull.decide import Decider
 from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher
 from imagestore.pull.plan import PullPlan, plan
+from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents
 from imagestore.pull.undo import undone_on_failure
 from imagestore.pull.verify import NO_VERIFIER
@@ -106,10 +107,13 @@ class PullWork:
                     fetcher.fetch(descriptor, cancel=self.cancel)
             choice = self._decider.complete(choice, documents)
             fetcher.fetch_all(choice.manifest.layers, cancel=self.cancel)
-            return self.metadata.put_image(
-                choice.record(str(self.reference), self.handler, self._decider.wanted_text),
-                {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
-            )
+            settle(self.content, choice.descriptors)
+            with self.metadata.exclusive():
+                confirm(self.content, choice.descriptors, what=str(self.reference))
+                return self.metadata.put_image(
+                    choice.record(str(self.reference), self.handler, self._decider.wanted_text),
+                    {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
+                )
 
     def plan(self, planned: AbstractSet[Digest] = frozenset()) -> PullPlan:
         """Say what run() would fetch, without storing anything.
@@ -168,7 +172,7 @@ class PullWork:
         record = self.metadata.get_image(str(self.reference), self.handler)
         if record is None or record.target.digest != target.digest or record.wanted != self._decider.wanted_text:
             return None
-        needed = set(record.roots).union(*(self.metadata.children(digest) for digest in record.roots))
+        needed = set(record.roots).union(*(self.metadata.own_children(digest) for digest in record.roots))
         try:
             here = sum(self.content.info(digest).size for digest in needed)
         except ContentNotFoundError:

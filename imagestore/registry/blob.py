@@ -10,12 +10,13 @@ the whole content is seen, across runs too.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import RegistryUnavailableError, SizeMismatchError
 from imagestore.registry.retry import backoff_seconds, is_transient
 from imagestore.registry.session import wait
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +141,7 @@ class Opener(Protocol):
         """
 
 
-@dataclass
+@dataclass(slots=True)
 class _Progress:
     """How the tries of one transfer went."""
 

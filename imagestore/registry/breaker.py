@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import re
-import tempfile
 import threading
 import time
 from typing import TYPE_CHECKING, Final, Protocol
@@ -86,6 +85,8 @@ class FolderMemory:
                 os.unlink(self._path(origin))
                 return
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            import tempfile
+
             descriptor, temporary = tempfile.mkstemp(dir=self._folder)
             with open(descriptor, "w", encoding="ascii") as stream:
                 stream.write(f"{until:.3f}")

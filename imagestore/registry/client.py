@@ -22,10 +22,7 @@ from imagestore.registry.breaker import Breaker
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
 from imagestore.registry.errors_body import failure
 from imagestore.registry.failover import first_served
-from imagestore.registry.foreign import allowed_sources, foreign_line
-from imagestore.registry.listing import list_referrers, list_tags
 from imagestore.registry.operation import Operations
-from imagestore.registry.parallel import ParallelStream
 from imagestore.registry.places import HostPlaces
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.ranges import parse_length, range_field
@@ -238,6 +235,8 @@ class RegistryClient:
         first = make(Stretch(offset, min(offset + policy.range_bytes, size)), cancel)
         if first.end == size:
             return first
+        from imagestore.registry.parallel import ParallelStream
+
         return ParallelStream(first, size, make=make, policy=policy, cancel=cancel)
 
     def tags(self, reference: Reference, *, cancel: CancelToken) -> tuple[str, ...]:
@@ -248,6 +247,8 @@ class RegistryClient:
             DocumentError: a page is no tag list.
             OperationCancelledError: cancelled, or past the deadline.
         """
+        from imagestore.registry.listing import list_tags
+
         return self._first(
             reference,
             {PULL, RESOLVE},
@@ -272,6 +273,8 @@ class RegistryClient:
             DocumentError: a page is no index.
             OperationCancelledError: cancelled, or past the deadline.
         """
+        from imagestore.registry.listing import list_referrers
+
         return self._first(
             reference,
             {PULL, REFERRERS},
@@ -295,6 +298,8 @@ class RegistryClient:
 
     def _foreign(self, call: Call, descriptor: Descriptor, offset: int, cancel: CancelToken) -> Body | None:
         """A layer from its own addresses; None when none of them may be asked."""
+        from imagestore.registry.foreign import allowed_sources, foreign_line
+
         sources = allowed_sources(descriptor, self._shared.policy.foreign_hosts)
         if self._stranger is None or not sources:
             return None

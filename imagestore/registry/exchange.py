@@ -6,8 +6,10 @@ sender of ten lines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
 from typing import TYPE_CHECKING, Protocol
+
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +107,7 @@ class Sender(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Origin:
     """Scheme, host and port: what a secret is bound to (RFC 6454).
 

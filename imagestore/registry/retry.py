@@ -7,7 +7,6 @@ nothing and a bound that doubles, so that many clients don't come back together.
 from __future__ import annotations
 
 import datetime
-import email.utils
 import random
 import re
 import ssl
@@ -58,6 +57,8 @@ def parse_retry_after(value: str, now: datetime.datetime) -> float | None:
     text = value.strip()
     if _SECONDS.fullmatch(text):
         return float(text)
+    import email.utils
+
     try:
         moment = email.utils.parsedate_to_datetime(text)
     except (ValueError, IndexError, OverflowError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -30,8 +31,9 @@ TRANSFER_THREADS: Final = 64
 class _Lent:
     """A store and how many calls use it."""
 
-    def __init__(self, store: ImageStore) -> None:
+    def __init__(self, store: ImageStore, number: int) -> None:
         self.store = store
+        self.number = number
         self.users = 0
         self.is_retired = False
 
@@ -45,7 +47,7 @@ class StoreWorkers:
 
     def __init__(self, store: ImageStore) -> None:
         self._lock = threading.Lock()
-        self._current = _Lent(store)
+        self._current = _Lent(store, 0)
         self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="quick")
         self._transfer = ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="transfer")
 
@@ -70,7 +72,8 @@ class StoreWorkers:
     def replace(self, store: ImageStore) -> None:
         """Serve another store object from now on; the one before is closed after its last call."""
         with self._lock:
-            before, self._current = self._current, _Lent(store)
+            before = self._current
+            self._current = _Lent(store, before.number + 1)
             before.is_retired = True
             is_idle = not before.users
         if is_idle:
@@ -82,7 +85,9 @@ class StoreWorkers:
         Raises:
             ImageStoreError: the work's.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._quick, self._with_store, work)
+        # The context carries the request's id into the thread, for its log lines.
+        bound = functools.partial(contextvars.copy_context().run, self._with_store, work)
+        return await asyncio.get_running_loop().run_in_executor(self._quick, bound)
 
     async def transfer(self, work: Callable[[ImageStore, CancelToken], T], token: CancelToken | None = None) -> T:
         """Run work that moves bytes; its token is cancelled when the caller is.
@@ -95,7 +100,7 @@ class StoreWorkers:
             ImageStoreError: the work's.
         """
         token = token or CancelToken()
-        bound = functools.partial(self._with_store, lambda store: work(store, token))
+        bound = functools.partial(contextvars.copy_context().run, self._with_store, lambda store: work(store, token))
         future = asyncio.get_running_loop().run_in_executor(self._transfer, bound)
         try:
             return await asyncio.shield(future)
@@ -104,6 +109,16 @@ class StoreWorkers:
             # The thread ends in its own time; its outcome has no reader any more.
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
+
+    def state(self) -> tuple[int, int] | None:
+        """What answers may depend on: which store object serves, and its last change of records; never blocks for long.
+
+        None when that can't be told.
+        """
+        lent = self._current
+        # Closed meanwhile, it says None.
+        generation = lent.store.metadata.generation()
+        return None if generation is None else (lent.number, generation)
 
     def _with_store(self, work: Callable[[ImageStore], T]) -> T:
         with self.lend() as store:

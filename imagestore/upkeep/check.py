@@ -8,17 +8,19 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
+import logging
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import replace_text, translated
 from imagestore.digest import Digest, Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
-from imagestore.documents.manifest import Manifest
-from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError, StoreError
+from imagestore.failpoint import reach
+from imagestore.upkeep.held import held_documents
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +28,11 @@ if TYPE_CHECKING:
 
     from imagestore.cancel import CancelToken
     from imagestore.content.api import ContentInfo, ContentStore
+    from imagestore.descriptor import Descriptor
+    from imagestore.documents.manifest import Manifest
     from imagestore.metadata.api import ImageRecord, MetadataStore
+
+log = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 1024 * 1024
 _SAVE_SECONDS: Final = 2.0
@@ -165,37 +171,47 @@ def is_whole(content: ContentStore, digest: Digest) -> bool:
 
 def _record_faults(metadata: MetadataStore, content: ContentStore, record: ImageRecord) -> Iterator[Fault]:
     subject = f"{record.reference} ({record.handler})"
-    for digest in record.roots:
-        if not content.exists(digest):
-            yield Fault(FaultKind.BLOB_MISSING, str(digest), f"needed by {subject}", digest)
+    unread: list[Fault] = []
+
+    def read(descriptor: Descriptor) -> bytes | None:
+        try:
+            return content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        except ContentNotFoundError:
+            unread.append(_missing(descriptor.digest, subject))
+        except IntegrityError:
+            unread.append(_damage(descriptor.digest))
+        return None
+
     for digest in (record.target.digest, record.manifest.digest):
         if digest not in record.roots:
             yield Fault(FaultKind.RECORD_WRONG, subject, f"does not hold {digest}, which it points at")
-    try:
-        raw = content.read(record.manifest.digest, limit_bytes=MAX_DOCUMENT_BYTES)
-        manifest = Manifest.parse(raw, media_type=record.manifest.media_type, what=f"manifest of {subject}")
-    except ContentNotFoundError:
-        return
-    except IntegrityError:
-        yield _damage(record.manifest.digest)
-        return
-    except DocumentError as error:
-        yield Fault(FaultKind.RECORD_WRONG, subject, str(error))
-        return
+    for held in held_documents(record, read):
+        if held.error is not None:
+            yield Fault(FaultKind.RECORD_WRONG, subject, str(held.error))
+        elif held.manifest is not None:
+            yield from _manifest_faults(metadata, content, (held.digest, held.manifest), subject)
+            if held.digest == record.manifest.digest:
+                yield from _config_faults(content, record, held.manifest, subject)
+    yield from unread
+
+
+def _manifest_faults(
+    metadata: MetadataStore, content: ContentStore, parent: tuple[Digest, Manifest], subject: str
+) -> Iterator[Fault]:
+    """What is wrong with a manifest's edges and with what they lead to."""
+    digest, manifest = parent
     children = {child.digest: child for child in manifest.children}
-    if set(metadata.children(record.manifest.digest)) != children.keys():
-        detail = f"differ from what manifest {record.manifest.digest} says"
-        yield Fault(FaultKind.EDGE_WRONG, subject, detail, record.manifest.digest)
-    for digest, child in children.items():
+    if set(metadata.own_children(digest)) != children.keys():
+        yield Fault(FaultKind.EDGE_WRONG, subject, f"differ from what manifest {digest} says", digest)
+    for child in children.values():
         try:
-            size = content.info(digest).size
+            size = content.info(child.digest).size
         except ContentNotFoundError:
-            yield Fault(FaultKind.BLOB_MISSING, str(digest), f"needed by {subject}", digest)
+            yield _missing(child.digest, subject)
             continue
         if size != child.size:
             detail = f"expected {child.size} bytes, found {size}"
-            yield Fault(FaultKind.BLOB_DAMAGED, str(digest), detail, digest)
-    yield from _config_faults(content, record, manifest, subject)
+            yield Fault(FaultKind.BLOB_DAMAGED, str(child.digest), detail, child.digest)
 
 
 def _config_faults(content: ContentStore, record: ImageRecord, manifest: Manifest, subject: str) -> Iterator[Fault]:
@@ -254,6 +270,7 @@ class _Hashing:
             raise
         if self._options.state is not None:
             with translated("remove", self._options.state), contextlib.suppress(FileNotFoundError):
+                reach("check-state-unlink")
                 os.unlink(self._options.state)
 
     def _one(self, info: ContentInfo) -> None:
@@ -286,8 +303,12 @@ class _Hashing:
     def _save(self) -> None:
         if self._options.state is not None and self._after is not None:
             state = {"after": str(self._after), "damaged": [str(digest) for digest in sorted(self.damaged)]}
-            with translated("write", self._options.state):
-                replace_text(self._options.state, json.dumps(state))
+            try:
+                with translated("write", self._options.state):
+                    replace_text(self._options.state, json.dumps(state))
+            except StoreError as error:
+                # A check only reads: a full or read-only disk must not end it. It can't be resumed then.
+                log.warning("%s", error)
 
     def _load(self) -> None:
         """Where the last run stopped; a state that can't be read means from the start."""
@@ -309,5 +330,9 @@ def _hash(content: ContentStore, digest: Digest, read: Callable[[int], None]) ->
     verifier.finish()
 
 
+def _missing(digest: Digest, subject: str) -> Fault:
+    return Fault(FaultKind.BLOB_MISSING, str(digest), f"needed by {subject}", digest)
+
+
 def _damage(digest: Digest) -> Fault:
-    return Fault(FaultKind.BLOB_DAMAGED, str(digest), "the bytes hash to another digest", digest)
+    return Fault(FaultKind.BLOB_DAMAGED, str(digest), "the bytes hash to another digest, or can't be read", digest)

@@ -1,29 +1,36 @@
 """Rebuilding a damaged database: make a new one with each record whose content is all there, then exchange them.
 
-The journal beside the database says which records there were; the content says which of them are true.
+The journal beside the database says which records, labels and lasting leases there were; the content says which of them
+are true.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+import time
 from typing import TYPE_CHECKING
 
 from imagestore.content.disk import sync_directory, translated
 from imagestore.content.local import LocalContentStore
+from imagestore.content.locks import FileLock
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.manifest import Manifest
-from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, StoreCorruptError
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, StoreBusyError, StoreCorruptError
 from imagestore.failpoint import reach
-from imagestore.metadata.database import SchemaTooNewError
+from imagestore.media_types import DOCKER_MANIFEST, OCI_MANIFEST
+from imagestore.metadata.database import ForeignDatabaseError, SchemaTooNewError
+from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.upkeep.held import held_documents
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.journal import Journaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,8 @@ class RebuildReport:
         was_whole: the database is not damaged; nothing was done.
         kept_as: where the damaged database is now, or None.
         restored: records that are back.
+        labelled: how much content has its labels back.
+        leases: ids of the lasting leases that are back.
         skipped: (record, reason) of those whose content is not all there.
         unreadable: lines of the journal that can't be read.
     """
@@ -43,6 +52,8 @@ class RebuildReport:
     restored: tuple[ImageRecord, ...]
     skipped: tuple[tuple[ImageRecord, str], ...]
     unreadable: int
+    labelled: int = 0
+    leases: tuple[str, ...] = ()
 
 
 def rebuild(root: Path) -> RebuildReport:
@@ -52,39 +63,47 @@ def rebuild(root: Path) -> RebuildReport:
         root: the store's folder.
 
     Raises:
-        StoreError: the folder can't be used, or the database is from a newer version.
+        StoreBusyError: another process is rebuilding it.
+        StoreError: the folder can't be used, or the database is from a newer version or another program.
     """
     path = root / "metadata.db"
     if _is_whole(path):
         return RebuildReport(True, None, (), (), 0)
-    with translated("rebuild", path):
+    content = LocalContentStore(root / "content", root / "locks")
+    with FileLock(root / "locks" / "rebuild") as lock, translated("rebuild", path):
+        if not lock.try_acquire():
+            raise StoreBusyError(f"{path}: another process is rebuilding it", hint="wait for it")
+        if _is_whole(path):  # by another, since the look
+            return RebuildReport(True, None, (), (), 0)
         fresh = path.with_name("metadata.db.rebuilt")
         _remove(fresh)
         metadata = SqliteMetadataStore(fresh, is_rebuilding=True)
         try:
             with metadata.exclusive():
-                restored, skipped, unreadable = _restore(metadata, LocalContentStore(root / "content", root / "locks"))
+                journaled = metadata.journaled()
+                restored, skipped = _restore_records(metadata, content, journaled)
+                labelled = _restore_labels(metadata, content, journaled)
+                leases = _restore_leases(metadata, content, journaled)
         finally:
             metadata.close()
         kept_as = _put_aside(path)
         reach("rebuild-replace")
         os.replace(fresh, path)
         sync_directory(root)
-    return RebuildReport(False, kept_as, tuple(restored), tuple(skipped), unreadable)
+    return RebuildReport(False, kept_as, tuple(restored), tuple(skipped), journaled.unreadable, labelled, leases)
 
 
-def _restore(
-    metadata: SqliteMetadataStore, content: LocalContentStore
-) -> tuple[list[ImageRecord], list[tuple[ImageRecord, str]], int]:
+def _restore_records(
+    metadata: SqliteMetadataStore, content: LocalContentStore, journaled: Journaled
+) -> tuple[list[ImageRecord], list[tuple[ImageRecord, str]]]:
     """Put each record back whose content is all there; an older line about it serves where the newest doesn't."""
     restored: list[ImageRecord] = []
     skipped: list[tuple[ImageRecord, str]] = []
-    journaled = metadata.journaled()
     for newest_first in journaled.candidates:
         reasons: list[str] = []
         for record in newest_first:
             try:
-                edges = {record.manifest.digest: _children(content, record)}
+                edges = _edges(content, record)
             except (ContentNotFoundError, IntegrityError, DocumentError) as error:
                 reasons.append(str(error))
                 continue
@@ -92,7 +111,44 @@ def _restore(
             break
         else:
             skipped.append((newest_first[0], reasons[0]))
-    return restored, skipped, journaled.unreadable
+    return restored, skipped
+
+
+def _restore_labels(metadata: SqliteMetadataStore, content: LocalContentStore, journaled: Journaled) -> int:
+    """Label what is there as it was labelled."""
+    here = {digest: labels for digest, labels in journaled.labels.items() if content.exists(digest)}
+    for digest, labels in here.items():
+        metadata.label_content(digest, labels)
+        metadata.put_edges(_own_edges(content, digest))
+    return len(here)
+
+
+def _restore_leases(metadata: SqliteMetadataStore, content: LocalContentStore, journaled: Journaled) -> tuple[str, ...]:
+    """Make lasting leases again that have not ended."""
+    now = time.time()
+    alive = [(lease, listed) for lease, listed in journaled.leases if lease.expires_at > now]
+    for lease, listed in alive:
+        lifetime = lease.expires_at - now
+        metadata.create_lease(lease.id, lifetime_seconds=lifetime, labels=lease.labels, namespace=lease.namespace)
+        metadata.lease_content(lease.id, listed)
+        for digest in listed:
+            metadata.put_edges(_own_edges(content, digest))
+    return tuple(lease.id for lease, _ in alive)
+
+
+def _own_edges(content: LocalContentStore, digest: Digest) -> dict[Digest, list[Digest]]:
+    """What content points at that may be a manifest; nobody says what it is."""
+    try:
+        if content.info(digest).size > MAX_DOCUMENT_BYTES:
+            return {}
+        raw = content.read(digest, limit_bytes=MAX_DOCUMENT_BYTES)
+    except (ContentNotFoundError, IntegrityError):
+        return {}
+    for media_type in (OCI_MANIFEST, DOCKER_MANIFEST):
+        with contextlib.suppress(DocumentError):
+            manifest = Manifest.parse(raw, media_type=media_type, what=f"content {digest}")
+            return {digest: [child.digest for child in manifest.children]}
+    return {}
 
 
 def _is_whole(path: Path) -> bool:
@@ -101,6 +157,10 @@ def _is_whole(path: Path) -> bool:
     try:
         metadata = SqliteMetadataStore(path)
     except SchemaTooNewError:
+        raise
+    except ForeignDatabaseError:
+        if RecordJournal.beside(path).has_entries():
+            return False  # the mark is what was damaged
         raise
     except StoreCorruptError:
         return False
@@ -139,13 +199,15 @@ def _remove(path: Path) -> None:
             os.unlink(f"{path}{suffix}")
 
 
-def _children(content: LocalContentStore, record: ImageRecord) -> list[Digest]:
-    """What the record's manifest points at, all of it present."""
-    for digest in record.roots:
-        content.path(digest)
-    raw = content.read(record.manifest.digest, limit_bytes=MAX_DOCUMENT_BYTES)
-    what = f"manifest {record.manifest.digest}"
-    manifest = Manifest.parse(raw, media_type=record.manifest.media_type, what=what)
-    for child in manifest.children:
-        content.path(child.digest)
-    return [child.digest for child in manifest.children]
+def _edges(content: LocalContentStore, record: ImageRecord) -> dict[Digest, list[Digest]]:
+    """What the record's manifests point at, all of it present."""
+    edges: dict[Digest, list[Digest]] = {}
+    read = content.read
+    for held in held_documents(record, lambda each: read(each.digest, limit_bytes=MAX_DOCUMENT_BYTES)):
+        if held.error is not None:
+            raise held.error
+        if held.manifest is not None:
+            edges[held.digest] = [child.digest for child in held.manifest.children]
+            for child in edges[held.digest]:
+                content.path(child)
+    return edges

@@ -6,18 +6,20 @@ deleted: the next pull would take it for good.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from imagestore import lease
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
-from imagestore.documents.index import Index
-from imagestore.documents.manifest import Manifest
-from imagestore.errors import DocumentError, ImageStoreError, IntegrityError, OperationCancelledError
+from imagestore.errors import ImageStoreError, IntegrityError, OperationCancelledError
 from imagestore.media_types import Kind
+from imagestore.metadata.api import HolderKind
 from imagestore.pull.fetch import Fetcher
 from imagestore.reference import Reference
 from imagestore.upkeep.check import is_whole
+from imagestore.upkeep.held import held_documents
+from imagestore.upkeep.why import explain
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
+    from imagestore.documents.manifest import Manifest
     from imagestore.lease import HeldLease
     from imagestore.metadata.api import ImageRecord, MetadataStore
     from imagestore.observe import Observer
@@ -91,9 +94,13 @@ class Repairer:
                 self._mend(record)
         deleted = []
         for digest in sorted(self._bad):
-            if not self.metadata.is_held(digest):
-                self.content.delete(digest)
-                deleted.append(digest)
+            with self.metadata.exclusive():
+                is_held = self.metadata.is_held(digest)
+                if not is_held:
+                    self.content.delete(digest)
+                    deleted.append(digest)
+            if is_held:
+                self._tell_kept(digest)
         return RepairReport(
             tuple(self._fetched), self._bytes, tuple(deleted), tuple(self._edges), tuple(self._failures)
         )
@@ -103,34 +110,38 @@ class Repairer:
         try:
             with lease.held(self.metadata, purpose="repair") as held:
                 held.hold([*record.roots, record.image_id])
-                manifest = self._documents(record, held)
-                children = [child.digest for child in manifest.children]
-                held.hold(children)
-                for child in manifest.children:
-                    if self._is_bad(child):
-                        self._fetch(record, child, held)
-                self._mend_edges(record, children)
+                for document in held_documents(record, lambda descriptor: self._read(record, descriptor, held)):
+                    if document.error is not None:
+                        raise document.error
+                    if document.manifest is not None:
+                        self._mend_below(record, document.digest, document.manifest, held)
         except OperationCancelledError:
             raise
         except ImageStoreError as error:
             self._failures.append((f"{record.reference} ({record.handler})", str(error)))
 
-    def _documents(self, record: ImageRecord, held: HeldLease) -> Manifest:
-        """Make every index on the way and the manifest good; each index says what the next one must be."""
-        known = {each.digest: each for each in (record.manifest, record.target)}
-        for digest in record.roots:
-            descriptor = known.get(digest)
-            if descriptor is None:
-                raise DocumentError(f"{record.reference}", [f"no index of it lists {digest}, which the record holds"])
-            if self._is_bad(descriptor):
-                self._fetch(record, descriptor, held)
-            if descriptor.kind is Kind.INDEX:
-                raw = self.content.read(digest, limit_bytes=MAX_DOCUMENT_BYTES)
-                index = Index.parse(raw, media_type=descriptor.media_type, what=f"index {digest}")
-                known |= {entry.digest: entry for entry in index.manifests}
-        raw = self.content.read(record.manifest.digest, limit_bytes=MAX_DOCUMENT_BYTES)
-        what = f"manifest {record.manifest.digest}"
-        return Manifest.parse(raw, media_type=record.manifest.media_type, what=what)
+    def _read(self, record: ImageRecord, descriptor: Descriptor, held: HeldLease) -> bytes:
+        """A document, made good first."""
+        if self._is_bad(descriptor):
+            self._fetch(record, descriptor, held)
+        return self.content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+
+    def _mend_below(self, record: ImageRecord, parent: Digest, manifest: Manifest, held: HeldLease) -> None:
+        """Make what a manifest points at good, and its edges."""
+        children = [child.digest for child in manifest.children]
+        held.hold(children)
+        for child in manifest.children:
+            if self._is_bad(child):
+                self._fetch(record, child, held)
+        self._mend_edges(parent, children)
+
+    def _tell_kept(self, digest: Digest) -> None:
+        """Damage that no record explains can't be mended: nobody says where good bytes are."""
+        holders = [each.holder for each in explain(self.metadata, digest)]
+        if any(holder.kind is HolderKind.IMAGE for holder in holders):
+            return  # the record's own failure says why
+        names = ", ".join(f"{holder.kind.value} {holder.name}" for holder in holders)
+        self._failures.append((str(digest), f"is damaged, kept by {names}, and no image says where it came from"))
 
     def _is_bad(self, descriptor: Descriptor) -> bool:
         if descriptor.digest in self._bad or not self.content.exists(descriptor.digest):
@@ -154,10 +165,9 @@ class Repairer:
         self._bad.discard(descriptor.digest)
         self._fetched.append(descriptor.digest)
 
-    def _mend_edges(self, record: ImageRecord, children: Iterable[Digest]) -> None:
-        parent = record.manifest.digest
+    def _mend_edges(self, parent: Digest, children: Iterable[Digest]) -> None:
         wanted = set(children)
         with self.metadata.exclusive():
-            if set(self.metadata.children(parent)) != wanted:
+            if set(self.metadata.own_children(parent)) != wanted:
                 self.metadata.put_edges({parent: sorted(wanted)})
                 self._edges.append(parent)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore import collect, lease, lookup
 from imagestore.cancel import CancelToken
 from imagestore.errors import ImageNotFoundError
 from imagestore.observe import ignore
-from imagestore.upkeep import accounting, policy, why
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -113,7 +112,8 @@ class Upkeep(abc.ABC):
     def hold(self, digests: Iterable[Digest], *, purpose: str = "embedder") -> Iterator[HeldLease]:
         """Keep content (and what it points at) from collection while the block runs.
 
-        Content that is gone before the block begins is not brought back: look for it inside the block.
+        Content that is gone before the block begins is not brought back: look for it inside the block. The lease is
+        renewed for as long as the block runs.
 
         Args:
             digests: what to keep.
@@ -121,7 +121,8 @@ class Upkeep(abc.ABC):
         """
         with lease.held(self.metadata, purpose=purpose) as held:
             held.hold(list(digests))
-            yield held
+            with lease.renewed(held):
+                yield held
 
     def usage(self) -> StoreUsage:
         """Who takes how much space.
@@ -129,14 +130,20 @@ class Upkeep(abc.ABC):
         Raises:
             StoreError: a folder can't be read.
         """
+        from imagestore.upkeep import accounting
+
         return accounting.measure(self.metadata, self.content, self.root)
 
     def why(self, digest: Digest) -> tuple[Chain, ...]:
         """What keeps some content: a chain from each root; empty when the next collection frees it."""
+        from imagestore.upkeep import why
+
         return why.explain(self.metadata, digest)
 
     def evict(self, rules: Policy, *, dry_run: bool = False) -> EvictionReport:
         """Remove the records that a policy lets go, and free their content.
+
+        What the next collection frees anyway counts as free already: no image goes for the sake of garbage.
 
         Args:
             rules: what to spare and when to evict.
@@ -145,8 +152,14 @@ class Upkeep(abc.ABC):
         Raises:
             StoreError: something can't be deleted.
         """
+        from imagestore.upkeep import accounting, policy
+
         usage = self.usage()
-        chosen = policy.choose(usage.images, usage.disk, rules, now=self._clock())
+        disk = usage.disk
+        if rules.high_percent is not None:
+            garbage = collect.collect(self.metadata, self.content, dry_run=True, clock=self._clock).bytes_freed
+            disk = accounting.Disk(disk.total_bytes, disk.free_bytes + garbage)
+        chosen = policy.choose(usage.images, disk, rules, now=self._clock())
         if dry_run:
             gone = {(each.record.reference, each.record.handler) for each in chosen}
             staying = [each for each in usage.images if (each.record.reference, each.record.handler) not in gone]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
 import multiprocessing
 import random
 import re
@@ -23,8 +24,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from imagestore.content.filling import LEAST_LARGE_BYTES
+from imagestore.digest import Digest
+from imagestore.store import ImageStore
 from imagestore.testing import RegistryServer, build_index, layer, synthetic_layer
+from tests.crash.invariants import LATER_SECONDS, broken_backups, violations
+from tests.crash.worker import Place, mend, run
 from tests.support.node import PLATFORMS
+from tests.unit.archive import making
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -33,10 +40,14 @@ if TYPE_CHECKING:
 
 TOP = Path(__file__).parents[2]
 REFERENCES = tuple(f"registry.example/crash/{name}:1" for name in ("a", "b", "c", "d"))
-ARCHIVE = "images.tar"
 WORKERS = 3
 LONGEST_SECONDS = 1.5
-_PRELOADED = ["httpx", "jsonschema", "imagestore.store", "imagestore.pull.work", "imagestore.registry.connect"]
+#: Of each version's largest layer: one comes through several buffers past the page cache, the others through one.
+LARGE_BYTES = (LEAST_LARGE_BYTES + 512 * 1367, 512 * 600, 512 * 600)
+_PRELOADED = [
+    *("httpx", "jsonschema", "imagestore.store", "imagestore.pull.work", "imagestore.registry.connect"),
+    *("imagestore.archive.importing", "imagestore.archive.source", "imagestore.upkeep.rebuild"),
+]
 
 
 @dataclass
@@ -90,57 +101,115 @@ def crash(kills: int, *, seed: int, say: bool = False) -> Outcome:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     with _registry() as registry, tempfile.TemporaryDirectory(prefix="imagestore-crash-") as folder:
-        failures = Path(folder) / "failures"
-        failures.mkdir()
-        root = Path(folder) / "store"
-        _make_archive(registry.references, Path(folder))
+        place = _prepared(Path(folder), registry)
         while outcome.kills < kills:
             before = len(outcome.violations)
             registry.move_tags(chance)
-            _round(context, root, registry.references, chance, failures, outcome)
-            _judge(root, failures, outcome)
+            _round(context, place, chance, outcome)
+            _judge(place, outcome)
+            if chance.random() < 0.1 and place.root.exists():
+                _mending_round(context, place, chance, outcome)
+                _judge(place, outcome)
             if len(outcome.violations) > before or chance.random() < 0.1:
                 # A fresh store, so that the first steps are hit too and one wrong is counted once.
-                shutil.rmtree(root, ignore_errors=True)
+                shutil.rmtree(place.root, ignore_errors=True)
             elif chance.random() < 0.2:
-                _age(root)
+                _age(place.root)
             if say and outcome.kills % 50 < WORKERS:
                 print(outcome, flush=True)
     return outcome
 
 
-def _round(
-    context: ForkServerContext,
-    root: Path,
-    references: list[str],
-    chance: random.Random,
-    failures: Path,
-    outcome: Outcome,
-) -> None:
-    """Let some processes work at once until each is dead."""
-    from tests.crash.worker import run
+def _prepared(folder: Path, registry: _Registry) -> Place:
+    """The folders that workers use: archives of every version under the registry's names, a source of some blobs."""
+    place = Place(
+        root=folder / "store",
+        references=registry.references,
+        archives=tuple(folder / "archives" / name for name in ("0", "1.tar", "2.tar.gz")),
+        source=folder / "source",
+        backups=folder / "backups",
+        failures=folder / "failures",
+    )
+    for each in (folder / "archives", place.backups, place.failures):
+        each.mkdir()
+    for path, version in zip(place.archives, registry.versions, strict=True):
+        files = making.layout_files(dict.fromkeys(place.references, version))
+        making.write(path, gzip.compress(making.tar_of(files)) if path.suffix == ".gz" else files)
+    making.write(place.source, making.layout_files({"": registry.versions[0]}))
+    for number, path in enumerate(sorted((place.source / "blobs").rglob("*"))):
+        # Of those that nobody may write some are linked, the others copied (or shared, where the disk can).
+        if path.is_file() and number % 2:
+            path.chmod(0o444)
+    return place
 
+
+def _round(context: ForkServerContext, place: Place, chance: random.Random, outcome: Outcome) -> None:
+    """Let some processes work at once until each is dead."""
     names = failpoints()
     running: list[tuple[ForkServerProcess, str, float]] = []
     for _ in range(WORKERS):
-        place = _place(chance, names)
-        end = time.monotonic() + (LONGEST_SECONDS if place else chance.uniform(0.05, 0.6))
-        arguments = (root, references, chance.randrange(2**32), place, failures)
-        process = context.Process(target=run, args=arguments, daemon=True)
+        failpoint = _failpoint(chance, names)
+        end = time.monotonic() + (LONGEST_SECONDS if failpoint else chance.uniform(0.05, 0.6))
+        process = context.Process(target=run, args=(place, chance.randrange(2**32), failpoint), daemon=True)
         process.start()
-        running.append((process, place, end))
-    for process, place, end in sorted(running, key=lambda each: each[2]):
-        process.join(max(0.0, end - time.monotonic()))
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            place = ""
-        if process.exitcode == -9:
-            outcome.kills += 1
-            outcome.places[place.partition(":")[0] or "outside"] += 1
+        running.append((process, failpoint, end))
+    for process, failpoint, end in sorted(running, key=lambda each: each[2]):
+        _ended(process, failpoint, end, outcome)
 
 
-def _place(chance: random.Random, names: tuple[str, ...]) -> str:
+def _mending_round(context: ForkServerContext, place: Place, chance: random.Random, outcome: Outcome) -> None:
+    """Damage the database or a blob; kill some that mend it; the last one must bring every record back."""
+    with ImageStore(place.root) as store:
+        before = {(image.reference, image.runtime_handler) for image in store.list()}
+        needed = {digest for image in store.list() for digest in (image.id, image.manifest.digest, *image.record.roots)}
+    if needed and chance.random() < 0.5:
+        _spoil_blob(place.root, chance.choice(sorted(needed)))
+        names = tuple(name for name in failpoints() if not name.startswith("rebuild"))
+    else:
+        _spoil_database(place.root, chance)
+        names = tuple(name for name in failpoints() if name.startswith(("rebuild", "journal", "database")))
+    for failpoint in (*(f"{chance.choice(names)}:{chance.randrange(1, 4)}" for _ in range(3)), ""):
+        process = context.Process(target=mend, args=(place, failpoint), daemon=True)
+        process.start()
+        _ended(process, failpoint, time.monotonic() + 20, outcome)
+    with ImageStore(place.root) as store:
+        after = {(image.reference, image.runtime_handler) for image in store.list()}
+    # Not the other way round: who died after removing a record may not have told the journal.
+    if lost := before - after:
+        _violated(outcome, f"mending lost {sorted(lost)}")
+    for path in place.root.glob("metadata.db.damaged-*"):
+        path.unlink()
+
+
+def _spoil_blob(root: Path, digest: Digest) -> None:
+    path = root / "content" / "blobs" / digest.algorithm / digest.encoded
+    path.chmod(0o644)
+    path.write_bytes(b"not what it was")
+    path.chmod(0o444)
+
+
+def _spoil_database(root: Path, chance: random.Random) -> None:
+    path = root / "metadata.db"
+    if chance.random() < 0.5:
+        for each in root.glob("metadata.db*"):
+            each.unlink()
+    else:
+        with open(path, "r+b") as file:
+            file.write(chance.randbytes(4096))
+
+
+def _ended(process: ForkServerProcess, failpoint: str, end: float, outcome: Outcome) -> None:
+    process.join(max(0.0, end - time.monotonic()))
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        failpoint = ""
+    if process.exitcode == -9:
+        outcome.kills += 1
+        outcome.places[failpoint.partition(":")[0] or "outside"] += 1
+
+
+def _failpoint(chance: random.Random, names: tuple[str, ...]) -> str:
     kind = chance.random()
     if kind < 0.2:
         return ""
@@ -149,43 +218,28 @@ def _place(chance: random.Random, names: tuple[str, ...]) -> str:
     return f"{chance.choice(names)}:{chance.randrange(1, 6)}"
 
 
-def _judge(root: Path, failures: Path, outcome: Outcome) -> None:
-    from tests.crash.invariants import violations
-
+def _judge(place: Place, outcome: Outcome) -> None:
     try:
-        found = violations(root) if root.exists() else []
+        found = violations(place.root) if place.root.exists() else []
+        found += broken_backups(place.backups)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong while judging is a finding
         found = [f"{type(error).__name__}: {error}"]
-    for report in failures.iterdir():
+    for report in place.failures.iterdir():
         found.append(report.read_text())
         report.unlink()
     for violation in found:
-        print(f"VIOLATION {violation}", flush=True)
-    outcome.violations += found
+        _violated(outcome, violation)
+
+
+def _violated(outcome: Outcome, violation: str) -> None:
+    print(f"VIOLATION {violation}", flush=True)
+    outcome.violations.append(violation)
 
 
 def _age(root: Path) -> None:
     """Let a day pass: leases expire, ingests become stale, a collection takes them."""
-    from imagestore.store import ImageStore
-    from tests.crash.invariants import LATER_SECONDS
-
     with ImageStore(root, clock=lambda: time.time() + LATER_SECONDS) as store:
         store.collect_garbage()
-
-
-def _make_archive(references: list[str], folder: Path) -> None:
-    """One archive of all references, for the processes that import."""
-    from imagestore import config, platforms
-    from imagestore.archive.exporting import ExportOptions
-    from imagestore.store import ImageStore
-    from tests.support.node import CONFIG
-
-    host = platforms.parse("windows(10.0.20348)/amd64")
-    settings = config.loads(CONFIG, filename="config.toml", host=host)
-    with ImageStore(folder / "source", config=settings, host=host) as store:
-        for reference in references:
-            store.pull(reference)
-        store.export_images(references, folder / ARCHIVE, options=ExportOptions())
 
 
 @contextlib.contextmanager
@@ -193,8 +247,8 @@ def _registry() -> Iterator[_Registry]:
     """Four references that share a base layer; each moves between three versions of its image."""
     base = [layer("base of all")]
     versions = [
-        build_index(PLATFORMS, seed=f"version {number}", shared=[*base, synthetic_layer(f"large {number}", 512 * 600)])
-        for number in range(3)
+        build_index(PLATFORMS, seed=f"version {number}", shared=[*base, synthetic_layer(f"large {number}", size)])
+        for number, size in enumerate(LARGE_BYTES)
     ]
     with RegistryServer(dict.fromkeys(REFERENCES, versions[0])) as server:
         yield _Registry(server, versions)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import shutil
 import sqlite3
@@ -15,11 +17,18 @@ from imagestore.digest import Digest
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
 from imagestore.documents.manifest import Manifest
+from imagestore.errors import DocumentError, StoreError
 from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.store import ImageStore
 from imagestore.upkeep.rebuild import rebuild
 
 LATER_SECONDS = 25 * 3600.0
+#: All that a store's folder holds.
+EXPECTED = {
+    *("content", "locks", "hosts", "metadata.db", "metadata.db-wal", "metadata.db-shm"),
+    *("records.jsonl", "check.json", "ballast", "waiting"),
+}
 
 
 def violations(root: Path) -> list[str]:
@@ -51,20 +60,27 @@ def _record(store: ImageStore, record: ImageRecord) -> Iterator[str]:
     if missing:
         yield f"{name}: roots without content: {missing}"
         return
+    for manifest in _manifests(store, record):
+        for child in manifest.children:
+            if not store.content.exists(child.digest):
+                yield f"{name}: {child.digest} is missing"
+            elif store.content.info(child.digest).size != child.size:
+                yield f"{name}: {child.digest} has another size"
+        if set(store.metadata.own_children(Digest.of(manifest.raw))) != {child.digest for child in manifest.children}:
+            yield f"{name}: edges differ from the manifest"
     raw = store.content.read(record.manifest.digest, limit_bytes=MAX_DOCUMENT_BYTES)
-    manifest = Manifest.parse(raw, media_type=record.manifest.media_type, what=name)
-    children = [child.digest for child in manifest.children]
-    if set(store.metadata.children(record.manifest.digest)) != set(children):
-        yield f"{name}: edges differ from the manifest"
-    for child in manifest.children:
-        if not store.content.exists(child.digest):
-            yield f"{name}: {child.digest} is missing"
-        elif store.content.info(child.digest).size != child.size:
-            yield f"{name}: {child.digest} has another size"
-    if manifest.config.digest != record.image_id:
+    if Manifest.parse(raw, media_type=record.manifest.media_type, what=name).config.digest != record.image_id:
         yield f"{name}: image id is not the config"
     elif store.content.exists(record.image_id):
         ImageConfig.parse(store.content.read(record.image_id, limit_bytes=MAX_DOCUMENT_BYTES), what=name)
+
+
+def _manifests(store: ImageStore, record: ImageRecord) -> Iterator[Manifest]:
+    """Every manifest among the roots; what is none is an index."""
+    for digest in record.roots:
+        raw = store.content.read(digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        with contextlib.suppress(DocumentError):
+            yield Manifest.parse(raw, media_type=record.manifest.media_type, what=str(digest))
 
 
 def _blobs(store: ImageStore) -> Iterator[str]:
@@ -77,35 +93,78 @@ def _blobs(store: ImageStore) -> Iterator[str]:
             yield f"blob {info.digest} can be written"
 
 
+def _kept(store: ImageStore) -> set[Digest]:
+    """What lasting leases and labels keep, whether it is there or not."""
+    metadata, edges = store.metadata, store.metadata.edges()
+    lasting = [each.id for each in metadata.leases() if math.isinf(each.expires_at)]
+    known = {info.digest for info in store.content.walk()} | edges.keys()
+    kept = {digest for digest in known if metadata.content_labels(digest)}
+    kept |= {digest for name in lasting for digest in metadata.leased_content(name)}
+    waiting = list(kept)
+    while waiting:
+        more = set(edges.get(waiting.pop(), ())) - kept
+        kept |= more
+        waiting += more
+    return kept
+
+
 def _leaks(root: Path) -> Iterator[str]:
-    """Nothing but what records need outlives one collection, once leases and ingests are old enough."""
+    """Nothing but what is needed outlives one collection, once leases, ingests and notes are old enough."""
     with tempfile.TemporaryDirectory(dir=root.parent) as folder:
         copy = Path(folder) / "store"
         shutil.copytree(root, copy, copy_function=_link_blobs)
         with ImageStore(copy, clock=lambda: time.time() + LATER_SECONDS) as store:
+            kept = _kept(store)
+            here = {info.digest for info in store.content.walk()}
             store.collect_garbage()
             needed = {
                 digest
                 for image in store.list()
                 for root_digest in image.record.roots
-                for digest in (root_digest, *store.metadata.children(root_digest))
+                for digest in (root_digest, *store.metadata.own_children(root_digest))
             }
             left = {info.digest for info in store.content.walk()}
-            if left != needed:
-                yield f"blobs after a collection: {len(left - needed)} leaked, {len(needed - left)} lost"
-            if list(store.metadata.leases()):
+            wanted = needed | kept & here
+            if left != wanted:
+                yield f"blobs after a collection: {len(left - wanted)} leaked, {len(wanted - left)} lost"
+            leases = {each.id for each in store.metadata.leases()}
+            if any(not math.isinf(each.expires_at) for each in store.metadata.leases()):
                 yield "a lease outlived its end"
-            if not store.metadata.edges().keys() <= needed:
+            if not store.metadata.edges().keys() <= needed | kept:
                 yield "edges of content that is gone"
             before = {(image.reference, image.runtime_handler) for image in store.list()}
+        if strange := sorted(set(os.listdir(copy)) - EXPECTED):
+            yield f"files that nobody cleans away: {strange}"
         for path in copy.glob("metadata.db*"):
             path.unlink()
-        restored = {(record.reference, record.handler) for record in rebuild(copy).restored}
+        report = rebuild(copy)
+        restored = {(record.reference, record.handler) for record in report.restored}
         if not before <= restored:
             yield f"records that a rebuild does not find: {sorted(before - restored)}"
+        if not leases <= set(report.leases):
+            yield f"leases that a rebuild does not find: {sorted(leases - set(report.leases))}"
+        with ImageStore(copy) as store:
+            store.collect_garbage()
+            if lost := wanted - {info.digest for info in store.content.walk()}:
+                yield f"blobs lost by a collection after a rebuild: {len(lost)}"
         for name in ("content/ingest", "locks"):
             if entries := sorted(os.listdir(copy / name)):
                 yield f"{name} still holds {entries}"
+
+
+def broken_backups(folder: Path) -> Iterator[str]:
+    """A copy that has its name is whole; each is removed."""
+    for path in sorted(folder.iterdir()):
+        if not path.name.startswith("."):
+            try:
+                with contextlib.closing(SqliteMetadataStore(path)) as metadata:
+                    metadata.find_images()
+                    for line in metadata.damage():
+                        yield f"backup: {line}"
+            except StoreError as error:
+                yield f"backup: {error}"
+    for path in folder.iterdir():
+        path.unlink()
 
 
 def _link_blobs(source: str, target: str) -> None:

@@ -3,67 +3,114 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from imagestore.store import ImageStore
 
 _MIXED = [
     *["pull"] * 6,
-    "remove",
-    "delete",
-    "delete",
-    "collect",
-    "collect",
-    "pin",
-    "touch",
-    "evict",
-    "lease",
-    "import",
-    "import",
+    *["import"] * 2,
+    *("remove", "delete", "delete", "collect", "collect", "pin", "touch", "evict", "lease", "keep", "backup", "check"),
 ]
-#: What a process is out for; those that only pull and those that only clear away meet most often.
-_ROLES = [_MIXED, _MIXED, ["pull"], ["collect"], ["delete", "collect"], ["import", "delete"]]
+#: What a process is out for; those that only bring and those that only clear away meet most often.
+_ROLES = [_MIXED, _MIXED, ["pull"], ["import"], ["collect"], ["delete", "collect"], ["keep", "delete"]]
 
 
-def run(root: Path, references: Sequence[str], seed: int, failpoint: str, failures: Path) -> None:
-    """Pull, remove, pin, lease and collect in a random order, for ever.
+@dataclass(frozen=True)
+class Place:
+    """Where a worker works.
 
-    Args:
+    Attributes:
         root: the store.
         references: images of a registry that answers.
-        seed: decides the order of work.
-        failpoint: where to end; empty to be killed from outside.
+        archives: the same images in files and folders.
+        source: a folder whose blobs may be adopted.
+        backups: folder for copies of the database.
         failures: folder for the traceback of an error that should not happen.
     """
+
+    root: Path
+    references: Sequence[str]
+    archives: Sequence[Path]
+    source: Path
+    backups: Path
+    failures: Path
+
+
+def run(place: Place, seed: int, failpoint: str) -> None:
+    """Bring, remove, pin, lease, copy, check and collect in a random order, for ever.
+
+    Args:
+        place: where.
+        seed: decides the order of work.
+        failpoint: where to end; empty to be killed from outside.
+    """
+    _guarded(place, failpoint, lambda: _work(place, random.Random(seed)))
+
+
+def mend(place: Place, failpoint: str) -> None:
+    """Rebuild a damaged database, then repair what is damaged; alone on the store.
+
+    Args:
+        place: where.
+        failpoint: where to end; empty to come to the end.
+    """
+    _guarded(place, failpoint, lambda: _mend(place))
+
+
+def _guarded(place: Place, failpoint: str, work: Callable[[], None]) -> None:
     os.environ["IMAGESTORE_FAILPOINT"] = failpoint
     try:
-        _work(root, references, random.Random(seed))
+        work()
     except BaseException:  # noqa: BLE001 - every error here is a finding
-        (failures / f"{os.getpid()}.txt").write_text(f"failpoint {failpoint!r}\n{traceback.format_exc()}")
+        report = f"failpoint {failpoint!r}\n{traceback.format_exc()}"
+        (place.failures / f"{os.getpid()}.txt").write_text(report)
         os._exit(1)
 
 
-def _work(root: Path, references: Sequence[str], chance: random.Random) -> None:
+def _open(place: Place, *, adopts: bool) -> ImageStore:
     from imagestore import config, platforms
-    from imagestore.archive.importing import ImportOptions
-    from imagestore.errors import ContentNotFoundError, ImageNotFoundError
     from imagestore.store import ImageStore
-    from imagestore.upkeep.policy import Policy
     from tests.support.node import CONFIG
 
     host = platforms.parse("windows(10.0.20348)/amd64")
     settings = config.loads(CONFIG, filename="config.toml", host=host)
-    handlers = sorted(settings.handlers)
+    return ImageStore(place.root, config=settings, host=host, sources=[place.source] if adopts else ())
+
+
+def _mend(place: Place) -> None:
+    from imagestore.upkeep.rebuild import rebuild
+
+    rebuild(place.root)
+    with _open(place, adopts=False) as store:
+        mended = store.repair(store.check())
+        assert mended.failures == (), mended.failures
+
+
+def _work(place: Place, chance: random.Random) -> None:
+    from imagestore.errors import ImageNotFoundError
+    from imagestore.upkeep.check import CheckOptions
+    from imagestore.upkeep.policy import Policy
+
     role = chance.choice(_ROLES)
     while True:
-        with ImageStore(root, config=settings, host=host) as store:
+        with _open(place, adopts=chance.random() < 0.3) as store:
+            handlers = sorted(store.config.handlers)
             for _ in range(chance.randrange(1, 12)):
-                reference, handler = chance.choice(references), chance.choice(handlers)
+                reference, handler = chance.choice(place.references), chance.choice(handlers)
                 match chance.choice(role):
                     case "pull":
                         store.pull(reference, runtime_handler=handler)
+                    case "import":
+                        _import(store, handler, place, chance)
                     case "remove":
                         store.remove(reference, runtime_handler=handler)
                     case "collect":
@@ -75,23 +122,58 @@ def _work(root: Path, references: Sequence[str], chance: random.Random) -> None:
                             chance.choice([store.pin, store.unpin])(reference, runtime_handler=handler)
                     case "touch":
                         store.touch(reference, runtime_handler=handler)
-                    case "import":
-                        options = ImportOptions((handler,), may_replace=True)
-                        with contextlib.suppress(ContentNotFoundError):  # the archive has one handler's content
-                            store.import_images(root.parent / "images.tar", options=options)
                     case "evict":
                         store.evict(Policy(keep_last=1))
                     case "lease":
                         _lease(store, chance)
+                    case "keep":
+                        _keep(store, chance)
+                    case "backup":
+                        store.backup(place.backups / f"{os.getpid()}-{chance.randrange(10**9)}.db")
+                    case "check":
+                        faults = store.check(options=CheckOptions(state=place.root / "check.json", resume=True)).faults
+                        assert faults == (), faults
 
 
-def _lease(store: object, chance: random.Random) -> None:
+def _import(store: ImageStore, handler: str, place: Place, chance: random.Random) -> None:
+    """An archive, under the names that are pulled too."""
+    from imagestore.archive.importing import ImportOptions
+
+    options = ImportOptions(
+        runtime_handlers=(handler,),
+        has_all_platforms=chance.random() < 0.4,
+        images=(chance.choice(place.references),),
+        may_replace=True,
+    )
+    store.import_images(chance.choice(place.archives), options=options)
+
+
+def _lease(store: ImageStore, chance: random.Random) -> None:
     """Hold some of the content for a while, as an embedder would."""
-    from imagestore import lease
-    from imagestore.store import ImageStore
-
-    assert isinstance(store, ImageStore)
-    with lease.held(store.metadata, purpose="embedder") as held:
-        digests = [info.digest for info in store.content.walk()]
-        held.hold(chance.sample(digests, min(3, len(digests))))
+    digests = [info.digest for info in store.content.walk()]
+    with store.hold(chance.sample(digests, min(3, len(digests)))) as held:
         held.renew()
+
+
+def _keep(store: ImageStore, chance: random.Random) -> None:
+    """Keep content, by a lease that lasts or by a label, or let it go."""
+    from imagestore.errors import AlreadyExistsError, LeaseNotFoundError
+
+    digests = [info.digest for info in store.content.walk()]
+    chosen = chance.sample(digests, min(2, len(digests)))
+    name = f"lasting-{chance.randrange(3)}"
+    match chance.choice(["lease", "lease", "release", "label", "unlabel", "unlabel"]):
+        case "lease":
+            with contextlib.suppress(AlreadyExistsError):
+                store.metadata.create_lease(name, lifetime_seconds=math.inf)
+            with contextlib.suppress(LeaseNotFoundError):
+                store.metadata.lease_content(name, chosen)
+        case "release":
+            store.metadata.delete_lease(name)
+        case "label":
+            for digest in chosen:
+                store.metadata.label_content(digest, {"containerd.io/gc.root": "kept"})
+        case "unlabel":
+            for digest in digests:
+                if store.metadata.content_labels(digest):
+                    store.metadata.label_content(digest, {})

@@ -22,11 +22,13 @@ pytestmark = pytest.mark.integration
 
 TOP = Path(__file__).parents[2]
 LARGE = "registry.example/large:1"
+#: Several of the pieces in which large blobs are written.
+LARGE_BYTES = 8 * 1024 * 1024
 
 
 @pytest.fixture
 def server() -> Iterator[RegistryServer]:
-    image = build_index(["linux/amd64"], seed="large", shared=[synthetic_layer("large", 2 * 1024 * 1024)])
+    image = build_index(["linux/amd64"], seed="large", shared=[synthetic_layer("large", LARGE_BYTES)])
     with RegistryServer({LARGE: image}) as running:
         yield running
 
@@ -64,7 +66,7 @@ def test_a_killed_pull_is_taken_over_and_continues_at_its_offset(tmp_path: Path,
     assert pull(root, server, "ingest-write:12").returncode == -signal.SIGKILL
     events: list[Event] = []
     with ImageStore(root, host=platforms.parse("linux/amd64")) as store:
-        (left,) = [status for status in store.content.statuses() if status.total == 2 * 1024 * 1024]
+        (left,) = [status for status in store.content.statuses() if status.total == LARGE_BYTES]
         assert 0 < left.offset < left.total
         store.pull(server.server.reference(LARGE), observer=events.append)
     offsets = {event.descriptor.size: event.offset for event in events if isinstance(event, BlobStarted)}

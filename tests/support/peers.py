@@ -40,11 +40,12 @@ class DockerRegistry:
     def push(self, repository: str, tag: str, image: Image) -> str:
         """Upload an image as a registry client would; return the reference."""
         base = f"http://{self.address}/v2/{repository}"
-        with httpx.Client(timeout=30) as client:
+        with httpx.Client(timeout=120) as client:
             for digest, body in image.blobs.items():
                 place = client.post(f"{base}/blobs/uploads/").raise_for_status().headers["Location"]
-                data = b"".join(body.chunks())
-                client.put(httpx.URL(place).copy_merge_params({"digest": str(digest)}), content=data).raise_for_status()
+                url = httpx.URL(place).copy_merge_params({"digest": str(digest)})
+                length = {"Content-Length": str(body.size)}
+                client.put(url, content=body.chunks(), headers=length).raise_for_status()
             # An index may only name manifests the registry has, so the target comes last, and again under its tag.
             documents = [(digest, each) for digest, each in image.documents.items() if digest != image.target.digest]
             for name, document in [
@@ -61,13 +62,16 @@ class DockerRegistry:
 
 
 @contextlib.contextmanager
-def docker_registry(folder: Path, *, more: str = "") -> Iterator[DockerRegistry]:
-    """Start docker-registry on a free port; ``more`` is appended to the configuration's http section."""
+def docker_registry(folder: Path, *, more: str = "", data: Path | None = None) -> Iterator[DockerRegistry]:
+    """Start docker-registry on a free port.
+
+    ``more`` is appended to the configuration's http section; ``data`` is the storage of another one, to serve it too.
+    """
     program = need("docker-registry")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    data = folder / "registry"
+    data = data or folder / "registry"
     config = folder / "registry.yml"
     config.write_text(_CONFIG.format(data=data, port=port, more=more))
     process = subprocess.Popen([program, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -14,7 +14,6 @@ import fcntl
 import json
 import os
 import stat
-import tempfile
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -242,6 +241,8 @@ def _locked(folder: str, target: str) -> Iterator[None]:
 def _replace(target: str, data: bytes) -> None:
     folder = os.path.dirname(target)
     # mkstemp makes the file with mode 0600 from its first moment.
+    import tempfile
+
     descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(target)}.", dir=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:

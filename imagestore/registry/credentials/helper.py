@@ -17,7 +17,6 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.programs import converse
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential
 
@@ -143,6 +142,8 @@ class HelperPool:
         cancel.check()
         if seconds <= 0:
             raise _timed_out(what, suffix, self._deadline_seconds)
+        from imagestore.programs import converse
+
         try:
             output, status = converse(
                 [program, verb],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.testing.engine.answers import error
@@ -10,6 +9,7 @@ from imagestore.testing.engine.engine import Engine, Shaper
 from imagestore.testing.faults.answering import ForeignRealm
 from imagestore.testing.faults.redirecting import RedirectTargets
 from imagestore.testing.faults.rule import FaultPlan, FaultRule
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ reader is served. Three things are derived from a recorded whole body: a Range o
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.engine.answers import apply_range
@@ -18,6 +18,7 @@ from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request
 from imagestore.testing.engine.queries import comparable, shown
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import BytesBody
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,10 +14,11 @@ import re
 import threading
 import time
 import urllib.parse
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.testing.engine.exchange import Ending, Reply, Request
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

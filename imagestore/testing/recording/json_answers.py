@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.recording.guard import SecretLeakError
 from imagestore.testing.recording.random_text import random_words
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Container

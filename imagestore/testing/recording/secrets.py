@@ -12,8 +12,10 @@ import base64
 import binascii
 import re
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
+
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

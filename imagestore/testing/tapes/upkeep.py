@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError, ImageStoreError
@@ -14,6 +13,7 @@ from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.player import load_tape, tape_path
 from imagestore.testing.tapes.tape import SUFFIX
 from imagestore.testing.tapes.tape_write import format_tape
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

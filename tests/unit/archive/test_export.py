@@ -185,6 +185,14 @@ def test_a_folder_has_the_same_files_as_the_archive(here: Node, tmp_path: Path) 
     assert files == members(tmp_path / "a.tar")
 
 
+def test_a_link_to_an_empty_folder_stays_a_link(here: Node, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    here.store.export_images([PYTHON], tmp_path / "link", options=FOLDER)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / layout.INDEX).is_file()
+
+
 def test_a_folder_with_something_in_it_is_left_alone(here: Node, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("mine")

@@ -34,7 +34,7 @@ from imagestore.errors import (
     UnknownRuntimeHandlerError,
 )
 from imagestore.observe import BlobDone, Event, Noticed
-from imagestore.testing import Entry, build_artifact, build_image, build_index, layer
+from imagestore.testing import Entry, build_artifact, build_image, build_index, layer, synthetic_layer
 from imagestore.testing.images.builders import Image
 from tests.support.node import CONFIG, HYPERV, PLATFORMS, PROCESS, PYTHON, Node, node, python_image
 from tests.unit.archive.making import END, layout_files, member, saved_files, snapshot, tar_of, write
@@ -523,3 +523,18 @@ def test_a_docker_archive_with_unverifiable_diff_ids_is_refused(here: Node, tmp_
     )
     archive = write(tmp_path / "a.tar", saved_files(built, [one], ["a:1"]))
     refused(here, archive, KATA, InvalidDigestError, "can't be verified")
+
+
+def test_large_blobs_come_through_ingests_and_small_ones_together(here: Node, tmp_path: Path) -> None:
+    images = {
+        f"registry.example/library/{name}:1": build_image(
+            "linux/amd64", layers=[layer(name), synthetic_layer(name, size)]
+        )
+        for name, size in (("small", 512 * 10), ("large", 512 * 1000))
+    }
+    report = here.store.import_images(write(tmp_path / "a.tar", layout_files(images)), options=KATA)
+    assert {image.reference for image in report.images} == set(images)
+    assert here.store.check().faults == ()
+    assert {path.stat().st_mode & 0o777 for image in report.images for path in image.layer_paths} == {0o444}
+    assert list(here.store.content.statuses()) == []
+    assert list(here.store.metadata.leases()) == []

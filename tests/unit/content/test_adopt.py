@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from imagestore.cancel import CancelToken
+from imagestore.content import adopt
 from imagestore.content.adopt import Adoption
 from imagestore.content.local import LocalContentStore
 from imagestore.digest import Digest
-from imagestore.errors import OperationCancelledError
+from imagestore.errors import OperationCancelledError, StoreFullError
 from imagestore.registry.connect import connect
 from imagestore.store import ImageStore
 from imagestore.testing import Registry
@@ -108,6 +111,43 @@ def test_adopting_ends_when_cancelled(tmp_path: Path, store: LocalContentStore) 
         store.adopt(DIGEST, len(DATA), cancel=token)
 
 
+def test_a_source_that_cannot_be_read_or_changes_is_passed_over(
+    tmp_path: Path, store: LocalContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes are elsewhere too: a bad disk next door must not fail a pull."""
+    offer(tmp_path, mode=0o644)
+    real, calls = os.pread, 0
+
+    def fails_when_hashed(descriptor: int, count: int, offset: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def changes_before_the_copy(descriptor: int, count: int, offset: int) -> bytes:
+        nonlocal calls
+        calls += 1
+        data = real(descriptor, count, offset)
+        return data if calls == 1 else b"?" * len(data)
+
+    for trouble in (fails_when_hashed, changes_before_the_copy):
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "pread", trouble)
+            broken.setattr(adopt, "reflink", lambda target, source: False)
+            assert store.adopt(DIGEST, len(DATA), cancel=NEVER) is None
+    assert not store.exists(DIGEST)
+    assert list(store.statuses()) == []
+    assert store.adopt(DIGEST, len(DATA), cancel=NEVER) is not None
+
+
+def test_a_link_that_a_killed_adoption_left_is_taken_over(
+    tmp_path: Path, store: LocalContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = offer(tmp_path)
+    monkeypatch.setattr(adopt, "reflink", lambda target, source: False)
+    with store.writer(f"adopt-{DIGEST}", expected=DIGEST, total=len(DATA), cancel=NEVER) as writer:
+        os.link(source, writer.directory / "linked")
+    assert store.adopt(DIGEST, len(DATA), cancel=NEVER) is Adoption.HARD_LINK
+    assert list((store.root / "ingest").iterdir()) == []
+
+
 def test_a_pull_takes_what_another_store_has(tmp_path: Path) -> None:
     with node(tmp_path / "first") as first:
         image = first.store.pull(PYTHON)
@@ -127,3 +167,17 @@ def test_a_pull_takes_what_another_store_has(tmp_path: Path) -> None:
             assert registry.ledger.count(kind="blob") <= 1
             assert same.id == image.id
             assert second.check().faults == ()
+
+
+def test_what_may_be_adopted_needs_no_free_space_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link or shared blocks take none; a copy that doesn't fit is refused by the disk."""
+    with node(tmp_path / "first") as first, connect(transport=first.registry.transport) as client:
+        first.store.pull(PYTHON)
+        open_store = functools.partial(ImageStore, config=first.store.config, host=HOST, registry=client)
+        with open_store(tmp_path / "without") as alone:
+            monkeypatch.setattr(alone.content, "free_bytes", lambda: 0)
+            with pytest.raises(StoreFullError):
+                alone.pull(PYTHON)
+        with open_store(tmp_path / "with", sources=[first.store.content.root]) as neighbour:
+            monkeypatch.setattr(neighbour.content, "free_bytes", lambda: 0)
+            assert neighbour.pull(PYTHON).id == first.store.get(PYTHON).id

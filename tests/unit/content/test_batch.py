@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from imagestore.errors import (
     OperationCancelledError,
     SizeMismatchError,
     StoreCorruptError,
+    StoreError,
 )
 
 
@@ -73,6 +75,22 @@ def test_something_else_in_a_blobs_place_is_refused(store: LocalContentStore) ->
     (store.root / "blobs" / "sha256" / thing.digest.encoded).mkdir(parents=True)
     with store.batches(CancelToken()) as batches, pytest.raises(StoreCorruptError, match="no file"):
         batches.put([thing])
+    assert leftovers(store) == []
+
+
+def test_a_batch_whose_sync_fails_names_nothing_and_keeps_nothing(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for single blobs: what a failed sync lost would read well until the machine restarts."""
+
+    def lose(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with store.batches(CancelToken()) as batches, monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", lose)
+        with pytest.raises(StoreError, match="Input/output error"):
+            batches.put([blob(b"one"), blob(b"two")])
+    assert list(store.walk()) == []
     assert leftovers(store) == []
 
 

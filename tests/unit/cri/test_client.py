@@ -167,7 +167,7 @@ UNKNOWN, INVALID = grpc.StatusCode.UNKNOWN, grpc.StatusCode.INVALID_ARGUMENT
         (UNKNOWN, "", None, ImageServiceError, "PullImage: unknown error"),
         (INVALID, "bad name", None, InvalidInputError, "bad name"),
         (INVALID, "", None, InvalidInputError, "PullImage: invalid argument"),
-        (grpc.StatusCode.NOT_FOUND, "\x1b[31m" + "x" * 9000, None, NotFoundError, "\\x1b[31mx"),
+        (grpc.StatusCode.NOT_FOUND, "\x1b[31m" + "x" * 6000, None, NotFoundError, "\\x1b[31mx"),
         (grpc.StatusCode.UNAVAILABLE, "busy", None, ServiceUnavailableError, "not available: busy"),
         (grpc.StatusCode.CANCELLED, "bye", None, OperationCancelledError, "bye"),
         (grpc.StatusCode.ABORTED, "again", None, ImageServiceError, "PullImage: aborted: again"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import math
@@ -328,9 +329,9 @@ def test_what_is_journaled_while_a_new_journal_is_written_stays(tmp_path: Path, 
     gone = store.put_image(record("registry.example/b:1", B), {})
     journal = RecordJournal(tmp_path / "records.jsonl")
     length = journal.size()
-    with journal.prepared(2, [kept, gone]) as prepared:
+    with journal.prepared(2, [kept, gone], [], []) as prepared:
         assert prepared is not None
-        with journal.prepared(2, [kept, gone]) as second:
+        with journal.prepared(2, [kept, gone], [], []) as second:
             assert second is None, "another process is at it"
         late = store.put_image(record("registry.example/c:1", C), {})
         store.remove_images([(gone.reference, gone.handler)])
@@ -343,7 +344,7 @@ def test_what_is_journaled_while_a_new_journal_is_written_stays(tmp_path: Path, 
 def test_a_journal_is_not_exchanged_under_somebody_who_appends(tmp_path: Path, store: SqliteMetadataStore) -> None:
     kept = store.put_image(record(), {})
     journal = RecordJournal(tmp_path / "records.jsonl")
-    with open(journal.path, "ab") as appending, journal.prepared(5, []) as prepared:
+    with open(journal.path, "ab") as appending, journal.prepared(5, [], [], []) as prepared:
         fcntl.flock(appending, fcntl.LOCK_SH)
         assert prepared is not None
         assert not journal.exchange(prepared, journal.size())
@@ -385,3 +386,31 @@ def test_a_database_that_is_gone_is_not_replaced_by_an_empty_one(tmp_path: Path,
     assert "check --rebuild" in caught.value.hint
     (tmp_path / "records.jsonl").unlink()
     assert SqliteMetadataStore(tmp_path / "metadata.db").find_images() == []
+
+
+def test_a_label_taken_away_without_a_commit_is_still_in_the_journal(store: SqliteMetadataStore) -> None:
+    held = digest("held")
+    store.label_content(held, {"containerd.io/gc.root": "a", "note": "1"})
+    with contextlib.suppress(ZeroDivisionError), store.exclusive():
+        store.label_content(held, {"note": "2"})
+        raise ZeroDivisionError
+    assert store.journaled().labels == {held: {"containerd.io/gc.root": "a", "note": "2"}}
+    store.label_content(held, {"note": "3"})
+    assert store.journaled().labels == {held: {"note": "3"}}
+    store.label_content(held, {})
+    assert store.journaled().labels == {}
+
+
+def test_content_taken_off_a_lasting_lease_without_a_commit_is_still_in_the_journal(store: SqliteMetadataStore) -> None:
+    lease = store.create_lease("lasting", lifetime_seconds=math.inf, namespace="k8s.io")
+    store.lease_content("lasting", [digest("a"), digest("b")])
+    with contextlib.suppress(ZeroDivisionError), store.exclusive():
+        store.unlease_content("lasting", [digest("a")])
+        raise ZeroDivisionError
+    assert store.journaled().leases == [(lease, tuple(sorted([digest("a"), digest("b")])))]
+    store.unlease_content("lasting", [digest("a")])
+    assert store.journaled().leases == [(lease, (digest("b"),))]
+    store.create_lease("of a pull", lifetime_seconds=24 * 3600.0)
+    store.lease_content("of a pull", [digest("a")])
+    store.delete_lease("lasting")
+    assert store.journaled().leases == []

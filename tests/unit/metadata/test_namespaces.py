@@ -215,3 +215,29 @@ def test_each_namespace_keeps_what_its_own_roots_reach(folder: Path, mine: World
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One for all examples, each with a database of its own."""
     return tmp_path_factory.mktemp("namespaces")
+
+
+def test_a_sweep_asks_about_every_record_of_home_and_lets_others_in_between(
+    store: SqliteMetadataStore, tmp_path: Path
+) -> None:
+    """In batches; another process writes between two of them, and what it leases then stays."""
+    contents = [Digest.of(str(number).encode()) for number in range(300)]
+    for digest in contents:
+        store.record_content(HOME, digest, 1)
+    last = store.content_records(HOME)[-1].digest
+    other = SqliteMetadataStore(tmp_path / "metadata.db", clock=Clock())
+    batches = 0
+    give_way = store.give_way
+
+    def between() -> None:
+        nonlocal batches
+        batches += 1
+        if batches == 2:
+            other.create_lease("late", lifetime_seconds=100)
+            other.lease_content("late", [last])
+        give_way()
+
+    store.give_way = between  # type: ignore[method-assign]
+    store.sweep_namespaces()
+    assert batches > 2
+    assert [record.digest for record in store.content_records(HOME)] == [last]

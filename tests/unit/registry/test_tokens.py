@@ -177,13 +177,15 @@ def test_everybody_waiting_gets_the_failure() -> None:
         gate.wait(5)
         raise AuthenticationError("refused")
 
+    present = threading.Barrier(4, action=lambda: threading.Timer(0.3, gate.set).start())
+
     def work() -> None:
+        present.wait(5)
         try:
             cache.obtain(key(), exchange, cancel=CancelToken())
         except AuthenticationError as error:
             failures.append(str(error))
 
-    threading.Timer(0.05, gate.set).start()
     run_threads(4, work)
     assert failures == ["refused"] * 4
     assert len(asked) == 1

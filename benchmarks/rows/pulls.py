@@ -1,0 +1,130 @@
+"""Whole images of several shapes: cold and warm, beside ``skopeo copy`` and ``ctr content fetch``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+
+from benchmarks.suite import warm
+from benchmarks.suite.bench import Bench
+from benchmarks.suite.cost import Cost
+from benchmarks.suite.figures import Figure, Findings, compare, over, peak
+from benchmarks.suite.images import TITLES
+from benchmarks.suite.places import Place
+from benchmarks.suite.series import Series, alternate, table
+
+COLD, LIBRARY, SERVED = "imagestore", "library in process, warm", "imagestore through its server"
+SKOPEO, CTR, BARE = "skopeo copy", "ctr content fetch", "bare interpreter"
+#: Cold, by image: wall and CPU against skopeo.
+_GOALS = {"S": (3.5, None), "M": (0.7, None), "MANY": (0.9, None), "L": (0.3, 0.3)}
+_TLS_GOAL = 0.42
+_WARM_GOAL = 0.5
+_CTR_GOAL = 0.3
+_PEAK_MEBIBYTES = 48
+_OVER_BARE_MILLISECONDS = 110
+#: Short runs are noisier, and cost little: so many times the rounds.
+_MORE_ROUNDS = {"S": 3, "M": 2, "MANY": 2}
+
+
+def small(bench: Bench) -> Findings:
+    """One small layer, cold and warm, beside skopeo."""
+    return _measure(bench, "S")
+
+
+def medium(bench: Bench) -> Findings:
+    """Eight layers, 200 MiB, cold and warm, beside skopeo and containerd."""
+    return _measure(bench, "M")
+
+
+def many(bench: Bench) -> Findings:
+    """Sixty layers of 1 MiB, beside skopeo and containerd."""
+    return _measure(bench, "MANY")
+
+
+def large(bench: Bench) -> Findings:
+    """Three layers, 2 GiB, cold and warm, beside skopeo and containerd."""
+    return _measure(bench, "L")
+
+
+def large_tls(bench: Bench) -> Findings:
+    """The same 2 GiB over TLS, beside skopeo."""
+    found = Findings()
+    reference = bench.reference("L", bench.tls)
+    for place in bench.places:
+        contestants: dict[str, Callable[[], Cost]] = {
+            COLD: partial(bench.cold_pull, reference, place, bench.tls),
+            SKOPEO: partial(bench.skopeo, reference, place, bench.tls),
+        }
+        bench.cold_pull(bench.reference("S", bench.tls), place, bench.tls)
+        series = alternate(f"L over TLS, {place.name}", contestants, rounds=bench.rounds, warm_up=0)
+        found.details += table(series)
+        found.figures += [
+            compare("L-TLS", series, COLD, SKOPEO, goal=_TLS_GOAL, is_drawn=True),
+            compare("L-TLS", series, COLD, SKOPEO, goal=_TLS_GOAL, measure="processor"),
+            peak("L-TLS", series, COLD, goal=_PEAK_MEBIBYTES),
+        ]
+    return found
+
+
+def _measure(bench: Bench, name: str) -> Findings:
+    found = Findings()
+    for place in bench.places:
+        series = _series(bench, name, place)
+        found.details += table(series)
+        found.figures += _judge(name, series)
+    return found
+
+
+def _series(bench: Bench, name: str, place: Place) -> Series:
+    # Minutes are saved by warming up with the small image what has to be warm.
+    warmer = bench.reference("S" if name == "L" else name)
+    reference = bench.reference(name)
+    with ExitStack() as stack:
+        ways = _ways(bench, name, place, stack)
+        for way in ways.values():
+            way(warmer)
+        contestants = {title: partial(way, reference) for title, way in ways.items()}
+        rounds = bench.rounds * _MORE_ROUNDS.get(name, 1)
+        return alternate(f"{TITLES[name]}, {place.name}", contestants, rounds=rounds, warm_up=0)
+
+
+def _ways(bench: Bench, name: str, place: Place, stack: ExitStack) -> dict[str, Callable[[str], Cost]]:
+    plain = bench.plain
+    ways: dict[str, Callable[[str], Cost]] = {
+        COLD: lambda reference: bench.cold_pull(reference, place, plain),
+        SKOPEO: lambda reference: bench.skopeo(reference, place, plain),
+    }
+    folder = stack.enter_context(place.fresh())
+    if name == "S":
+        ways[BARE] = lambda _: bench.bare()
+    daemon = bench.containerd(place) if name != "S" else None
+    if daemon is not None:
+        ways[CTR] = lambda reference: bench.fetch(reference, daemon)
+    if name != "MANY":
+        ways[LIBRARY] = stack.enter_context(warm.library(bench, folder / "library"))
+        if warm.has_server():
+            root = folder / "served"
+            endpoint, process = stack.enter_context(warm.server(bench, root))
+            ways[SERVED] = lambda reference: warm.pull_through(bench, endpoint, process, root, reference)
+    return ways
+
+
+def _judge(name: str, series: Series) -> list[Figure]:
+    wall, processor = _GOALS[name]
+    figures = [
+        compare(name, series, COLD, SKOPEO, goal=wall, is_drawn=True),
+        compare(name, series, COLD, SKOPEO, goal=processor, measure="processor"),
+    ]
+    if name == "S":
+        figures.append(over(name, series, COLD, BARE, goal=_OVER_BARE_MILLISECONDS))
+    else:
+        figures.append(peak(name, series, COLD, goal=_PEAK_MEBIBYTES))
+    figures += [
+        compare(name, series, each, SKOPEO, goal=_WARM_GOAL, is_drawn=True)
+        for each in (LIBRARY, SERVED)
+        if each in series.costs
+    ]
+    if CTR in series.costs:
+        figures.append(compare(name, series, COLD, CTR, goal=_CTR_GOAL, is_drawn=True))
+    return figures

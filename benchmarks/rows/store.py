@@ -1,0 +1,64 @@
+"""A store of many images: beside containerd on the same layout, and how costs grow with the number of records."""
+
+from __future__ import annotations
+
+from benchmarks.store_bench import by_size
+from benchmarks.store_peers import GOALS, Peers
+from benchmarks.suite import containerd
+from benchmarks.suite.bench import Bench
+from benchmarks.suite.cost import Cost
+from benchmarks.suite.figures import Figure, Findings, compare, count
+from benchmarks.suite.series import Series, digits, spread
+
+IMAGES = 10_000
+SIZES = (1_000, 10_000, 100_000)
+#: What "flat" allows: the same within the noise of a machine that does other things too.
+_FLAT = 1.5
+#: Operations whose cost is the image's, not the store's.
+_FLAT_OPERATIONS = (
+    "commit one image (4 blobs, synced)",
+    "find by name",
+    "find by id",
+    "delete one image with its bytes",
+)
+_WAITS = ("longest wait of a writer meanwhile", "longest wait of a thread meanwhile")
+_LONGEST_MILLISECONDS = 50
+
+
+def peers(bench: Bench) -> Findings:
+    """Import, list, remove one and remove all, of 10,000 images."""
+    found, place = Findings(), bench.first_place
+    if not containerd.is_possible():
+        return Findings(notes=["STORE: left out; containerd and ctr must be installed, and root must ask"])
+    with place.fresh() as folder:
+        measured = Peers(folder, IMAGES, bench.environment)
+        measured.run(bench.rounds)
+    found.details += [f"**A store of {IMAGES:,} images, {place.name}, durable**", ""]
+    found.details += ["| seconds | imagestore | containerd |", "|---|---|---|"]
+    for name, (ours, _) in measured.seconds.items():
+        theirs = measured.seconds[name.removesuffix(", in process")][1]
+        found.details.append(f"| {name} | {spread(ours)} | {spread(theirs)} |")
+        costs = {"imagestore": [Cost(each, 0) for each in ours], "ctr": [Cost(each, 0) for each in theirs]}
+        series = Series(f"{name}, {IMAGES:,} images", costs)
+        found.figures.append(compare("STORE", series, "imagestore", "ctr", goal=GOALS[name], is_drawn=True))
+    found.details.append("")
+    return found
+
+
+def growth(bench: Bench) -> Findings:
+    """The same operations on 1,000 and on 100,000 records."""
+    found, place = Findings(), bench.first_place
+    table = by_size(SIZES, str(place.folder))
+    found.details += [f"**Growth, in process, {place.name}, milliseconds**", ""]
+    found.details.append("| images | " + " | ".join(f"{size:,}" for size in SIZES) + " |")
+    found.details.append("|---" * (len(SIZES) + 1) + "|")
+    found.details += [f"| {name} | " + " | ".join(map(digits, values)) + " |" for name, values in table.items()]
+    found.details.append("")
+    for name in _FLAT_OPERATIONS:
+        few, *_, most = table[name]
+        texts = f"{digits(most)} ms", f"{SIZES[0]:,} images", f"{digits(few)} ms"
+        found.figures.append(Figure("GROWTH", f"{name}, {SIZES[-1]:,} images", "wall", *texts, most / few, goal=_FLAT))
+    for name in _WAITS:
+        longest = max(table[name])
+        found.figures.append(count("GROWTH", name, "wall", longest, goal=_LONGEST_MILLISECONDS, unit="ms"))
+    return found

@@ -1,0 +1,181 @@
+"""``imagestore serve``: the store behind unix sockets, for node software."""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from imagestore.cli.context import App, pass_app
+from imagestore.cli.durations import duration_option
+
+if TYPE_CHECKING:
+    from imagestore.server.settings import ProxyContent
+    from imagestore.store import ImageStore
+
+_MODE: Final = re.compile(r"0?[0-7]{3}")
+_PROXY_NAME: Final = "containerd"
+_UNITS: Final = ("imagestore.service", "imagestore.socket")
+
+
+def mode(text: str) -> int:
+    """Permission bits from octal digits.
+
+    Raises:
+        click.BadParameter: they can't be read.
+    """
+    if _MODE.fullmatch(text) is None:
+        raise click.BadParameter(f"socket mode {text!r}: expected three octal digits, such as 0660")
+    return int(text, 8)
+
+
+def proxy(text: str) -> ProxyContent:
+    """A content proxy's name and socket.
+
+    Raises:
+        InvalidInputError: the endpoint can't be used.
+    """
+    from imagestore.server.endpoints import socket_path
+    from imagestore.server.settings import ProxyContent
+
+    name, equals, endpoint = text.partition("=")
+    if not equals or "/" in name:
+        name, endpoint = _PROXY_NAME, text
+    return ProxyContent(name, socket_path(endpoint))
+
+
+def group(text: str) -> int:
+    """A group's number from its name or number.
+
+    Raises:
+        click.BadParameter: there is no such group.
+    """
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    import grp
+
+    try:
+        return grp.getgrnam(text).gr_gid
+    except (KeyError, ValueError):
+        raise click.BadParameter(f"socket group {text!r}: there is no such group") from None
+
+
+@click.command()
+@click.option(
+    "--listen",
+    multiple=True,
+    metavar="unix:///PATH",
+    help="Serve at this socket; may be repeated. Sockets passed by systemd are served without it.",
+)
+@click.option(
+    "--proxy-content",
+    multiple=True,
+    metavar="[NAME=]unix:///PATH",
+    help="Be a containerd's content store at this socket (its proxy_plugins); NAME tells several apart.",
+)
+@click.option("--root", type=click.Path(file_okay=False, path_type=Path), help="As the global option.")
+@click.option("--config", "config_path", type=click.Path(path_type=Path), help="As the global option.")
+@click.option(
+    "--socket-mode", type=mode, default="0660", show_default=True, metavar="OCTAL", help="Permissions of the sockets."
+)
+@click.option("--socket-group", type=group, metavar="GROUP", help="Owning group of the sockets, by name or number.")
+@click.option(
+    "--max-concurrent-pulls",
+    type=click.IntRange(1, 64),
+    default=16,
+    show_default=True,
+    metavar="N",
+    help="Pulls at work at one time; more wait in line.",
+)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(1, 65536),
+    default=1024,
+    show_default=True,
+    metavar="N",
+    help="Connections at one time, for each socket.",
+)
+@duration_option("--drain-timeout", default="30s", show_default=True, help="How long calls may go on after SIGTERM.")
+@duration_option(
+    "--gc-interval",
+    default="1h",
+    show_default=True,
+    help="Collect garbage at least so often; after removals sooner. 0 leaves it to 'imagestore gc'.",
+)
+@click.option("--metrics-listen", metavar="127.0.0.1:PORT", help="Publish numbers for Prometheus at a loopback port.")
+@click.option("--tracing", is_flag=True, help="Export a span for each call (OTEL_TRACES_EXPORTER names the exporter).")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="info: calls that change something, fail or take long; debug: every call.",
+)
+@click.option("--print-unit", type=click.Choice(_UNITS), help="Print a systemd unit file and exit.")
+@pass_app
+def serve(
+    app: App,
+    listen: tuple[str, ...],
+    proxy_content: tuple[str, ...],
+    root: Path | None,
+    config_path: Path | None,
+    socket_mode: int,
+    socket_group: int | None,
+    max_concurrent_pulls: int,
+    max_connections: int,
+    drain_timeout: float,
+    gc_interval: float,
+    metrics_listen: str | None,
+    tracing: bool,
+    log_format: str,
+    log_level: str,
+    print_unit: str | None,
+) -> None:
+    """Serve the store to node software: CRI's image service and containerd's services, over unix sockets.
+
+    SIGHUP reads the configuration again; a broken one changes nothing. SIGTERM drains: no new calls, those in progress
+    get --drain-timeout, a second SIGTERM ends them at once. Unfinished downloads are resumed by the next pull.
+    """
+    if print_unit is not None:
+        click.echo(unit_text(print_unit), nl=False)
+        return
+    from imagestore.server import logs
+    from imagestore.server.endpoints import loopback_address, socket_path
+    from imagestore.server.process import ServerProcess
+    from imagestore.server.settings import ServerSettings
+    from imagestore.server.sockets import SocketRights
+    from imagestore.server.tracing import Tracing, named_exporter
+
+    settings = ServerSettings(
+        listen=tuple(dict.fromkeys(socket_path(each) for each in listen)),
+        proxies=tuple(proxy(each) for each in proxy_content),
+        rights=SocketRights(socket_mode, socket_group),
+        drain_seconds=drain_timeout,
+        max_concurrent_pulls=max_concurrent_pulls,
+        max_connections=max_connections,
+        gc_seconds=gc_interval,
+        metrics=loopback_address(metrics_listen) if metrics_listen is not None else None,
+        tracing=Tracing(named_exporter()) if tracing else None,
+    )
+    sources = app.sources
+    given_root, given_config = root or app.given_root, config_path or app.given_config
+
+    def open_store() -> ImageStore:
+        # An App of its own each time: it reads the configuration once.
+        return App(given_root, given_config, sources).store
+
+    logs.install(log_format, log_level)
+    ServerProcess(settings, open_store).run()
+
+
+def unit_text(name: str) -> str:
+    """A unit file as it comes with the package.
+
+    Args:
+        name: ``imagestore.service`` or ``imagestore.socket``.
+    """
+    return (importlib.resources.files("imagestore.server") / "units" / name).read_text("utf-8")

@@ -1,0 +1,56 @@
+"""A blob's file, open for reading: what the disk can't read is damage of the content, no system error of its reader."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+from typing import TYPE_CHECKING
+
+from imagestore.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from _typeshed import WriteableBuffer
+
+    from imagestore.digest import Digest
+
+
+def open_blob(path: Path, digest: Digest) -> BinaryIO:
+    """Open a blob's file, buffered; no link is followed, since a link is nobody's verified bytes.
+
+    Raises:
+        OSError: it can't be opened.
+    """
+    return io.BufferedReader(_BlobFile(path, digest))
+
+
+class _BlobFile(io.FileIO):
+    def __init__(self, path: Path, digest: Digest) -> None:
+        super().__init__(path, "rb", opener=_without_links)
+        self._digest = digest
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int | None:
+        with self._damage_named():
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with self._damage_named():
+            return super().readall()
+
+    @contextlib.contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise IntegrityError(f"content {self._digest}: the disk can't read it: {error.strerror}") from error
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)

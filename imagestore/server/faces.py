@@ -1,0 +1,71 @@
+"""Which services a server offers: CRI's, containerd's, and gRPC's own health and reflection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from imagestore.containerd.service import add_containerd
+from imagestore.cri.pulls import PullQueue
+from imagestore.cri.serving import add_cri
+
+if TYPE_CHECKING:
+    import grpc
+
+    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.server.metrics import Metrics
+
+#: Methods whose answers depend on nothing but the request, the records and the configuration.
+CACHEABLE: Final = frozenset(
+    {
+        "/runtime.v1.ImageService/ListImages",
+        "/runtime.v1.ImageService/ImageStatus",
+        "/runtime.v1.ImageService/StreamImages",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Faces:
+    """What was added to a server.
+
+    Attributes:
+        names: full names of the services.
+    """
+
+    names: tuple[str, ...]
+    _pulls: PullQueue
+    _health: health.aio.HealthServicer
+
+    async def turn_away(self) -> None:
+        """Tell who asks that no new work is wanted."""
+        await self._health.enter_graceful_shutdown()
+
+    async def close(self) -> None:
+        """End what calls left behind; after the server has stopped."""
+        await self._pulls.close()
+
+
+async def add_faces(
+    server: grpc.aio.Server, workers: StoreWorkers, max_concurrent_pulls: int, metrics: Metrics | None
+) -> Faces:
+    """Add every service to a server.
+
+    Args:
+        server: not started yet.
+        workers: the store.
+        max_concurrent_pulls: pulls at work at one time.
+        metrics: hears of pulls, or None.
+    """
+    pulls = PullQueue(limit=max_concurrent_pulls, meter=metrics)
+    names = (*add_cri(server, workers, pulls), *add_containerd(server, workers))
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    names = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    for name in names:
+        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    return Faces(names, pulls, servicer)

@@ -1,0 +1,90 @@
+"""Log lines with fields, for people (text) or for programs (one JSON object a line).
+
+The library's loggers give fields in ``extra``; a filter adds the id of the request a line belongs to. Everything that
+came from outside is escaped. Only the server installs handlers; embedders keep their own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from imagestore.rpc.context import REQUEST_ID
+from imagestore.text import printable
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+FORMATS: Final = ("text", "json")
+LEVELS: Final = ("debug", "info", "warning", "error")
+# What every record has; the rest are fields of the line.
+_PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+#: Their debug lines show whole header lists, or repeat what we say ourselves.
+_QUIET: Final = ("httpx", "httpcore", "asyncio", "grpc", "hpack")
+
+
+def install(style: str, level: str, stream: TextIO | None = None) -> None:
+    """Send the process's log to a stream.
+
+    Args:
+        style: one of FORMATS.
+        level: one of LEVELS.
+        stream: standard error by default.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if style == "json" else TextLines())
+    handler.addFilter(_name_request)
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _name_request(record: logging.LogRecord) -> bool:
+    name = REQUEST_ID.get()
+    if name and not hasattr(record, "request_id"):
+        record.request_id = name
+    return True
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    return {key: value for key, value in vars(record).items() if key not in _PLAIN}
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class JsonLines(logging.Formatter):
+    """One object a line: time, level, logger, message, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextLines(logging.Formatter):
+    """Time, level, message, then the fields as ``key=value``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, or several with an exception."""
+        words = [_time(record), record.levelname, printable(record.getMessage())]
+        words += [f"{key}={_shown(value)}" for key, value in _fields(record).items()]
+        text = " ".join(words)
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def _shown(value: object) -> str:
+    text = printable(str(value))
+    return json.dumps(text) if " " in text or '"' in text or not text else text

@@ -1,0 +1,68 @@
+"""Answers from memory: found while the store's state stands, computed by one of those who ask for the same.
+
+A thousand callers who ask for the same list at once cost one list, not a thousand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Hashable
+
+    from imagestore.rpc.answers import Answer, AnswerCache
+
+
+class AnswerMemory:
+    """What is remembered, and of which methods; for one event loop.
+
+    Args:
+        cache: the answers.
+        state: the store's state now, or None; quick enough for the event loop.
+        methods: full names of the methods whose answers depend on nothing but the request and that state.
+    """
+
+    def __init__(self, cache: AnswerCache, state: Callable[[], Hashable], methods: Collection[str]) -> None:
+        self._cache = cache
+        self._state = state
+        self.methods = frozenset(methods)
+        self._computing: dict[tuple[Hashable, str, bytes], asyncio.Event] = {}
+
+    def known(self, method: str, request: bytes) -> Answer | None:
+        """The answer, if it is remembered and still holds.
+
+        Args:
+            method: full name of the method.
+            request: its bytes.
+        """
+        return self._cache.get(self._state(), method, request)
+
+    async def answer(self, method: str, request: bytes, compute: Callable[[], Awaitable[Answer]]) -> Answer:
+        """The remembered answer, or a new one, which is then remembered.
+
+        Args:
+            method: full name of the method.
+            request: its bytes.
+            compute: makes the answer; not called while another caller does. What it raises is the caller's alone.
+        """
+        while True:
+            state = self._state()
+            found = self._cache.get(state, method, request)
+            if found is not None:
+                return found
+            if state is None:
+                return await compute()
+            key = (state, method, request)
+            other = self._computing.get(key)
+            if other is None:
+                break
+            await other.wait()
+        done = self._computing[key] = asyncio.Event()
+        try:
+            answer = await compute()
+            self._cache.put(state, method, request, answer)
+            return answer
+        finally:
+            del self._computing[key]
+            done.set()

@@ -1,0 +1,235 @@
+"""The server's numbers in Prometheus' text format, on a loopback port.
+
+Counters and histograms move as things happen; what the store holds is measured when somebody asks, and again only when
+records changed or the last measurement is old. ``imagestore_images_nondefault_runtime_handler`` is the figure that
+KEP-4216 asks for before beta: images that exist because a runtime handler other than the default wanted them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.errors import ImageStoreError, ServerError
+from imagestore.upkeep.accounting import disk_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imagestore.collect import GarbageReport
+    from imagestore.rpc.meter import PullOutcome
+    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.store import ImageStore
+
+#: A walk through 50,000 blobs takes half a second.
+_SIZES_SECONDS: Final = 30.0
+_CALL_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
+_PULL_SECONDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+#: containerd's, for its histogram of the same meaning.
+_MEBIBYTES: Final = (0.1, 1.0, 10.0, 25.0, 75.0, 150.0, 300.0, 500.0, 1000.0, 2000.0, 4000.0)
+_MIB: Final = 1024 * 1024
+
+
+class Metrics:
+    """Counts, and publishes. Implements the ports of calls and of pulls.
+
+    Args:
+        workers: lends the store that is measured.
+
+    Raises:
+        ServerError: Prometheus' library isn't installed.
+    """
+
+    def __init__(self, workers: StoreWorkers) -> None:
+        try:
+            from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+        except ImportError as error:
+            raise ServerError(
+                "metrics: prometheus-client is not installed", hint="run 'pip install imagestore[metrics]'"
+            ) from error
+        registry = self._registry = CollectorRegistry()
+        self._calls = Counter(
+            "imagestore_rpc_handled", "Calls that ended.", ["grpc_method", "grpc_code"], registry=registry
+        )
+        self._call_seconds = Histogram(
+            "imagestore_rpc_seconds", "Duration of calls.", ["grpc_method"], buckets=_CALL_SECONDS, registry=registry
+        )
+        self._in_progress = Gauge("imagestore_rpc_in_progress", "Calls that have not ended.", registry=registry)
+        self._pulls = Counter("imagestore_pulls", "Pulls that ended.", ["status", "runtime_handler"], registry=registry)
+        self._pulls_joined = Counter(
+            "imagestore_pulls_joined",
+            "Calls that shared a pull already going on.",
+            ["runtime_handler"],
+            registry=registry,
+        )
+        self._pull_seconds = Histogram(
+            "imagestore_pull_seconds", "Duration of pulls.", buckets=_PULL_SECONDS, registry=registry
+        )
+        self._pull_speed = Histogram(
+            "imagestore_pull_throughput_mibps",
+            "Mebibytes a second of each pull that fetched anything.",
+            buckets=_MEBIBYTES,
+            registry=registry,
+        )
+        self._pulled_bytes = Counter("imagestore_pulled_bytes", "Bytes fetched from registries.", registry=registry)
+        self._pulls_active = Gauge("imagestore_pulls_in_progress", "Pulls at work.", registry=registry)
+        self._pulls_waiting = Gauge("imagestore_pulls_waiting", "Pulls waiting for their turn.", registry=registry)
+        self._collections = Counter("imagestore_gc_collections", "Collections.", ["status"], registry=registry)
+        self._gc_seconds = Histogram("imagestore_gc_seconds", "Duration of collections.", registry=registry)
+        self._gc_bytes = Counter("imagestore_gc_freed_bytes", "Bytes freed.", registry=registry)
+        self._reloads = Counter(
+            "imagestore_config_reloads", "Reloads of the configuration.", ["status"], registry=registry
+        )
+        self._children: dict[tuple[str, str], tuple[Any, Any]] = {}
+        registry.register(StoreNumbers(workers))
+
+    def began(self, method: str) -> None:
+        """A call starts."""
+        self._in_progress.inc()
+
+    def ended(self, method: str, code: str, seconds: float) -> None:
+        """A call is over."""
+        found = self._children.get((method, code))
+        if found is None:
+            found = (self._calls.labels(method, code), self._call_seconds.labels(method))
+            self._children[(method, code)] = found
+        found[0].inc()
+        found[1].observe(seconds)
+        self._in_progress.dec()
+
+    def pulls_waiting(self, count: int) -> None:
+        """So many pulls stand in the line now."""
+        self._pulls_waiting.set(count)
+
+    def pull_joined(self, handler: str) -> None:
+        """A caller shares a pull that goes on already."""
+        self._pulls_joined.labels(handler).inc()
+
+    def pull_began(self, handler: str) -> None:
+        """A pull begins to work."""
+        self._pulls_active.inc()
+
+    def pull_ended(self, handler: str, *, outcome: PullOutcome, bytes_fetched: int, seconds: float) -> None:
+        """A pull that began is over."""
+        self._pulls_active.dec()
+        self._pulls.labels(outcome.value, handler).inc()
+        self._pull_seconds.observe(seconds)
+        self._pulled_bytes.inc(bytes_fetched)
+        if bytes_fetched and seconds > 0:
+            self._pull_speed.observe(bytes_fetched / seconds / _MIB)
+
+    def collected(self, seconds: float, report: GarbageReport | None) -> None:
+        """A collection ended; no report means that it failed."""
+        self._collections.labels("failure" if report is None else "success").inc()
+        self._gc_seconds.observe(seconds)
+        if report is not None:
+            self._gc_bytes.inc(report.bytes_freed)
+
+    def reloaded(self, status: str) -> None:
+        """A reload of the configuration ended as ``success`` or ``failure``."""
+        self._reloads.labels(status).inc()
+
+    def publish(self, host: str, port: int) -> Publication:
+        """Answer HTTP on an address.
+
+        Raises:
+            ServerError: it is taken.
+        """
+        from prometheus_client import start_http_server
+
+        try:
+            server, thread = start_http_server(port, host, self._registry)
+        except OSError as error:
+            raise ServerError(f"metrics address {host}:{port}: {error.strerror}") from error
+        return Publication(server, thread)
+
+
+class Publication:
+    """The HTTP server of the numbers, until closed."""
+
+    def __init__(self, server: Any, thread: threading.Thread) -> None:
+        self._server = server
+        self._thread = thread
+        #: Where it listens.
+        self.port = int(server.server_port)
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class StoreNumbers:
+    """What the store holds, measured when asked; a collector in the sense of Prometheus' library.
+
+    Args:
+        workers: lends the store.
+    """
+
+    def __init__(self, workers: StoreWorkers) -> None:
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._state: tuple[int, int] | None = None
+        self._images: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        self._default = ""
+        self._sizes = (0, 0)
+        self._sizes_at = -_SIZES_SECONDS
+
+    def describe(self) -> list[Any]:
+        """Nothing: measuring only to learn the names would open the store before it serves."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """The numbers now."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        with self._lock:
+            try:
+                with self._workers.lend() as store:
+                    self._measure(store)
+                    disk = disk_of(store.content.root)
+            except ImageStoreError:
+                return  # absent numbers say more than old ones
+            images = GaugeMetricFamily("imagestore_images", "Images, by runtime handler.", labels=["runtime_handler"])
+            sizes = GaugeMetricFamily(
+                "imagestore_image_bytes",
+                "Content of images, shared bytes counted each time.",
+                labels=["runtime_handler"],
+            )
+            for handler, count in sorted(self._images.items()):
+                images.add_metric([handler], count)
+                sizes.add_metric([handler], self._bytes[handler])
+            others = sum(count for handler, count in self._images.items() if handler != self._default)
+            yield images
+            yield sizes
+            yield GaugeMetricFamily(
+                "imagestore_images_nondefault_runtime_handler",
+                "Images of runtime handlers other than the default one.",
+                value=others,
+            )
+            yield GaugeMetricFamily("imagestore_store_blobs", "Blobs in the store.", value=self._sizes[0])
+            yield GaugeMetricFamily("imagestore_store_bytes", "Bytes of blobs in the store.", value=self._sizes[1])
+            yield GaugeMetricFamily(
+                "imagestore_disk_free_bytes", "Bytes free where the store is.", value=disk.free_bytes
+            )
+            yield GaugeMetricFamily(
+                "imagestore_disk_bytes", "Bytes of the disk the store is on.", value=disk.total_bytes
+            )
+
+    def _measure(self, store: ImageStore) -> None:
+        self._default = store.config.default_handler
+        state = self._workers.state()
+        if state is None or state != self._state:
+            images: Counter[str] = Counter()
+            held: Counter[str] = Counter()
+            for record in store.metadata.find_images():
+                images[record.handler] += 1
+                held[record.handler] += record.content_size
+            self._images, self._bytes, self._state = images, held, state
+        if time.monotonic() - self._sizes_at >= _SIZES_SECONDS:
+            sizes = [info.size for info in store.content.walk()]
+            self._sizes, self._sizes_at = (len(sizes), sum(sizes)), time.monotonic()

@@ -1,0 +1,74 @@
+"""Messages to the service manager (sd_notify(3)): a datagram to the socket that ``NOTIFY_SOCKET`` names.
+
+Nobody is there when the server wasn't started by a service manager; a message that can't be delivered is dropped, since
+the work doesn't depend on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+
+
+class Notifier:
+    """Tells the service manager how we are.
+
+    Args:
+        environment: the process's.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        address = environment.get("NOTIFY_SOCKET", "")
+        # An abstract name begins with a zero byte, written as @ in the variable.
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self.watchdog_seconds = _watchdog(environment)
+
+    def ready(self, status: str) -> None:
+        """Start or reload is complete.
+
+        Args:
+            status: one line for people.
+        """
+        self._send("READY=1", _status(status))
+
+    def reloading(self) -> None:
+        """A reload begins; the time stamp lets the manager tell our answer from an older one."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
+
+    def stopping(self) -> None:
+        """The end has begun."""
+        self._send("STOPPING=1", _status("draining"))
+
+    def alive(self) -> None:
+        """Feed the watchdog."""
+        self._send("WATCHDOG=1")
+
+    def _send(self, *lines: str) -> None:
+        if not self._address:
+            return
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(1.0)
+            sender.sendto("\n".join(lines).encode(), self._address)
+
+
+def _status(text: str) -> str:
+    return "STATUS=" + text.replace("\n", " ")
+
+
+def _watchdog(environment: Mapping[str, str]) -> float | None:
+    """Seconds between two signs of life, half of what the manager allows; None when it doesn't watch us."""
+    if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    allowed = environment.get("WATCHDOG_USEC", "")
+    if _NUMBER.fullmatch(allowed) is None or int(allowed) == 0:
+        return None
+    return int(allowed) / 2_000_000

@@ -1,0 +1,39 @@
+"""How gRPC's core is set up: limits against clients that send too much, open too many, or stop reading.
+
+16 MiB each way is what CRI's clients accept and containerd sets. A client that neither reads nor answers pings is cut
+off after ``keepalive`` and its timeout; until then HTTP/2's flow control holds its own streams back and nobody else's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from imagestore.cri.serving import MESSAGE_BYTES
+
+_STREAMS_PER_CONNECTION: Final = 256
+_METADATA_BYTES: Final = 64 * 1024
+_PING_MILLISECONDS: Final = 60_000
+_PONG_MILLISECONDS: Final = 20_000
+# A client may ping as often as this without being sent away.
+_CLIENT_PING_MILLISECONDS: Final = 10_000
+_HANDSHAKE_MILLISECONDS: Final = 10_000
+
+
+def channel_options(max_connections: int) -> tuple[tuple[str, int], ...]:
+    """Arguments of the server's core.
+
+    Args:
+        max_connections: at one time, for each socket.
+    """
+    return (
+        ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MESSAGE_BYTES),
+        ("grpc.max_metadata_size", _METADATA_BYTES),
+        ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION),
+        ("grpc.max_allowed_incoming_connections", max_connections),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
+        ("grpc.keepalive_time_ms", _PING_MILLISECONDS),
+        ("grpc.keepalive_timeout_ms", _PONG_MILLISECONDS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", _CLIENT_PING_MILLISECONDS),
+    )

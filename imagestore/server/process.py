@@ -1,0 +1,241 @@
+"""The life of a server: open, listen, say so, serve, reload on SIGHUP, drain on SIGTERM.
+
+Draining: the sockets go away and health turns to NOT_SERVING; calls in progress get their time, then their tokens are
+cancelled, which closes their connections to registries. Unfinished downloads stay on disk and are resumed by whoever
+asks next. A second signal ends the patience.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from imagestore._version import __version__
+from imagestore.containerd.service import add_proxy_content
+from imagestore.errors import ImageStoreError, ServerError
+from imagestore.rpc.answers import AnswerCache
+from imagestore.rpc.workers import StoreWorkers
+from imagestore.server.activation import passed_sockets
+from imagestore.server.calls import CallWatch
+from imagestore.server.collector import Collector
+from imagestore.server.deaf import DeafConnections
+from imagestore.server.faces import CACHEABLE, add_faces
+from imagestore.server.listeners import Listeners
+from imagestore.server.memory import AnswerMemory
+from imagestore.server.metrics import Metrics
+from imagestore.server.notify import Notifier
+from imagestore.server.numbers import NoNumbers
+from imagestore.server.observed import ObservedServer
+from imagestore.server.options import channel_options
+from imagestore.server.unread import Unread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping
+
+    from imagestore.collect import GarbageReport
+    from imagestore.server.faces import Faces
+    from imagestore.server.settings import ServerSettings
+    from imagestore.store import ImageStore
+
+log = logging.getLogger(__name__)
+
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class ServerProcess:
+    """One server, from its start to its end.
+
+    Args:
+        settings: what it was started with.
+        open_store: opens the store with the configuration as it is on disk now; called again at each reload.
+        environment: the process's; what the service manager left there for us is taken out.
+
+    Raises:
+        ServerError: there is nothing to listen at.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        open_store: Callable[[], ImageStore],
+        environment: MutableMapping[str, str] = os.environ,
+    ) -> None:
+        self._settings = settings
+        self._open_store = open_store
+        self._notifier = Notifier(environment)
+        self._passed = passed_sockets(environment)
+        if not settings.listen and not settings.proxies and not self._passed:
+            raise ServerError(
+                "serve: nothing to listen at", hint="give --listen unix:///PATH, or start it from a socket unit"
+            )
+
+    def run(self) -> None:
+        """Serve until told to stop.
+
+        Raises:
+            ServerError: it can't listen.
+            ConfigError, StoreError: the store can't be opened.
+        """
+        raise_descriptor_limit()
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        self._reload_wanted = asyncio.Event()
+        self._stop_wanted = asyncio.Event()
+        self._hurry = asyncio.Event()
+        async with contextlib.AsyncExitStack() as stack:
+            workers = StoreWorkers(await asyncio.to_thread(self._open_store))
+            stack.push_async_callback(asyncio.to_thread, workers.close)
+            self._workers = workers
+            self._metrics = self._publish(stack)
+            self._watch = CallWatch(self._metrics or NoNumbers(), self._settings.tracing)
+            self._bound: list[str] = []
+            self._unread = Unread(DeafConnections(self._bound).cut)
+            if self._settings.tracing is not None:
+                stack.callback(self._settings.tracing.close)
+            faces = await self._open(stack)
+            self._handle_signals(stack)
+            await self._serve(faces)
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> Faces:
+        """Make the servers, with their services and sockets, and start them."""
+        settings = self._settings
+        main = self._make_server()
+        faces = await add_faces(main, self._workers, settings.max_concurrent_pulls, self._metrics)
+        places = [(main, Listeners(settings.listen, settings.rights, self._passed, settings.max_connections))]
+        for proxy in settings.proxies:
+            server = self._make_server()
+            add_proxy_content(server, self._workers, name=proxy.name)
+            places.append((server, Listeners((proxy.path,), settings.rights, (), settings.max_connections)))
+        for server, listeners in places:
+            stack.push_async_callback(listeners.close)
+            listeners.open(server)
+            self._bound += listeners.bound
+            await server.start()
+            # A server that isn't stopped complains when it is thrown away.
+            stack.push_async_callback(server.stop, 0)
+            listeners.start()
+        self._places = places
+        return faces
+
+    async def _serve(self, faces: Faces) -> None:
+        tasks = [asyncio.create_task(self._reload_when_told())]
+        if self._notifier.watchdog_seconds is not None:
+            tasks.append(asyncio.create_task(self._feed_watchdog(self._notifier.watchdog_seconds)))
+        if self._settings.gc_seconds:
+            tasks.append(asyncio.create_task(self._collector().run()))
+        names = [name for _, listeners in self._places for name in listeners.names]
+        log.info("serving", extra={"sockets": names, "services": list(faces.names), "version": __version__})
+        self._notifier.ready(f"serving at {', '.join(names)}")
+        stop = asyncio.create_task(self._stop_wanted.wait())
+        try:
+            # A task that ends by itself is a bug, which must not leave a server that only seems to work.
+            done, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stop}:
+                task.result()
+        finally:
+            for task in (stop, *tasks):
+                task.cancel()
+            await asyncio.gather(stop, *tasks, return_exceptions=True)
+            await self._drain(faces)
+
+    def _make_server(self) -> ObservedServer:
+        core = grpc.aio.server(options=channel_options(self._settings.max_connections))
+        return ObservedServer(
+            core, self._watch, self._unread, AnswerMemory(AnswerCache(), self._workers.state, CACHEABLE)
+        )
+
+    def _publish(self, stack: contextlib.AsyncExitStack) -> Metrics | None:
+        if self._settings.metrics is None:
+            return None
+        metrics = Metrics(self._workers)
+        publication = metrics.publish(*self._settings.metrics)
+        stack.push_async_callback(asyncio.to_thread, publication.close)
+        log.info("numbers published", extra={"port": publication.port})
+        return metrics
+
+    def _collector(self) -> Collector:
+        def collected(seconds: float, report: GarbageReport | None) -> None:
+            if self._metrics is not None:
+                self._metrics.collected(seconds, report)
+
+        return Collector(self._workers, self._settings.gc_seconds, lambda: self._watch.removals, collected)
+
+    def _handle_signals(self, stack: contextlib.AsyncExitStack) -> None:
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            if self._stop_wanted.is_set():
+                self._hurry.set()
+            self._stop_wanted.set()
+
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, stop)
+            stack.callback(loop.remove_signal_handler, number)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_wanted.set)
+        stack.callback(loop.remove_signal_handler, signal.SIGHUP)
+
+    async def _reload_when_told(self) -> None:
+        while True:
+            await self._reload_wanted.wait()
+            self._reload_wanted.clear()
+            self._notifier.reloading()
+            status = await self._reload()
+            self._notifier.ready(status)
+
+    async def _reload(self) -> str:
+        """Read the configuration again; a broken one changes nothing."""
+        try:
+            store = await asyncio.to_thread(self._open_store)
+        except ImageStoreError as error:
+            text = f"the configuration stays as it was: {error}"
+            log.error("reload failed", extra={"error": str(error), "hint": error.hint})
+            if self._metrics is not None:
+                self._metrics.reloaded("failure")
+            return text
+        await asyncio.to_thread(self._workers.replace, store)
+        handlers = sorted(store.config.handlers)
+        log.info("reloaded", extra={"handlers": handlers})
+        if self._metrics is not None:
+            self._metrics.reloaded("success")
+        return f"reloaded; runtime handlers: {', '.join(handlers)}"
+
+    async def _feed_watchdog(self, seconds: float) -> None:
+        """Show the service manager that the loop turns and the threads for quick calls take work."""
+        while True:
+            await self._workers.quick(lambda _store: None)
+            self._notifier.alive()
+            await asyncio.sleep(seconds)
+
+    async def _drain(self, faces: Faces) -> None:
+        self._notifier.stopping()
+        log.info("draining", extra={"calls": self._watch.in_progress, "seconds": self._settings.drain_seconds})
+        await faces.turn_away()
+        for _, listeners in self._places:
+            await listeners.stop_accepting()
+        self._watch.stop_endless()
+        seconds = self._settings.drain_seconds
+        impatience = asyncio.create_task(self._stop_calls_when_hurried())
+        await asyncio.gather(*(server.stop(seconds) for server, _ in self._places))
+        impatience.cancel()
+        await faces.close()
+        log.info("stopped")
+
+    async def _stop_calls_when_hurried(self) -> None:
+        await self._hurry.wait()
+        self._watch.stop_all()
+
+
+def raise_descriptor_limit() -> None:
+    """Allow as many open files as the system lets us: each connection and each download takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,188 @@
+"""Listening sockets on disk: made under a temporary name, given their rights, then renamed into place.
+
+So nobody ever sees a socket that isn't ready or whose rights are too wide, and a client that connects meets the server
+or nobody. The folder is made 0750 when it is missing; one that strangers could rename things in is refused. A socket
+whose server has died is replaced; one whose server lives is not. A lock file beside the socket settles the case of two
+servers that start at once; it stays, since removing a lock file would let two processes hold "the" lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import socket
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import ServerError
+from imagestore.server.endpoints import LONGEST_PATH_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PROBE_SECONDS: Final = 2.0
+_FOLDER_MODE: Final = 0o750
+# Of the temporary name: a dot and eight hex digits.
+_TEMPORARY_BYTES: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class SocketRights:
+    """Who may connect.
+
+    Attributes:
+        mode: permission bits of the socket.
+        group: owning group's number, or None to leave it.
+    """
+
+    mode: int = 0o660
+    group: int | None = None
+
+
+class SocketFile:
+    """One socket at its place, until closed.
+
+    Args:
+        path: where clients find it.
+        rights: who may connect.
+
+    Raises:
+        ServerError: another server listens there, the place is taken by something else, or can't be used.
+    """
+
+    def __init__(self, path: str, rights: SocketRights) -> None:
+        self.path = path
+        self._rights = rights
+        self._identity: tuple[int, int] | None = None
+        folder, name = os.path.split(path)
+        prepare_folder(folder)
+        #: The name it is bound to, which accepted connections keep.
+        self.bound = os.path.join(folder, f".{secrets.token_hex(4)}")
+        if len(os.fsencode(folder)) + 1 + _TEMPORARY_BYTES > LONGEST_PATH_BYTES:
+            raise ServerError(f"socket {path}: the folder's path is too long to make a socket in")
+        self._lock = _lock(os.path.join(folder, f".{name}.lock"), path)
+        try:
+            refuse_live(path)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def bind(self, listen: Callable[[str], None]) -> None:
+        """Let a server listen, and put the socket in place.
+
+        Args:
+            listen: binds a socket to the path it gets, and listens.
+
+        Raises:
+            ServerError: that failed.
+        """
+        # The mask is the process's: nothing else makes files while a server starts.
+        before = os.umask(0o177)
+        try:
+            listen(self.bound)
+        finally:
+            os.umask(before)
+        try:
+            if self._rights.group is not None:
+                os.chown(self.bound, -1, self._rights.group)
+            os.chmod(self.bound, self._rights.mode)
+            status = os.lstat(self.bound)
+            os.rename(self.bound, self.path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(self.bound)
+            raise ServerError(f"socket {self.path}: can't be put in place: {error.strerror}") from error
+        self._identity = (status.st_dev, status.st_ino)
+
+    def withdraw(self) -> None:
+        """Take the socket away if it is still ours, so that clients are told at once that nobody listens."""
+        with contextlib.suppress(OSError):
+            status = os.lstat(self.path)
+            if self._identity == (status.st_dev, status.st_ino):
+                os.unlink(self.path)
+        self._identity = None
+
+    def close(self) -> None:
+        """Withdraw the socket and let others listen there."""
+        self.withdraw()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def prepare_folder(folder: str) -> None:
+    """Make the folder of a socket, or see that strangers can't exchange what is in it.
+
+    Raises:
+        ServerError: they could, or it can't be made.
+    """
+    try:
+        if not os.path.isdir(folder):
+            os.makedirs(os.path.dirname(folder), 0o755, exist_ok=True)
+            # The mask could only take rights away that the group needs.
+            before = os.umask(0o777 & ~_FOLDER_MODE)
+            try:
+                os.mkdir(folder, _FOLDER_MODE)
+            except FileExistsError:
+                pass
+            finally:
+                os.umask(before)
+        status = os.stat(folder)
+    except OSError as error:
+        raise ServerError(f"socket folder {folder}: {error.strerror}") from error
+    if status.st_uid not in (0, os.geteuid()):
+        raise ServerError(
+            f"socket folder {folder}: expected it to be root's or ours, but user {status.st_uid} owns it",
+            hint="choose a folder of your own",
+        )
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        raise ServerError(
+            f"socket folder {folder}: everybody may write there and could exchange the socket",
+            hint=f"run 'chmod o-w {folder}', or choose another folder",
+        )
+
+
+def refuse_live(path: str) -> None:
+    """See that nobody listens at a path; a socket left behind by a dead server is fine.
+
+    Raises:
+        ServerError: somebody does, or something else is there.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ServerError(f"socket {path}: {error.strerror}") from error
+    if not stat.S_ISSOCK(mode):
+        raise ServerError(f"socket {path}: expected a socket or nothing, found another kind of file")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_SECONDS)
+        number = probe.connect_ex(path)
+    if number in (errno.ECONNREFUSED, errno.ENOENT):
+        return
+    if number in (0, errno.EAGAIN):
+        raise ServerError(
+            f"socket {path}: another server listens there", hint="stop that server, or listen at another path"
+        )
+    raise ServerError(f"socket {path}: can't tell whether a server listens there: {os.strerror(number)}")
+
+
+def _lock(path: str, what: str) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise ServerError(f"socket {what}: can't make its lock file {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise ServerError(
+            f"socket {what}: another imagestore server listens there or is about to",
+            hint="stop that server, or listen at another path",
+        ) from error
+    return descriptor

@@ -1,0 +1,103 @@
+"""A span for each call, when OpenTelemetry is installed and asked for.
+
+The exporter is the one that ``OTEL_TRACES_EXPORTER`` names (``otlp`` by default, as the specification has it), found
+among the installed ones; a caller's ``traceparent`` makes our span a child of its own. Spans carry the method and its
+status code, nothing of requests.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.errors import ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_GROUP: Final = "opentelemetry_traces_exporter"
+
+
+class Span:
+    """One call's place in its trace."""
+
+    def __init__(self, span: Any) -> None:
+        self._span = span
+
+    def end(self, code: str) -> None:
+        """The call is over.
+
+        Args:
+            code: name of its status code.
+        """
+        from opentelemetry.trace import Status, StatusCode
+
+        self._span.set_attribute("rpc.grpc.status_code", code)
+        if code != "OK":
+            self._span.set_status(Status(StatusCode.ERROR, code))
+        self._span.end()
+
+
+class Tracing:
+    """Makes spans and hands them to an exporter.
+
+    Args:
+        exporter: a span exporter of OpenTelemetry's SDK.
+
+    Raises:
+        ServerError: OpenTelemetry isn't installed.
+    """
+
+    def __init__(self, exporter: Any) -> None:
+        try:
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+        except ImportError as error:
+            raise ServerError(
+                "tracing: OpenTelemetry is not installed", hint="run 'pip install imagestore[tracing]'"
+            ) from error
+        # Its own provider: an embedder's global one is the embedder's.
+        self._provider = TracerProvider(resource=Resource.create({"service.name": "imagestore"}))
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("imagestore")
+        self._propagator = TraceContextTextMapPropagator()
+
+    def begin(self, method: str, headers: Iterable[tuple[str, str | bytes]]) -> Span:
+        """A call starts.
+
+        Args:
+            method: ``/package.Service/Method``.
+            headers: its metadata.
+        """
+        from opentelemetry.trace import SpanKind
+
+        carrier = {key: value for key, value in headers if isinstance(value, str) and key.startswith("trace")}
+        service, _, name = method.lstrip("/").partition("/")
+        attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
+        parent = self._propagator.extract(carrier) if carrier else None
+        return Span(
+            self._tracer.start_span(method.lstrip("/"), context=parent, kind=SpanKind.SERVER, attributes=attributes)
+        )
+
+    def close(self) -> None:
+        """Hand over what is still held."""
+        self._provider.shutdown()
+
+
+def named_exporter() -> Any:
+    """The exporter that the environment names.
+
+    Raises:
+        ServerError: it isn't installed.
+    """
+    name = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
+    for entry in metadata.entry_points(group=_GROUP, name=name):
+        return entry.load()()
+    known = ", ".join(sorted({entry.name for entry in metadata.entry_points(group=_GROUP)})) or "none"
+    raise ServerError(
+        f"tracing: no span exporter is called {name!r}; installed: {known}",
+        hint="set OTEL_TRACES_EXPORTER, or install opentelemetry-exporter-otlp",
+    )

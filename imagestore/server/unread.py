@@ -1,0 +1,71 @@
+"""Answers on their way to callers who may not be reading: how many bytes wait, in all.
+
+HTTP/2 keeps what a caller doesn't take in this process's memory, and a caller can ask for a long list a thousand times
+without reading one. gRPC's Python interface can't take an answer back. So large answers are counted until they were
+taken, and above a limit further ones wait for room; meanwhile connections whose peer has stopped reading are cut, which
+frees what waits in them. Who finds no room in time is refused. Small answers never wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from imagestore.errors import StoreBusyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIMIT_BYTES: Final = 48 * 1024 * 1024
+WAIT_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.1
+
+
+class Unread:
+    """Counts what waits to be read; for one event loop.
+
+    Args:
+        relieve: cuts connections that nobody reads; called again and again while there is no room.
+        limit_bytes: above this, answers wait for room.
+        clock: seconds, steady.
+    """
+
+    def __init__(
+        self,
+        relieve: Callable[[], object],
+        limit_bytes: int = LIMIT_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._relieve = relieve
+        self._limit = limit_bytes
+        self._clock = clock
+        self._waiting: dict[asyncio.Task[Any], int] = {}
+        #: Bytes that wait now.
+        self.total = 0
+
+    async def begin(self, task: asyncio.Task[Any], size: int) -> None:
+        """An answer goes out, as soon as there is room for it; one above the limit goes alone.
+
+        Args:
+            task: of the call.
+            size: its bytes.
+
+        Raises:
+            StoreBusyError: too much waited for too long.
+        """
+        give_up_at = self._clock() + WAIT_SECONDS
+        while self.total and self.total + size > self._limit:
+            self._relieve()
+            if self._clock() >= give_up_at:
+                raise StoreBusyError(
+                    f"answers: expected callers to read them, but {self.total} bytes wait to be read",
+                    hint="try again later",
+                )
+            await asyncio.sleep(_LOOK_SECONDS)
+        self._waiting[task] = size
+        self.total += size
+
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """The answer was taken, or its call is over."""
+        self.total -= self._waiting.pop(task, 0)

@@ -1,0 +1,181 @@
+"""Disks that fail for real (power that goes, sectors that can't be read, a device that is full), and disks that share.
+
+Needs root for mounting, and a kernel with loop devices; xfs and btrfs where the kernel has them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagestore.testing import RegistryServer, build_index, synthetic_layer
+from tests.support.loop_disk import on_disk
+
+pytestmark = pytest.mark.integration
+
+SMALL, LARGE = "registry.example/small:1", "registry.example/large:1"
+MEBIBYTE = 1024 * 1024
+SHUTTABLE = ["ext4", "xfs"]
+
+
+@pytest.fixture
+def server() -> Iterator[RegistryServer]:
+    large = build_index(["linux/amd64"], seed="large", shared=[synthetic_layer("large", 8 * MEBIBYTE)])
+    with RegistryServer({SMALL: build_index(["linux/amd64"], seed="small"), LARGE: large}) as running:
+        yield running
+
+
+def pull(server: RegistryServer, reference: str) -> str:
+    return f"$IMAGESTORE pull --platform linux/amd64 {server.server.reference(reference)}"
+
+
+@pytest.mark.parametrize("kind", SHUTTABLE)
+def test_what_was_said_to_be_pulled_outlives_the_power(tmp_path: Path, server: RegistryServer, kind: str) -> None:
+    results = on_disk(
+        tmp_path,
+        kind,
+        pull(server, SMALL),
+        f"{pull(server, LARGE)} && power-off",
+        "$IMAGESTORE images -q",
+        "mount-again",
+        "$IMAGESTORE images -o json",
+        "$IMAGESTORE check",
+        f"$IMAGESTORE rmi {server.server.reference(LARGE)} --gc && power-off",
+        "mount-again",
+        "$IMAGESTORE images -o json",
+        "$IMAGESTORE check",
+    )
+    assert [each.status for each in results] == [0, 0, 8, 0, 0, 0, 0, 0, 0, 0], results
+    assert "Input/output error" in results[2].err
+    names = [sorted(image["reference"] for image in json.loads(results[at].out)["images"]) for at in (4, 8)]
+    small, large = (server.server.reference(reference) for reference in (SMALL, LARGE))
+    assert names == [sorted([small, large]), [small]]
+
+
+@pytest.mark.parametrize("kind", SHUTTABLE)
+@pytest.mark.parametrize("place", ["ingest-write:9", "commit-rename:3", "commit-clean:3", "database-committed:4"])
+def test_power_that_goes_in_the_middle_leaves_a_store_that_opens_and_lies_about_nothing(
+    tmp_path: Path, server: RegistryServer, kind: str, place: str
+) -> None:
+    results = on_disk(
+        tmp_path,
+        kind,
+        pull(server, SMALL),
+        f"IMAGESTORE_FAILPOINT={place} {pull(server, LARGE)}; test $? = 137 && power-off",
+        "mount-again",
+        "$IMAGESTORE check",
+        "$IMAGESTORE images -o json",
+        pull(server, LARGE),
+        "$IMAGESTORE check",
+    )
+    assert [each.status for each in results] == [0] * 7, results
+    assert server.server.reference(SMALL) in results[4].out
+
+
+def test_a_sector_that_cannot_be_read_is_found_and_its_blob_fetched_again(
+    tmp_path: Path, server: RegistryServer
+) -> None:
+    largest = "$(find $DISK/store/content/blobs -type f -size +7M)"
+    first_block = f"$(filefrag -e {largest} | sed -nE 's/^ *0: +[0-9]+\\.\\. +[0-9]+: +([0-9]+)\\.\\..*/\\1/p')"
+    results = on_disk(
+        tmp_path,
+        "ext4",
+        pull(server, SMALL),
+        pull(server, LARGE),
+        f"forget {largest} && truncate -s $(( {first_block} * $(stat -f -c %S $DISK) )) $IMAGE",
+        f"cat {largest} > /dev/null",
+        "$IMAGESTORE check",
+        "$IMAGESTORE repair",
+        "$IMAGESTORE check",
+    )
+    assert [each.status for each in results] == [0, 0, 0, 1, 7, 0, 0], results
+    assert "Input/output error" in results[3].err
+    assert results[4].out.count("blob damaged") == 1
+    assert results[5].out.count("fetched and verified") == 1
+
+
+def test_a_device_that_takes_no_more_makes_no_blob_that_only_the_memory_has(
+    tmp_path: Path, server: RegistryServer
+) -> None:
+    """The file system has space, the device below has not: what is written is lost when it is synced."""
+    results = on_disk(
+        tmp_path,
+        "ext4",
+        "mkdir $DISK/../thin && mount -t tmpfs -o size=4m none $DISK/../thin",
+        "truncate -s 64m $DISK/../thin/image && mkfs.ext4 -q -O ^has_journal $DISK/../thin/image",
+        "mkdir -p $DISK/store/content && mount -o loop $DISK/../thin/image $DISK/store/content",
+        pull(server, LARGE),
+        "mount -o remount,size=60m $DISK/../thin",
+        pull(server, LARGE),
+        "umount $DISK/store/content && mount -o loop $DISK/../thin/image $DISK/store/content",
+        "$IMAGESTORE check",
+        "umount $DISK/store/content && umount $DISK/../thin",
+    )
+    assert [each.status for each in results] == [0, 0, 0, 8, 0, 0, 0, 0, 0], results
+    assert "Traceback" not in results[3].err
+
+
+@pytest.mark.parametrize("kind", ["xfs", "btrfs"])
+def test_adopting_shares_blocks_where_the_disk_can(tmp_path: Path, kind: str) -> None:
+    """A copy would not fit; the source stays writable, and its fate its own."""
+    program = f"""
+import os, pathlib, sys
+from imagestore.cancel import CancelToken
+from imagestore.content.local import LocalContentStore
+from imagestore.digest import Digest
+disk = pathlib.Path(sys.argv[1])
+size = 180 * {MEBIBYTE}
+data = os.urandom({MEBIBYTE}) * 180
+digest = Digest.of(data)
+source = disk / "source" / "blobs" / "sha256" / digest.encoded
+source.parent.mkdir(parents=True)
+source.write_bytes(data)
+os.sync()
+free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+store = LocalContentStore(disk / "content", disk / "locks", sources=[disk / "source"])
+print(store.adopt(digest, size, cancel=CancelToken()).value, free < size)
+source.write_bytes(b"changed")
+print(Digest.of(store.path(digest).read_bytes()) == digest, oct(store.path(digest).stat().st_mode & 0o777))
+print(os.listdir(disk / "content" / "ingest"))
+"""
+    (tmp_path / "adopt.py").write_text(program)
+    (result,) = on_disk(tmp_path, kind, f"{sys.executable} {tmp_path}/adopt.py $DISK")
+    assert result.out.splitlines() == ["reflink True", "True 0o444", "[]"], result
+
+
+def test_a_partial_ingest_whose_sectors_are_lost_is_begun_again(tmp_path: Path, server: RegistryServer) -> None:
+    data = "$(find $DISK/store/content/ingest -name data -size +1M)"
+    first_block = f"$(filefrag -e {data} | sed -nE 's/^ *0: +[0-9]+\\.\\. +[0-9]+: +([0-9]+)\\.\\..*/\\1/p')"
+    results = on_disk(
+        tmp_path,
+        "ext4",
+        f"IMAGESTORE_FAILPOINT=ingest-write:9 {pull(server, LARGE)}",
+        f"forget {data} && truncate -s $(( {first_block} * $(stat -f -c %S $DISK) )) $IMAGE",
+        f"cat {data} > /dev/null",
+        pull(server, LARGE),
+        "$IMAGESTORE check",
+    )
+    assert [each.status for each in results] == [137, 0, 1, 0, 0], results
+
+
+def test_a_database_on_a_lost_sector_is_named_and_rebuilt(tmp_path: Path, server: RegistryServer) -> None:
+    database = "$DISK/store/metadata.db"
+    first_block = f"$(filefrag -e {database} | sed -nE 's/^ *0: +[0-9]+\\.\\. +[0-9]+: +([0-9]+)\\.\\..*/\\1/p')"
+    results = on_disk(
+        tmp_path,
+        "ext4",
+        pull(server, SMALL),
+        f"forget {database} && truncate -s $(( {first_block} * $(stat -f -c %S $DISK) )) $IMAGE",
+        f"cat {database} > /dev/null",
+        "$IMAGESTORE images -q",
+        "$IMAGESTORE check --rebuild",
+        "$IMAGESTORE images -q",
+    )
+    assert [each.status for each in results] == [0, 0, 1, 8, 0, 0], results
+    assert "check --rebuild" in results[3].err
+    assert "restored" in results[4].out
+    assert results[5].out.startswith("sha256:")

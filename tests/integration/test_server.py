@@ -1,0 +1,415 @@
+"""The server as a process: started, reloaded, drained and killed, with clients at work."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from imagestore import platforms
+from imagestore.cancel import CancelToken
+from imagestore.errors import ImageStoreError, OperationCancelledError, UnknownRuntimeHandlerError
+from imagestore.image_service import ImageSpec
+from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, synthetic_layer
+from imagestore.testing.faults.delivery import Drip
+from tests.support.go_client import GoClient, build
+from tests.support.node import CONFIG
+from tests.support.peers import need
+from tests.support.server import Server, serving, short_folder, until
+
+pytestmark = pytest.mark.integration
+
+HERE = platforms.host.detect()
+SMALL = "registry.example/library/small:1"
+LARGE = "registry.example/library/large:1"
+MIB = 1024 * 1024
+SIZE = 8 * MIB
+
+
+def registry(*, bytes_per_second: float = 0.0) -> RegistryServer:
+    """Has a small image, and a large one that may come slowly."""
+    image = build_image(HERE, seed="large", layers=[synthetic_layer("large", SIZE)])
+    slow = FaultRule(Drip(bytes_per_second=bytes_per_second), Where(kind="blob", repository="library/large"), times=0)
+    return RegistryServer({SMALL: build_index([HERE]), LARGE: image}, faults=[slow] if bytes_per_second else [])
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path / "root") as running:
+        yield running
+
+
+@contextlib.contextmanager
+def pulling(server: Server, reference: str, cancel: CancelToken | None = None) -> Iterator[Future[str]]:
+    """A pull under way in the server."""
+    with server.client() as client, ThreadPoolExecutor(1) as pool:
+        yield pool.submit(client.pull, ImageSpec(reference), cancel=cancel)
+
+
+def received(root: Path) -> int:
+    """Bytes of unfinished downloads."""
+    return sum(path.stat().st_size for path in root.glob("content/ingest/*/data"))
+
+
+# -- start and end ---------------------------------------------------------------------------------------------------
+
+
+def test_one_process_serves_several_sockets_with_the_rights_asked_for(tmp_path: Path) -> None:
+    with short_folder() as other:
+        second = f"unix://{other}/second.sock"
+        with serving(tmp_path / "root", "--listen", second, "--socket-mode", "0600", "--socket-group", "0") as server:
+            for path in (server.socket, other / "second.sock"):
+                assert stat.S_IMODE(path.stat().st_mode) == 0o600
+                with server.client(f"unix://{path}") as client:
+                    assert client.version().name == "imagestore"
+            assert stat.S_IMODE(server.socket.parent.stat().st_mode) == 0o750
+            server.send(signal.SIGTERM)
+            assert server.wait() == 0
+            assert not server.socket.exists()
+            assert not (other / "second.sock").exists()
+
+
+def test_health_and_reflection_say_what_is_served(server: Server) -> None:
+    with grpc.insecure_channel(server.endpoint) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        for name in ("", "runtime.v1.ImageService", "containerd.services.content.v1.Content"):
+            answer = health.Check(health_pb2.HealthCheckRequest(service=name))
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        ask = reflection_pb2.ServerReflectionRequest(list_services="")
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+        (answer,) = stub.ServerReflectionInfo(iter([ask]))
+        names = {each.name for each in answer.list_services_response.service}
+        assert {"runtime.v1.ImageService", "runtime.v1.RuntimeService", "grpc.health.v1.Health"} <= names
+
+
+def test_second_server_at_the_same_socket_is_refused_and_the_first_goes_on(server: Server, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "imagestore", "serve", "--listen", server.endpoint, "--root", str(tmp_path / "r2")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "another imagestore server listens there" in done.stderr
+    with server.client() as client:
+        assert client.version().name == "imagestore"
+
+
+def test_nothing_to_listen_at_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "imagestore", "--root", str(tmp_path), "serve"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "nothing to listen at" in done.stderr
+
+
+def test_socket_left_by_a_killed_server_is_replaced(tmp_path: Path) -> None:
+    with short_folder() as folder:
+        first = Server(folder, tmp_path / "root")
+        with contextlib.closing(first):
+            first.hear("READY=1")
+            first.process.kill()
+            first.wait()
+        assert first.socket.exists()
+        with contextlib.closing(Server(folder, tmp_path / "root")) as second:
+            second.hear("READY=1")
+            with second.client() as client:
+                assert client.list() == []
+
+
+def test_given_socket_is_served_and_survives_the_server(tmp_path: Path) -> None:
+    with short_folder() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(folder / "given.sock"))
+        listener.listen()
+        for _ in range(2):
+            with contextlib.closing(Server(folder, tmp_path / "root", passed=listener.fileno())) as server:
+                # A caller that comes before the server waits for it.
+                with server.client(f"unix://{folder}/given.sock") as client:
+                    assert client.version().name == "imagestore"
+                    assert client.list() == []
+                server.hear("READY=1")
+                server.send(signal.SIGTERM)
+                assert server.wait() == 0
+        assert (folder / "given.sock").exists()
+
+
+def test_watchdog_is_fed(tmp_path: Path) -> None:
+    with serving(tmp_path / "root", environment={"WATCHDOG_USEC": "200000"}) as server:
+        server.hear("WATCHDOG=1")
+        server.hear("WATCHDOG=1")
+
+
+# -- drain -----------------------------------------------------------------------------------------------------------
+
+
+def test_drain_lets_a_pull_finish_and_takes_no_new_work(tmp_path: Path) -> None:
+    with (
+        registry(bytes_per_second=4 * MIB) as source,
+        serving(tmp_path / "root") as server,
+        pulling(server, source.server.reference(LARGE)) as pull,
+    ):
+        until(lambda: received(tmp_path / "root"), "bytes come")
+        server.send(signal.SIGTERM)
+        server.hear("STOPPING=1")
+        with pytest.raises(ImageStoreError), server.client() as late:
+            late.version()
+        assert pull.result(30).startswith("sha256:")
+        assert server.wait() == 0
+
+
+@pytest.mark.parametrize("how", ["timeout", "second signal"])
+def test_drain_that_takes_too_long_ends_and_the_next_server_resumes(tmp_path: Path, how: str) -> None:
+    seconds = "0.3s" if how == "timeout" else "10m"
+    root = tmp_path / "root"
+    with registry(bytes_per_second=MIB) as source:
+        with (
+            serving(root, "--drain-timeout", seconds) as server,
+            pulling(server, source.server.reference(LARGE)) as pull,
+        ):
+            until(lambda: received(root) > MIB // 2, "half a mebibyte comes")
+            server.send(signal.SIGTERM)
+            server.hear("STOPPING=1")
+            if how == "second signal":
+                server.send(signal.SIGTERM)
+            assert server.wait() == 0
+            with pytest.raises(ImageStoreError):
+                pull.result(30)
+        kept = received(root)
+        assert kept
+    with registry() as source, serving(root) as server, server.client() as client:
+        # Another registry's address is another reference, but the blob is the same.
+        client.pull(ImageSpec(source.server.reference(LARGE)))
+        sent = sum(each.sent_bytes for each in source.ledger.entries if each.kind == "blob")
+        assert sent < SIZE - kept + 64 * 1024
+
+
+# -- kill ------------------------------------------------------------------------------------------------------------
+
+
+def test_killed_in_mid_pull_nothing_is_lost_and_the_pull_is_resumed(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with registry(bytes_per_second=4 * MIB) as source:
+        with serving(root) as server, server.client() as client:
+            kept_id = client.pull(ImageSpec(source.server.reference(SMALL)))
+            with pulling(server, source.server.reference(LARGE)) as pull:
+                until(lambda: received(root) > MIB, "a mebibyte comes")
+                server.process.kill()
+                server.wait()
+                with pytest.raises(ImageStoreError):
+                    pull.result(30)
+        before, count = received(root), len(source.ledger.entries)
+        assert before
+        with serving(root) as server, server.client() as client:
+            assert [each.id for each in client.list()] == [kept_id]
+            client.pull(ImageSpec(source.server.reference(LARGE)))
+            assert len(client.list()) == 2
+        later = source.ledger.entries[count:]
+        assert sum(each.sent_bytes for each in later if each.kind == "blob") < SIZE - before + 64 * 1024
+
+
+def test_cancelled_pull_stops_downloading_and_the_next_one_resumes(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    token = CancelToken()
+    with registry(bytes_per_second=2 * MIB) as source, serving(root) as server:
+        with pulling(server, source.server.reference(LARGE), token) as pull:
+            until(lambda: received(root) > MIB // 2, "half a mebibyte comes")
+            token.cancel("the test changed its mind")
+            with pytest.raises(OperationCancelledError):
+                pull.result(30)
+        until(lambda: server.log("call"), "the call ends")
+        assert server.log("call")[-1]["code"] == "CANCELLED"
+        before = received(root)
+        time.sleep(0.5)
+        assert received(root) == before
+        with server.client() as client:
+            client.pull(ImageSpec(source.server.reference(LARGE)))
+            assert len(client.list()) == 1
+
+
+def test_two_servers_on_one_root_see_each_other(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with registry() as source, serving(root) as one, serving(root) as two, one.client() as first, two.client() as other:
+        assert other.list() == first.list() == []
+        image = first.pull(ImageSpec(source.server.reference(SMALL)))
+        assert [each.id for each in other.list()] == [image]
+        assert [each.id for each in first.list()] == [image]
+        other.remove(ImageSpec(image))
+        assert first.list() == other.list() == []
+        with ThreadPoolExecutor(2) as pool:
+            pulls = [pool.submit(each.pull, ImageSpec(source.server.reference(LARGE))) for each in (first, other)]
+            assert len({each.result(30) for each in pulls}) == 1
+        blobs = [each for each in source.ledger.entries if each.kind == "blob" and each.sent_bytes > MIB]
+        assert len(blobs) == 1
+
+
+# -- reload ----------------------------------------------------------------------------------------------------------
+
+_HANDLER = """
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.extra]
+runtime_type = "io.containerd.kata.v2"
+"""
+
+
+def test_reload_changes_handlers_and_keeps_the_records_of_removed_ones(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))
+    with registry() as source, serving(tmp_path / "root", config=config) as server, server.client() as client:
+        spec = ImageSpec(source.server.reference(SMALL), runtime_handler="extra")
+        with pytest.raises(UnknownRuntimeHandlerError):
+            client.pull(spec)
+        config.write_text(config.read_text() + _HANDLER)
+        server.send(signal.SIGHUP)
+        assert "extra" in server.hear("READY=1")
+        client.pull(spec)
+        config.write_text("version = [broken")
+        server.send(signal.SIGHUP)
+        assert "stays as it was" in server.hear("READY=1")
+        assert server.log("reload failed")[0]["error"]
+        assert client.status(spec) is not None
+        config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))
+        server.send(signal.SIGHUP)
+        server.hear("READY=1")
+        with pytest.raises(UnknownRuntimeHandlerError):
+            client.pull(ImageSpec(source.server.reference(LARGE), runtime_handler="extra"))
+        assert [each.spec.runtime_handler for each in client.list()] == ["extra"]
+        client.remove(spec)
+        assert client.list() == []
+
+
+def test_reload_under_load_breaks_no_call(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))
+    stop = threading.Event()
+    with (
+        registry(bytes_per_second=4 * MIB) as source,
+        serving(tmp_path / "root", config=config) as server,
+        server.client() as client,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        client.pull(ImageSpec(source.server.reference(SMALL)))
+
+        def ask() -> int:
+            count = 0
+            while not stop.is_set():
+                assert client.list()
+                assert client.status(ImageSpec(source.server.reference(SMALL))) is not None
+                count += 1
+            return count
+
+        asking = [pool.submit(ask) for _ in range(3)]
+        with pulling(server, source.server.reference(LARGE)) as pull:
+            for _ in range(10):
+                server.send(signal.SIGHUP)
+                server.hear("READY=1")
+            assert pull.result(30)
+        stop.set()
+        assert all(each.result(30) > 0 for each in asking)
+        assert len(server.log("reloaded")) == 10
+
+
+# -- what it tells about itself --------------------------------------------------------------------------------------
+
+
+def test_numbers_and_logs_tell_of_a_pull_and_no_secret(tmp_path: Path) -> None:
+    from imagestore.registry.credentials.cri import AuthConfig
+    from imagestore.secret import Secret
+
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG.replace("runhcs-wcow-process", "runc") + _HANDLER)
+    options = ("--metrics-listen", "127.0.0.1:0", "--log-level", "debug")
+    with registry() as source, serving(tmp_path / "root", *options, config=config) as server, server.client() as client:
+        auth = AuthConfig(username="user", password=Secret("hunter2-canary"))
+        client.pull(ImageSpec(source.server.reference(SMALL), runtime_handler="extra"), auth=auth)
+        (published,) = server.log("numbers published")
+        with urllib.request.urlopen(f"http://127.0.0.1:{published['port']}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        numbers = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        assert float(numbers['imagestore_pulls_total{runtime_handler="extra",status="success"}']) == 1
+        assert float(numbers['imagestore_images{runtime_handler="extra"}']) == 1
+        assert float(numbers["imagestore_images_nondefault_runtime_handler"]) == 1
+        assert float(numbers["imagestore_pulled_bytes_total"]) > 0
+        assert float(numbers["imagestore_pulls_in_progress"]) == 0
+        assert float(numbers["imagestore_store_blobs"]) > 2
+        handled = 'imagestore_rpc_handled_total{grpc_code="OK",grpc_method="/runtime.v1.ImageService/PullImage"}'
+        assert float(numbers[handled]) == 1
+        (call,) = [each for each in server.log("call") if each["method"] == "/runtime.v1.ImageService/PullImage"]
+        assert call["level"] == "info"
+        # The worker's own line belongs to the same request.
+        assert call["request_id"] in {each.get("request_id") for each in server.log("pulled")}
+        assert "hunter2-canary" not in server.log_path.read_text()
+
+
+def test_collection_frees_what_a_killed_client_left(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with serving(root, "--gc-interval", "1s") as server, server.client() as client, registry() as source:
+        client.pull(ImageSpec(source.server.reference(SMALL)))
+        orphan = root / "content/blobs/sha256" / ("ab" * 32)
+        orphan.write_bytes(b"nobody knows me")
+        until(lambda: not orphan.exists(), "the orphan is collected")
+        assert len(client.list()) == 1
+        assert os.path.exists(server.socket)
+
+
+def test_unit_files_are_printed() -> None:
+    for name, word in (("imagestore.service", "Type=notify"), ("imagestore.socket", "ListenStream=")):
+        command = [sys.executable, "-m", "imagestore", "serve", "--print-unit", name]
+        assert word in subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("go"))
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_go_client_pulls_through_sockets_of_both_kinds(go_program: Path, tmp_path: Path, is_given: bool) -> None:
+    with (
+        short_folder() as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+        registry() as source,
+        contextlib.ExitStack() as stack,
+    ):
+        listener.bind(str(folder / "given.sock"))
+        listener.listen()
+        passed = listener.fileno() if is_given else None
+        server = stack.enter_context(contextlib.closing(Server(folder, tmp_path / "root", passed=passed)))
+        server.hear("READY=1")
+        path = folder / "given.sock" if is_given else server.socket
+        client = stack.enter_context(GoClient(go_program, str(path)))
+        image = client.ask("pull", source.server.reference(SMALL))["answer"]["image_ref"]
+        assert [each["id"] for each in client.ask("list")["answer"]["images"]] == [image]
+        assert client.ask("stream")["answer"][0]["id"] == image
+
+
+def test_content_proxy_has_a_socket_of_its_own_and_keeps_what_it_was_given(tmp_path: Path) -> None:
+    with short_folder() as folder:
+        place = folder / "p.sock"
+        options = ("--proxy-content", f"peer=unix://{place}", "--gc-interval", "1s")
+        with serving(tmp_path / "root", *options) as server:
+            data = b"content of a containerd"
+            digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+            def ctr(path: Path, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+                command = [need("ctr"), "--address", str(path), *words]
+                return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+
+            done = ctr(place, "content", "ingest", "--expected-digest", digest, "ref", stdin=data)
+            assert done.returncode == 0, done.stderr
+            orphan = tmp_path / "root/content/blobs/sha256" / ("ab" * 32)
+            orphan.write_bytes(b"nobody knows me")
+            until(lambda: not orphan.exists(), "a collection ran")
+            assert ctr(place, "content", "get", digest).stdout == data
+            assert b"not found" in ctr(server.socket, "content", "get", digest).stderr
+            assert ctr(place, "images", "ls").returncode != 0

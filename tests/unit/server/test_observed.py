@@ -1,0 +1,377 @@
+"""Every call is followed to its end: named, counted, logged without its contents, answered from memory if it may."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from imagestore.errors import StoreBusyError
+from imagestore.rpc.answers import AnswerCache
+from imagestore.server.calls import CallWatch, ServicerContext
+from imagestore.server.memory import AnswerMemory
+from imagestore.server.observed import ObservedServer
+from imagestore.server.unread import Unread
+
+SECRET = "hunter2-canary"
+
+
+class Numbers:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.began_count = 0
+        self.ended_calls: list[tuple[str, str]] = []
+
+    def began(self, method: str) -> None:
+        self.began_count += 1
+
+    def ended(self, method: str, code: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.ended_calls.append((method, code))
+
+
+class Service:
+    """Does what the name of the method says."""
+
+    def __init__(self) -> None:
+        self.computed = 0
+        self.closed = 0
+        self.started = asyncio.Event()
+
+    async def Echo(self, request: bytes, context: ServicerContext) -> bytes:
+        self.computed += 1
+        return request
+
+    async def Slow(self, request: bytes, context: ServicerContext) -> bytes:
+        self.computed += 1
+        await asyncio.sleep(0.1)
+        return request
+
+    async def Bug(self, request: bytes, context: ServicerContext) -> bytes:
+        raise KeyError(SECRET)
+
+    async def Busy(self, request: bytes, context: ServicerContext) -> bytes:
+        raise StoreBusyError("image a: expected a free store, found it busy", hint="try again")
+
+    async def Abort(self, request: bytes, context: ServicerContext) -> bytes:
+        await context.abort(grpc.StatusCode.NOT_FOUND, "image a: is not there")
+
+    async def RemoveImage(self, request: bytes, context: ServicerContext) -> bytes:
+        return b""
+
+    async def Wait(self, request: bytes, context: ServicerContext) -> bytes:
+        self.started.set()
+        await asyncio.Event().wait()
+        return b""
+
+    async def StreamNumbers(self, request: bytes, context: ServicerContext) -> AsyncIterator[bytes]:
+        try:
+            for index in range(int(request)):
+                yield str(index).encode()
+        finally:
+            self.closed += 1
+
+    async def Watch(self, request: bytes, context: ServicerContext) -> None:
+        await context.write(b"first")
+        await asyncio.Event().wait()
+
+    async def Sum(self, requests: AsyncIterator[bytes], context: ServicerContext) -> bytes:
+        return str(sum([int(each) async for each in requests])).encode()
+
+    def Refused(self, request: bytes, context: ServicerContext) -> bytes:
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        raise NotImplementedError
+
+
+def parsed(raw: bytes) -> bytes:
+    if raw == b"garbage":
+        raise ValueError(SECRET)
+    return raw
+
+
+def register(server: grpc.aio.Server, service: Service) -> None:
+    handlers: dict[str, Any] = {
+        name: grpc.unary_unary_rpc_method_handler(getattr(service, name), parsed, bytes)
+        for name in ("Echo", "Slow", "Bug", "Busy", "Abort", "RemoveImage", "Wait", "Refused")
+    }
+    for name in ("StreamNumbers", "Watch"):
+        handlers[name] = grpc.unary_stream_rpc_method_handler(getattr(service, name), bytes, bytes)
+    handlers["Sum"] = grpc.stream_unary_rpc_method_handler(service.Sum, bytes, bytes)
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("t.T", handlers)])
+
+
+class Bench:
+    """A running server and a channel to it."""
+
+    def __init__(self) -> None:
+        self.numbers = Numbers()
+        self.watch = CallWatch(self.numbers)
+        self.service = Service()
+        self.state: tuple[int, int] | None = (0, 0)
+        self.channel: Any
+        self.server: ObservedServer
+
+    @asynccontextmanager
+    async def running(self, folder: Path, cacheable: Sequence[str] = ()) -> AsyncIterator[Bench]:
+        memory = AnswerMemory(AnswerCache(), lambda: self.state, cacheable)
+        self.server = ObservedServer(grpc.aio.server(), self.watch, Unread(lambda: 0), memory)
+        register(self.server, self.service)
+        self.server.add_insecure_port(f"unix:{folder}/s")
+        await self.server.start()
+        async with grpc.aio.insecure_channel(f"unix:{folder}/s") as self.channel:
+            yield self
+        await self.server.stop(0)
+
+    async def ask(self, method: str, request: bytes = b"", **more: Any) -> bytes:
+        return bytes(await self.channel.unary_unary(f"/t.T/{method}")(request, **more))
+
+    async def settled(self, count: int) -> None:
+        """Handlers end a moment after their callers have the answer."""
+        for _ in range(500):
+            if len(self.numbers.ended_calls) >= count:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"expected {count} calls to end, saw {self.numbers.ended_calls}")
+
+
+Scene = Callable[[Bench], Awaitable[None]]
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("o")
+
+
+def play(folder: Path, scene: Scene, cacheable: Sequence[str] = ()) -> Bench:
+    async def run() -> Bench:
+        async with Bench().running(folder, cacheable) as bench:
+            await scene(bench)
+            return bench
+
+    async def bounded() -> Bench:
+        return await asyncio.wait_for(run(), 20)
+
+    return asyncio.run(bounded())
+
+
+def test_every_kind_of_call_is_counted_with_its_code(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        assert await bench.ask("Echo", b"hi") == b"hi"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await bench.ask("Abort")
+        assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.NOT_FOUND, "image a: is not there")
+        stream = bench.channel.unary_stream("/t.T/StreamNumbers")(b"3")
+        assert [each async for each in stream] == [b"0", b"1", b"2"]
+        assert await bench.channel.stream_unary("/t.T/Sum")(iter([b"1", b"2"])) == b"3"
+        await bench.settled(4)
+
+    bench = play(folder, scene)
+    assert bench.numbers.ended_calls == [
+        ("/t.T/Echo", "OK"),
+        ("/t.T/Abort", "NOT_FOUND"),
+        ("/t.T/StreamNumbers", "OK"),
+        ("/t.T/Sum", "OK"),
+    ]
+    assert bench.watch.in_progress == 0
+
+
+def test_request_is_named_in_the_answer_and_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "imagestore.server")
+
+    async def scene(bench: Bench) -> None:
+        call = bench.channel.unary_unary("/t.T/RemoveImage")(
+            b"", metadata=(("x-request-id", "mine"), ("authorization", SECRET))
+        )
+        await call
+        assert ("x-request-id", "mine") in [tuple(each) for each in await call.trailing_metadata()]
+
+    bench = play(folder, scene)
+    (record,) = [each for each in caplog.records if each.message == "call"]
+    assert (record.__dict__["method"], record.__dict__["code"]) == ("/t.T/RemoveImage", "OK")
+    assert record.levelno == logging.INFO
+    assert bench.watch.removals == 1
+    assert SECRET not in str([vars(each) for each in caplog.records])
+
+
+def test_reads_are_logged_only_when_somebody_looks_for_them(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "imagestore.server")
+
+    async def scene(bench: Bench) -> None:
+        stream = bench.channel.unary_stream("/t.T/StreamNumbers")(b"1")
+        assert [each async for each in stream] == [b"0"]
+
+    play(folder, scene)
+    assert [each.levelno for each in caplog.records if each.message == "call"] == [logging.DEBUG]
+
+
+def test_a_bug_tells_the_caller_nothing_but_where_to_look(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(bench: Bench) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await bench.ask("Bug", metadata=(("x-request-id", "r-1"),))
+        assert caught.value.code() is grpc.StatusCode.INTERNAL
+        assert caught.value.details() == "internal error; the server's log has it under request r-1"
+
+    bench = play(folder, scene)
+    assert bench.numbers.ended_calls == [("/t.T/Bug", "INTERNAL")]
+    assert any(record.exc_info and record.levelno == logging.ERROR for record in caplog.records)
+
+
+def test_our_errors_keep_their_code_and_text(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await bench.ask("Busy")
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert caught.value.details() == "image a: expected a free store, found it busy (try again)"
+
+    assert play(folder, scene).numbers.ended_calls == [("/t.T/Busy", "UNAVAILABLE")]
+
+
+def test_deadline_and_cancellation_are_told_apart(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await bench.ask("Wait", timeout=0.1)
+        await bench.settled(1)
+        bench.service.started.clear()
+        call = bench.channel.unary_unary("/t.T/Wait")(b"")
+        await bench.service.started.wait()
+        call.cancel()
+        await bench.settled(2)
+
+    codes = [code for _, code in play(folder, scene).numbers.ended_calls]
+    assert codes == ["DEADLINE_EXCEEDED", "CANCELLED"]
+
+
+def test_stream_whose_reader_leaves_is_closed_at_once(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        stream = bench.channel.unary_stream("/t.T/StreamNumbers")(b"100000000")
+        async for _ in stream:
+            break
+        stream.cancel()
+        await bench.settled(1)
+        assert bench.service.closed == 1
+
+    assert play(folder, scene).numbers.ended_calls == [("/t.T/StreamNumbers", "CANCELLED")]
+
+
+def test_endless_calls_end_alone_and_all_calls_end_together(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        watching = bench.channel.unary_stream("/t.T/Watch")(b"")
+        assert await watching.read() == b"first"
+        waiting = bench.channel.unary_unary("/t.T/Wait")(b"")
+        await bench.service.started.wait()
+        assert bench.watch.in_progress == 2
+        bench.watch.stop_endless()
+        await bench.settled(1)
+        bench.watch.stop_all()
+        await bench.settled(2)
+        with pytest.raises(grpc.aio.AioRpcError, match="the server is being stopped") as caught:
+            await waiting
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    assert [method for method, _ in play(folder, scene).numbers.ended_calls] == ["/t.T/Watch", "/t.T/Wait"]
+
+
+def test_unknown_and_refused_methods_are_unimplemented(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        for method in ("Refused", "Nothing"):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await bench.ask(method)
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    play(folder, scene)
+
+
+def test_same_question_is_computed_once_while_the_state_stands(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        for question in (b"a", b"b", b"a", b"a"):
+            assert await bench.ask("Echo", question) == question
+        assert bench.service.computed == 2
+        bench.state = (0, 1)
+        assert await bench.ask("Echo", b"a") == b"a"
+        assert bench.service.computed == 3
+        bench.state = None  # it can't be told: memory must not answer
+        assert await bench.ask("Echo", b"a") == b"a"
+        assert await bench.ask("Echo", b"a") == b"a"
+        assert bench.service.computed == 5
+
+    bench = play(folder, scene, ["/t.T/Echo"])
+    assert [code for _, code in bench.numbers.ended_calls] == ["OK"] * 7
+    assert bench.numbers.began_count == 7
+
+
+def test_stream_is_remembered_too(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        for _ in range(3):
+            stream = bench.channel.unary_stream("/t.T/StreamNumbers")(b"3")
+            assert [each async for each in stream] == [b"0", b"1", b"2"]
+        assert bench.service.closed == 1
+
+    play(folder, scene, ["/t.T/StreamNumbers"])
+
+
+def test_many_who_ask_the_same_at_once_cost_one_answer(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        answers = await asyncio.gather(*(bench.ask("Slow", b"a") for _ in range(50)))
+        assert answers == [b"a"] * 50
+        assert bench.service.computed == 1
+
+    play(folder, scene, ["/t.T/Slow"])
+
+
+def test_who_fails_fails_alone(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        first = bench.channel.unary_unary("/t.T/Slow")(b"a")
+        while not bench.service.computed:
+            await asyncio.sleep(0.001)
+        others = [asyncio.create_task(bench.ask("Slow", b"a")) for _ in range(5)]
+        await asyncio.sleep(0.02)
+        first.cancel()
+        assert await asyncio.gather(*others) == [b"a"] * 5
+        assert bench.service.computed == 2
+
+    play(folder, scene, ["/t.T/Slow"])
+
+
+@pytest.mark.parametrize("cacheable", [[], ["/t.T/Echo"]])
+def test_request_that_is_no_message_is_the_callers_fault(folder: Path, cacheable: list[str]) -> None:
+    async def scene(bench: Bench) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await bench.ask("Echo", b"garbage")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert caught.value.details() == "/t.T/Echo: the request is no message of its type"
+
+    assert play(folder, scene, cacheable).service.computed == 0
+
+
+def test_failures_are_not_remembered(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        for _ in range(2):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await bench.ask("Abort")
+
+    assert len(play(folder, scene, ["/t.T/Abort"]).numbers.ended_calls) == 2
+
+
+def test_log_lines_are_one_line_whatever_came_in(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from imagestore.server import logs
+
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    try:
+        for style in logs.FORMATS:
+            logs.install(style, "info")
+            logging.getLogger("imagestore.test").warning("odd", extra={"error": 'a\n"b"\x1b', "count": 3})
+        text, line = capsys.readouterr().err.splitlines()
+    finally:
+        logging.basicConfig(handlers=before, level=level, force=True)
+    assert text.endswith('WARNING odd error="a\\\\n\\"b\\"\\\\x1b" count=3')
+    found = json.loads(line)
+    assert (found["message"], found["level"], found["error"], found["count"]) == ("odd", "warning", 'a\n"b"\x1b', 3)

@@ -1,0 +1,44 @@
+"""Spans: one for each call, the caller's child, with the code and nothing of the request."""
+
+from __future__ import annotations
+
+import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from imagestore.errors import ServerError
+from imagestore.server.tracing import Tracing, named_exporter
+
+
+def test_call_is_a_span_below_its_callers() -> None:
+    exporter = InMemorySpanExporter()
+    tracing = Tracing(exporter)
+    headers: list[tuple[str, str | bytes]] = [
+        ("traceparent", f"00-{'ab' * 16}-{'cd' * 8}-01"),
+        ("authorization", "hunter2-canary"),
+        ("x-bin", b"\0"),
+    ]
+    tracing.begin("/runtime.v1.ImageService/PullImage", headers).end("NOT_FOUND")
+    tracing.begin("/runtime.v1.ImageService/ListImages", []).end("OK")
+    tracing._provider.force_flush()
+    pull, listing = exporter.get_finished_spans()
+    tracing.close()
+    assert pull.name == "runtime.v1.ImageService/PullImage"
+    assert pull.context is not None
+    assert pull.context.trace_id == int("ab" * 16, 16)
+    assert dict(pull.attributes or {}) == {
+        "rpc.system": "grpc",
+        "rpc.service": "runtime.v1.ImageService",
+        "rpc.method": "PullImage",
+        "rpc.grpc.status_code": "NOT_FOUND",
+    }
+    assert (pull.status.is_ok, listing.status.is_ok) == (False, True)
+    assert listing.parent is None
+    assert "hunter2" not in pull.to_json()
+
+
+def test_exporter_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    assert type(named_exporter()).__name__ == "ConsoleSpanExporter"
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "nobody")
+    with pytest.raises(ServerError, match="no span exporter is called 'nobody'; installed: console"):
+        named_exporter()

@@ -1,0 +1,134 @@
+"""What callers don't read is bounded, and those who have stopped reading are told from those who read slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagestore.errors import StoreBusyError
+from imagestore.server import unread as module
+from imagestore.server.deaf import STUCK_SECONDS, DeafConnections
+from imagestore.server.unread import Unread
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@given(st.lists(st.tuples(st.integers(1, 150), st.booleans()), max_size=30))
+def test_what_waits_stays_within_the_limit_unless_one_answer_is_larger(steps: list[tuple[int, bool]]) -> None:
+    async def run() -> None:
+        tasks = list[asyncio.Task[object]]()
+
+        def relieve() -> None:
+            # As cutting a connection does: the call ends.
+            unread.end(tasks.pop(0))
+
+        unread = Unread(relieve, 100)
+        for size, is_taken in steps:
+            task = asyncio.current_task()
+            assert task is not None
+            placeholder: asyncio.Task[object] = asyncio.create_task(asyncio.sleep(0))
+            await unread.begin(placeholder, size)
+            tasks.append(placeholder)
+            assert unread.total <= max(100, size)
+            if is_taken:
+                unread.end(tasks.pop(0))
+        for each in tasks:
+            unread.end(each)
+            unread.end(each)
+        assert unread.total == 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_LOOK_SECONDS", 0)
+        asyncio.run(run())
+
+
+def test_who_finds_no_room_in_time_is_refused() -> None:
+    clock, looks = Clock(), list[float]()
+
+    def relieve() -> None:
+        looks.append(clock.now)
+        clock.now += module.WAIT_SECONDS / 4
+
+    async def run() -> None:
+        unread = Unread(relieve, 100, clock)
+        first, second = (asyncio.create_task(asyncio.sleep(0)) for _ in range(2))
+        await unread.begin(first, 90)
+        with pytest.raises(StoreBusyError, match="90 bytes wait"):
+            await unread.begin(second, 20)
+        assert unread.total == 90
+
+    asyncio.run(run())
+    assert len(looks) == 4
+
+
+class Pair:
+    """A listener and one connection to it, both ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(self.name)
+        self.listener.listen()
+        self.client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.client.connect(self.name)
+        self.accepted, _ = self.listener.accept()
+        self.client.settimeout(5)
+
+    def close(self) -> None:
+        for each in (self.listener, self.client, self.accepted):
+            each.close()
+
+
+@pytest.fixture
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    made = Pair(tmp_path_factory.mktemp("d") / "s")
+    yield made
+    made.close()
+
+
+def test_connection_that_nobody_reads_is_cut(pair: Pair) -> None:
+    clock = Clock()
+    deaf = DeafConnections([pair.name], clock)
+    pair.accepted.send(b"hello")
+    assert deaf.cut() == 0
+    clock.now = STUCK_SECONDS * 0.9
+    assert deaf.cut() == 0
+    clock.now = STUCK_SECONDS
+    assert deaf.cut() == 1
+    assert pair.client.recv(100) == b"hello"
+    assert pair.client.recv(100) == b""
+
+
+def test_slow_reader_idle_connection_and_strangers_are_left_alone(pair: Pair) -> None:
+    clock = Clock()
+    deaf, elsewhere = DeafConnections([pair.name], clock), DeafConnections(["/other"], clock)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"unread, but not by our listener")
+        pair.accepted.send(bytes(20_000))
+        for _ in range(9):  # it reads a little between two looks
+            assert deaf.cut() == elsewhere.cut() == 0
+            clock.now += STUCK_SECONDS
+            pair.accepted.send(bytes(1000))
+            assert len(pair.client.recv(3000)) == 3000
+        while pair.client.recv(65536, socket.MSG_PEEK) != b"end":
+            pair.client.recv(65536)
+            pair.accepted.send(b"end")
+        pair.client.recv(3)
+        for _ in range(2):  # idle
+            clock.now += STUCK_SECONDS
+            assert deaf.cut() == 0
+        pair.accepted.send(b"still there")
+        assert pair.client.recv(100) == b"still there"

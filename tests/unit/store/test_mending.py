@@ -1,0 +1,377 @@
+"""What checks see, what repairs mend, and what a rebuilt database knows, beyond the images that handlers chose."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagestore import lease
+from imagestore.archive.importing import ImportOptions
+from imagestore.cancel import CancelToken
+from imagestore.content.blob_file import open_blob
+from imagestore.content.locks import FileLock
+from imagestore.digest import Digest
+from imagestore.errors import (
+    ContentNotFoundError,
+    IntegrityError,
+    OperationCancelledError,
+    StoreBusyError,
+    StoreCorruptError,
+    StoreError,
+)
+from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.namespace_api import HOME
+from imagestore.observe import BlobDone, Event
+from imagestore.store import ImageStore
+from imagestore.testing import build_index
+from imagestore.upkeep.check import CheckOptions, FaultKind
+from imagestore.upkeep.policy import Policy
+from imagestore.upkeep.rebuild import rebuild
+from tests.support.node import HYPERV, PYTHON, Node, node, python_image
+from tests.unit.archive import making
+from tests.unit.store.test_upkeep import OTHER, damage_database, present, spoil
+
+DAY = 86400.0
+NEVER = CancelToken()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Node]:
+    images = {PYTHON: python_image(), OTHER: build_index(["linux/amd64"], seed="other")}
+    with node(tmp_path / "store", images) as opened:
+        yield opened
+
+
+def put(store: ImageStore, data: bytes) -> Digest:
+    digest = Digest.of(data)
+    with store.content.writer(f"unknown-{digest}", expected=digest, total=len(data), cancel=NEVER) as writer:
+        writer.write(data)
+        writer.commit(digest, len(data))
+    return digest
+
+
+def with_all_platforms(here: Node, folder: Path) -> list[Digest]:
+    """Import python whole; the layers of a manifest that no handler chose."""
+    archive = making.write(folder / "whole.tar", making.layout_files({PYTHON: python_image()}))
+    here.store.import_images(archive, options=ImportOptions(has_all_platforms=True))
+    (record,) = here.store.metadata.find_images()
+    arm = next(each for each in python_image().manifests if each.platform and each.platform.architecture == "arm64")
+    assert arm.descriptor.digest in record.roots
+    return [layer.digest for layer in arm.layers]
+
+
+def test_platforms_that_no_handler_chose_are_checked_and_mended(here: Node, tmp_path: Path) -> None:
+    *_, lost = with_all_platforms(here, tmp_path)
+    here.store.content.delete(lost)
+    report = here.store.check()
+    assert [(each.kind, each.digest) for each in report.faults] == [(FaultKind.BLOB_MISSING, lost)]
+    assert here.store.repair(report).fetched == (lost,)
+    spoil(here.store, lost)
+    assert here.store.repair(here.store.check()).fetched == (lost,)
+    assert here.store.check().faults == ()
+
+
+def test_a_rebuild_keeps_platforms_that_no_handler_chose(here: Node, tmp_path: Path) -> None:
+    with_all_platforms(here, tmp_path)
+    before = present(here.store)
+    here.store.close()
+    damage_database(here.store.root)
+    assert len(rebuild(here.store.root).restored) == 1
+    with ImageStore(here.store.root) as store:
+        assert store.collect_garbage().digests == ()
+        assert present(store) == before
+        assert store.check().faults == ()
+
+
+def test_damage_that_only_a_lease_keeps_is_a_failure(here: Node) -> None:
+    kept = put(here.store, b"kept by hand")
+    with here.store.hold([kept]):
+        spoil(here.store, kept)
+        mended = here.store.repair(here.store.check())
+    assert (mended.fetched, mended.deleted) == ((), ())
+    ((subject, reason),) = mended.failures
+    assert subject == str(kept)
+    assert "lease" in reason
+
+
+def test_labels_on_a_manifest_are_no_wrong_edges_and_no_reason_to_pull_again(here: Node) -> None:
+    image = here.store.pull(PYTHON)
+    labels = {"containerd.io/gc.ref.content.referrer": str(Digest.of(b"signature, not here"))}
+    here.store.metadata.label_content(image.manifest.digest, labels)
+    assert here.store.check().faults == ()
+    before = here.store.get(PYTHON).record
+    assert here.store.pull(PYTHON).record == replace(before, used_at=here.store.get(PYTHON).record.used_at)
+
+
+#: Reading it fails as reading a bad sector does.
+UNREADABLE = Path("/proc/self/mem")
+
+
+@pytest.mark.parametrize("which", ["layer", "manifest", "config"])
+def test_what_the_disk_cannot_read_is_damage(here: Node, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    image = here.store.pull(PYTHON)
+    bad = {"layer": image.layers[0].digest, "manifest": image.manifest.digest, "config": image.id}[which]
+    whole = here.store.content.open
+
+    def opened(digest: Digest) -> object:
+        return open_blob(UNREADABLE, digest) if digest == bad else whole(digest)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(here.store.content, "open", opened)
+        report = here.store.check()
+        with pytest.raises(IntegrityError, match=f"{bad}: the disk can't read it"):
+            here.store.export_images([PYTHON], here.store.root.parent / "out.tar")
+    assert [(each.kind, each.digest) for each in report.faults] == [(FaultKind.BLOB_DAMAGED, bad)]
+    assert here.store.repair(report).fetched == (bad,)
+
+
+def test_a_check_that_can_note_nothing_goes_on(here: Node, tmp_path: Path) -> None:
+    here.store.pull(PYTHON)
+    token = CancelToken()
+    options = CheckOptions(state=tmp_path / "no such folder" / "state", progress=lambda _: token.cancel())
+    with pytest.raises(OperationCancelledError):
+        here.store.check(options=options, cancel=token)
+
+
+def test_a_content_file_that_is_a_link_is_not_content(here: Node, tmp_path: Path) -> None:
+    image = here.store.pull(PYTHON)
+    layer = image.layers[0].digest
+    path = here.store.content.path(layer)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert not here.store.content.exists(layer)
+    for ask in (here.store.content.info, here.store.content.path, here.store.content.open):
+        with pytest.raises(ContentNotFoundError):
+            ask(layer)
+    report = here.store.check()
+    assert [(each.kind, each.digest) for each in report.faults] == [(FaultKind.BLOB_MISSING, layer)]
+    assert here.store.repair(report).fetched == (layer,)
+    assert (tmp_path / "elsewhere").exists()
+
+
+def test_work_whose_lease_ended_meanwhile_records_nothing_that_is_gone(here: Node) -> None:
+    """A clock that jumps, or a machine that sleeps: another process finds the lease of running work at its end."""
+
+    def a_day_passes(event: Event) -> None:
+        if isinstance(event, BlobDone):
+            with ImageStore(here.store.root, clock=lambda: time.time() + 2 * DAY) as other:
+                other.collect_garbage()
+
+    with pytest.raises(StoreError, match="lease"):
+        here.store.pull(PYTHON, observer=a_day_passes)
+    assert list(here.store.list()) == []
+    image = here.store.pull(PYTHON)
+    assert all(path.exists() for path in image.layer_paths)
+
+
+def test_an_import_whose_lease_ended_meanwhile_records_nothing_that_is_gone(here: Node, tmp_path: Path) -> None:
+    archive = making.write(tmp_path / "whole.tar", making.layout_files({PYTHON: python_image()}))
+
+    def a_day_passes(event: Event) -> None:
+        if isinstance(event, BlobDone):
+            with ImageStore(here.store.root, clock=lambda: time.time() + 2 * DAY) as other:
+                other.collect_garbage()
+
+    with pytest.raises(StoreError, match="lease"):
+        here.store.import_images(archive, observer=a_day_passes)
+    assert list(here.store.list()) == []
+
+
+def test_a_held_lease_is_renewed_while_its_block_runs(here: Node) -> None:
+    with lease.held(here.store.metadata, purpose="test", renew_seconds=0.01) as held, lease.renewed(held):
+        (before,) = here.store.metadata.leases()
+        give_up_at = time.monotonic() + 10
+        while next(here.store.metadata.leases()).expires_at == before.expires_at:
+            assert time.monotonic() < give_up_at
+            time.sleep(0.005)
+    assert [thread.name for thread in threading.enumerate() if thread.name == "imagestore-renew"] == []
+
+
+def test_garbage_goes_before_images_when_the_disk_is_full(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = here.store.pull(PYTHON)
+    put(here.store, bytes(1_000_000))
+    real = os.statvfs(here.store.root)
+
+    def nearly_full(path: object) -> os.statvfs_result:
+        """A disk of 2 MB with nothing but this store's blobs on it."""
+        used = sum(info.size for info in here.store.content.walk())
+        free = 2_000_000 - used
+        return os.statvfs_result((1, 1, 2_000_000, free, free, *real[5:]))
+
+    monkeypatch.setattr(os, "statvfs", nearly_full)
+    half_full = Policy(high_percent=40, low_percent=20)
+    assert here.store.usage().disk.used_bytes > 1_000_000
+    assert here.store.evict(half_full).evicted == ()
+    assert here.store.evict(half_full, dry_run=True).evicted == ()
+    assert here.store.get(PYTHON).id == image.id
+    tight = Policy(high_percent=0, low_percent=0)
+    assert [each.record.reference for each in here.store.evict(tight).evicted] == [PYTHON]
+
+
+def test_what_killed_processes_left_beside_the_database_goes_when_it_is_old(here: Node) -> None:
+    old, young = here.store.root / "check.json.77.tmp", here.store.root / "check.json.78.tmp"
+    others = [here.store.root / "metadata.db.rebuilt", here.store.root / "records.jsonl.tmp"]
+    own = here.store.root / "notes.tmp"
+    for path in (old, young, own, *others):
+        path.write_text("x")
+        if path is not young:
+            os.utime(path, (1, 1))
+    here.store.collect_garbage(dry_run=True)
+    assert old.exists()
+    here.store.collect_garbage()
+    assert [path.exists() for path in (old, young, own, *others)] == [False, True, True, False, False]
+
+
+def test_a_rebuild_brings_labels_and_lasting_leases_back(here: Node) -> None:
+    image = here.store.pull(PYTHON, runtime_handler=HYPERV)
+    here.store.remove(PYTHON)
+    kept, rooted, gone = (put(here.store, name) for name in (b"leased", b"rooted", b"gone"))
+    metadata = here.store.metadata
+    metadata.create_lease("by-hand", lifetime_seconds=math.inf, labels={"who": "me"})
+    metadata.lease_content("by-hand", [kept, gone, image.manifest.digest])
+    metadata.unlease_content("by-hand", [gone])
+    metadata.create_lease("released", lifetime_seconds=math.inf)
+    metadata.lease_content("released", [gone])
+    metadata.delete_lease("released")
+    metadata.create_lease("over", lifetime_seconds=-1.0)
+    metadata.create_lease("default/theirs", lifetime_seconds=math.inf, namespace="default")
+    metadata.label_content(rooted, {"containerd.io/gc.root": "by hand", "note": "x"})
+    metadata.label_content(gone, {"containerd.io/gc.root": "for a while"})
+    metadata.label_content(gone, {})
+    before = {kept, rooted, image.manifest.digest, image.id, *(part.digest for part in image.layers)}
+    here.store.close()
+    damage_database(here.store.root)
+    report = rebuild(here.store.root)
+    assert (report.leases, report.labelled, report.unreadable) == (("by-hand", "default/theirs"), 1, 0)
+    with ImageStore(here.store.root) as store:
+        store.collect_garbage()
+        assert present(store) == before
+        assert store.metadata.content_labels(rooted) == {"containerd.io/gc.root": "by hand", "note": "x"}
+        back, theirs = store.metadata.leases()
+        assert (back.expires_at, back.labels, back.namespace) == (math.inf, {"who": "me"}, HOME)
+        assert (theirs.namespace, theirs.name) == ("default", "theirs")
+    # What came back is in the journal again.
+    damage_database(here.store.root)
+    assert rebuild(here.store.root).leases == ("by-hand", "default/theirs")
+
+
+def test_a_process_whose_database_was_replaced_writes_no_more(here: Node, tmp_path: Path) -> None:
+    here.store.pull(PYTHON)
+    here.store.backup(tmp_path / "other.db")
+    os.replace(tmp_path / "other.db", here.store.root / "metadata.db")
+    for change in (here.store.remove, here.store.pin, here.store.delete):
+        with pytest.raises(StoreError, match="was replaced while this process had it open"):
+            change(PYTHON)
+
+
+def test_a_list_or_a_mark_never_reads_another_database_than_the_one_that_is_open(here: Node, tmp_path: Path) -> None:
+    """They have a connection of their own, opened by name; and nothing makes an empty one where it is gone."""
+    here.store.pull(PYTHON)
+    here.store.backup(tmp_path / "other.db")
+    assert here.store.metadata.generation() is not None
+    database = here.store.root / "metadata.db"
+    database.rename(tmp_path / "gone.db")
+    for work in (here.store.metadata.find_images, lambda: here.store.metadata.garbage([])):
+        with pytest.raises(StoreError, match="No such file"):
+            work()
+    assert not database.exists()
+    assert here.store.metadata.generation() is None, "no answer that was kept stands any more"
+    os.replace(tmp_path / "other.db", database)
+    assert here.store.metadata.generation() is None
+    for work in (here.store.metadata.find_images, lambda: here.store.metadata.garbage([])):
+        with pytest.raises(StoreError, match="was replaced while this process had it open"):
+            work()
+
+
+def test_a_restored_backup_has_the_last_word_about_later_changes(here: Node, tmp_path: Path) -> None:
+    """The journal goes on while the backup lies there; a later rebuild must not believe what came in between."""
+    here.store.pull(PYTHON)
+    here.store.backup(tmp_path / "backup.db")
+    for _ in range(3):
+        here.store.remove(PYTHON)
+        here.store.pull(PYTHON)
+    here.store.remove(PYTHON)
+    here.store.close()
+    for path in here.store.root.glob("metadata.db*"):
+        path.unlink()
+    (tmp_path / "backup.db").rename(here.store.root / "metadata.db")
+    with ImageStore(here.store.root) as store:
+        assert [image.reference for image in store.list()] == [PYTHON]
+    with ImageStore(here.store.root) as store:
+        store.pin(PYTHON)
+    damage_database(here.store.root)
+    assert [record.is_pinned for record in rebuild(here.store.root).restored] == [True]
+
+
+def test_a_journal_line_that_came_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, real = RecordJournal(tmp_path / "records.jsonl"), os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data)[:7]))
+    journal.put_labels(1, Digest.of(b"x"), {"key": "value"})
+    monkeypatch.undo()
+    found = journal.read()
+    assert (found.labels, found.unreadable) == ({Digest.of(b"x"): {"key": "value"}}, 0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"number": 1, "labels": ["sha256:x", {}]}',
+        '{"number": 1, "labels": ["sha256:%s", {"": "x"}]}' % ("0" * 64),
+        '{"number": 1, "labels": ["sha256:%s", "x"]}' % ("0" * 64),
+        '{"number": 1, "lease": ["a", 1, 2]}',
+        '{"number": 1, "lease": ["a", 1, "x", false, {}, [], "k8s.io"]}',
+        '{"number": 1, "lease": ["a", 1, 2, false, {}, ["x"], "k8s.io"]}',
+        '{"number": 1, "other": 1}',
+    ],
+)
+def test_hostile_lines_about_labels_and_leases_are_counted_and_passed_over(tmp_path: Path, line: str) -> None:
+    (tmp_path / "records.jsonl").write_text(f"{line}\n")
+    found = RecordJournal(tmp_path / "records.jsonl").read()
+    assert (found.labels, found.leases, found.unreadable) == ({}, [], 1)
+
+
+def test_an_ingest_of_a_clock_that_was_set_back_goes_too(here: Node) -> None:
+    with here.store.content.try_writer("abandoned", algorithm="sha256", total=9) as writer:
+        writer.write(b"part")
+        data = writer.directory / "data"
+    os.utime(data, (time.time() + 30 * DAY,) * 2)
+    assert here.store.collect_garbage().ingests == ("abandoned",)
+
+
+def test_another_programs_database_is_not_rebuilt_over(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "metadata.db")) as database:
+        database.execute("CREATE TABLE theirs (x)")
+    with pytest.raises(StoreCorruptError, match="another program's"):
+        rebuild(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["metadata.db"]
+    RecordJournal.beside(tmp_path / "metadata.db").put_labels(1, Digest.of(b"x"), {"key": "value"})
+    assert rebuild(tmp_path).kept_as == tmp_path / "metadata.db.damaged-1"
+
+
+def test_a_renewed_lease_has_no_label_that_says_otherwise(here: Node) -> None:
+    labels = {"containerd.io/gc.expire": "2999-01-01T00:00:00Z", "who": "me"}
+    here.store.metadata.create_lease("l", lifetime_seconds=1.0, labels=labels)
+    here.store.metadata.renew_lease("l", lifetime_seconds=60.0)
+    (lease_,) = here.store.metadata.leases()
+    assert lease_.labels == {"who": "me"}
+    assert lease_.expires_at < time.time() + 61
+
+
+def test_only_one_process_rebuilds(here: Node) -> None:
+    here.store.pull(PYTHON)
+    here.store.close()
+    damage_database(here.store.root)
+    with FileLock(here.store.root / "locks" / "rebuild") as lock:
+        assert lock.try_acquire()
+        with pytest.raises(StoreBusyError, match="another process is rebuilding"):
+            rebuild(here.store.root)
+    assert len(rebuild(here.store.root).restored) == 1

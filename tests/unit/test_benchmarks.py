@@ -1,0 +1,97 @@
+"""The parts of the benchmarks that decide what a figure says; what they measure is for `make bench`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from benchmarks.suite import chart, cost, series
+from benchmarks.suite.cost import Cost, RunError
+from benchmarks.suite.figures import Figure, compare, lines, over
+from benchmarks.suite.images import SIZES, make_image, packed_layer
+from benchmarks.suite.places import file_system
+from imagestore.digest import Digest
+
+S_DIGEST = "sha256:7247d5a5ae7546e4256cb2dff1a84cca8e41d9c6f61eb51a9c3cbbf1ee1523a3"
+#: The benchmarks need Linux.
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (3, "3"), (0.01234, "0.0123"), (1.234, "1.23"), (12.34, "12.3"), (123.4, "123"), (12345.6, "12,346")],
+)
+def test_numbers_have_three_digits_that_count(value: float, text: str) -> None:
+    assert series.digits(value) == text
+
+
+def test_rounds_alternate_and_the_warm_up_does_not_count() -> None:
+    order = []
+
+    def way(name: str, wall: float) -> Cost:
+        order.append(name)
+        return Cost(wall, wall / 2, 10.0)
+
+    walls = iter(range(1, 100))
+    ways = {name: lambda name=name: way(name, float(next(walls))) for name in "ab"}
+    found = series.alternate("title", ways, rounds=2)
+    assert "".join(order) == "baabba"
+    assert found.values("a") == [3.0, 6.0]
+    assert found.ratio("a", "b") == 4.5 / 4.5
+
+
+def test_goals_are_judged_in_their_direction() -> None:
+    found = series.Series("title", {"ours": [Cost(1.0, 1.0)], "theirs": [Cost(4.0, 1.0)]})
+    ratio = compare("ROW", found, "ours", "theirs", goal=0.3)
+    assert (ratio.value, ratio.is_met) == (0.25, True)
+    assert compare("ROW", found, "ours", "theirs", goal=0.3, measure="processor").is_met is False
+    assert compare("ROW", found, "ours", "theirs", goal=None).is_met is None
+    assert over("ROW", found, "theirs", "ours", goal=110).value == 3000
+    assert Figure("ROW", "", "", "", "", "", 3.5, goal=3, is_least=True).is_met
+    assert "| 0.250 x | ≤ 0.300 x | yes |" in list(lines([ratio]))[-1]
+
+
+def test_the_chart_is_a_picture_of_every_drawn_figure() -> None:
+    figures = [
+        Figure("A", "work & <more>, disk", "wall", "", "peer", "", 0.25, goal=0.3, is_drawn=True),
+        Figure("B", "worse, disk", "wall", "", "peer", "", 2.0, goal=0.3, is_drawn=True),
+        Figure("C", "in memory, tmpfs", "wall", "", "peer", "", 2.0, goal=0.3, is_drawn=True),
+        Figure("D", "no goal, disk", "wall", "", "peer", "", 0.001, is_drawn=True),
+    ]
+    root = ElementTree.fromstring(chart.draw(figures))
+    dots = root.findall("{*}circle")
+    assert [each.get("class") for each in dots] == ["met", "missed", "met"]
+    across = [float(each.get("cx", "")) for each in dots]
+    assert across[2] < across[0] < across[1]
+
+
+@ON_LINUX
+def test_a_run_is_accounted_for_and_a_failure_is_told(tmp_path: Path) -> None:
+    environment = cost.clean_environment(tmp_path)
+    assert not set(cost.UNWANTED) - {"PYTHONPATH"} & set(environment)
+    found = cost.run(["sh", "-c", "exit 0"], environment)
+    assert 0 < found.wall < 60
+    assert found.peak is not None
+    # Not that of this process, which started it.
+    assert found.peak < 30
+    with pytest.raises(RunError, match="status 3\nsorry"):
+        cost.run(["sh", "-c", "echo sorry >&2; exit 3"], environment)
+    assert cost.processor_seconds(os.getpid()) > 0
+    assert cost.peak_mebibytes(os.getpid()) > found.peak
+
+
+def test_images_are_the_same_bytes_everywhere() -> None:
+    layer = packed_layer("bench S 0", SIZES["S"][0])
+    data = b"".join(layer.body.chunks())
+    assert (len(data), Digest.of(data)) == (layer.body.size, layer.digest)
+    assert b"".join(layer.body.chunks(1000, 2_000_000)) == data[1000:2_000_000]
+    assert str(make_image("S").target.digest) == S_DIGEST
+
+
+@ON_LINUX
+def test_the_file_system_of_a_folder_is_known() -> None:
+    assert file_system(Path("/proc/self")) == "proc"

@@ -1,0 +1,155 @@
+"""What a pull costs in numbers that no machine changes: requests, bytes, system calls, memory; times: `make bench`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagestore.digest import Digest
+from imagestore.testing import Ledger, RegistryServer, build_image, build_index, layer, synthetic_layer
+from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node, python_image
+
+MIB = 1 << 20
+WARM, MEASURED = "registry.example/warm:1", "registry.example/measured:1"
+
+# Pulls one image so that everything is loaded and connected, then another one under observation.
+COUNTING = """
+import json, os, sys, tracemalloc
+import imagestore
+
+calls = {}
+
+def count(name):
+    real = getattr(os, name)
+    def call(*arguments, **options):
+        answer = real(*arguments, **options)
+        calls.setdefault(name, []).append(answer if isinstance(answer, int) else 0)
+        return answer
+    setattr(os, name, call)
+
+for name in ("pwrite", "fsync", "open", "rename"):
+    count(name)
+with imagestore.open(sys.argv[1]) as store:
+    store.pull(sys.argv[2], platform="linux/amd64")
+    calls.clear()
+    tracemalloc.start()
+    store.pull(sys.argv[3], platform="linux/amd64")
+    peak = tracemalloc.get_traced_memory()[1]
+print(json.dumps({"peak": peak, "bytes": sum(calls["pwrite"]), **{name: len(each) for name, each in calls.items()}}))
+"""
+
+
+def counts_of(folder: Path, mebibytes: list[int]) -> dict[str, Any]:
+    """Counts of a pull of an image with such layers, in a process of its own."""
+    layers = [synthetic_layer(f"layer {number}", size * MIB) for number, size in enumerate(mebibytes)]
+    images = {WARM: build_image(layers=[layer("warm")]), MEASURED: build_image(layers=layers)}
+    with RegistryServer(images) as server:
+        names = [server.server.reference(each) for each in (WARM, MEASURED)]
+        command = [sys.executable, "-c", COUNTING, str(folder / "store"), *names]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def requests(ledger: Ledger, since: int = 0) -> Counter[tuple[str, str]]:
+    """How often each thing was asked for."""
+    return Counter((entry.method, entry.path.rpartition("/")[2]) for entry in ledger.entries[since:])
+
+
+@pytest.fixture
+def expected() -> Counter[tuple[str, str]]:
+    """One look at the tag, then everything of the process handler's manifest once."""
+    image = python_image()
+    chosen = image.manifests[2]
+    parts = [image.target, chosen.descriptor, chosen.config, *chosen.layers]
+    return Counter([("HEAD", "3"), *(("GET", str(part.digest)) for part in parts)])
+
+
+def test_a_cold_pull_asks_once_for_everything_it_needs(tmp_path: Path, expected: Counter[tuple[str, str]]) -> None:
+    with node(tmp_path) as here:
+        here.store.pull(PYTHON, runtime_handler=PROCESS)
+        assert requests(here.registry.ledger) == expected
+
+
+def test_another_handler_asks_only_for_what_is_not_here(tmp_path: Path) -> None:
+    image = python_image()
+    chosen, known = image.manifests[3], image.manifests[2].layers
+    needed = [chosen.descriptor, chosen.config, *(each for each in chosen.layers if each not in known)]
+    assert len(needed) < 2 + len(chosen.layers)
+    with node(tmp_path) as here:
+        here.store.pull(PYTHON, runtime_handler=PROCESS)
+        before = here.registry.ledger.count()
+        here.store.pull(PYTHON, runtime_handler=HYPERV)
+        assert requests(here.registry.ledger, before) == Counter(
+            [("HEAD", "3"), *(("GET", str(part.digest)) for part in needed)]
+        )
+        assert_nothing_twice(here)
+
+
+@pytest.mark.parametrize("platform", ["windows(10.0.20348)/amd64", None], ids=["asked for", "the handler's"])
+def test_an_unchanged_tag_costs_one_head_and_no_byte(tmp_path: Path, platform: str | None) -> None:
+    with node(tmp_path) as here:
+        here.store.pull(PYTHON, platform=platform)
+        before = here.registry.ledger.count()
+        here.store.pull(PYTHON, platform=platform)
+        (entry,) = here.registry.ledger.entries[before:]
+        assert (entry.method, entry.sent_bytes) == ("HEAD", 0)
+
+
+def test_the_same_manifest_under_another_handler_costs_one_head(tmp_path: Path) -> None:
+    with node(tmp_path, {PYTHON: build_index(["linux/amd64"])}) as here:
+        here.store.pull(PYTHON, runtime_handler="kata")
+        before = here.registry.ledger.count()
+        here.store.pull(PYTHON, platform="linux/amd64", runtime_handler=PROCESS)
+        assert [entry.method for entry in here.registry.ledger.entries[before:]] == ["HEAD"]
+        assert_nothing_twice(here)
+
+
+def test_a_pull_by_digest_that_is_here_costs_one_head(tmp_path: Path) -> None:
+    pinned = f"registry.example/library/python@{python_image().target.digest}"
+    with node(tmp_path) as here:
+        here.store.pull(pinned)
+        before = here.registry.ledger.count()
+        here.store.pull(pinned)
+        assert [entry.method for entry in here.registry.ledger.entries[before:]] == ["HEAD"]
+
+
+def test_a_large_layer_is_written_once_in_large_pieces_and_synced_once(tmp_path: Path) -> None:
+    found = counts_of(tmp_path, [32])
+    assert found["bytes"] == 32 * MIB
+    # Buffers of a mebibyte; a tail that the disk doesn't take past the page cache would be one more.
+    assert found["pwrite"] <= 32 + 1
+    # Manifest, config and layer: each its data and its folder; the folder again before the record is written.
+    assert found["fsync"] <= 7
+    assert found["rename"] == 3
+
+
+def test_memory_does_not_grow_with_the_layer(tmp_path: Path) -> None:
+    small, large = (counts_of(tmp_path / str(size), [size]) for size in (8, 40))
+    assert large["peak"] - small["peak"] < MIB // 2
+    assert large["peak"] < 4 * MIB
+
+
+def test_each_further_layer_costs_two_syncs_and_one_rename(tmp_path: Path) -> None:
+    few, more = (counts_of(tmp_path / str(count), [1] * count) for count in (2, 8))
+    assert more["bytes"] == 8 * MIB
+    assert more["fsync"] - few["fsync"] <= 2 * 6
+    assert more["rename"] - few["rename"] == 6
+    assert more["open"] - few["open"] <= 3 * 6
+
+
+def assert_nothing_twice(here: Node) -> None:
+    """No byte of any content went out more than once."""
+    sizes: dict[Digest, int] = {}
+    for image in here.store.list():
+        for part in (image.target, image.manifest, *image.layers):
+            sizes[part.digest] = part.size
+    sent = here.registry.ledger.bytes_by_digest()
+    assert {digest: sent[digest] for digest in sizes} == sizes
