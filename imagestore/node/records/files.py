@@ -135,6 +135,19 @@ class PullRecordFiles:
         self._cache.drop(image_ref)
         _delete(self._pulled / file_name(image_ref))
 
+    def renew(self) -> None:
+        """Write files of older versions anew, in today's; what can't be read stays as it is.
+
+        Raises:
+            StoreError: one can't be written.
+        """
+        for path, data in _files(self._pulling):
+            with contextlib.suppress(StoreCorruptError):
+                _replace_unless(path, data, model.intent_json(model.parse_intent(data, path.name)))
+        for path, data in _files(self._pulled):
+            with contextlib.suppress(StoreCorruptError):
+                _replace_unless(path, data, model.record_json(model.parse_record(data, path.name)))
+
     def counts(self) -> tuple[int, int]:
         """How many intents and records are on disk."""
         return len(_paths(self._pulling)), len(_paths(self._pulled))
@@ -195,6 +208,11 @@ def _replace(path: Path, data: bytes) -> None:
             with contextlib.suppress(OSError):
                 beside.unlink()
             raise
+
+
+def _replace_unless(path: Path, before: bytes, data: bytes) -> None:
+    if data != before:
+        _replace(path, data)
 
 
 def _delete(path: Path) -> None:

@@ -173,6 +173,21 @@ def test_an_intent_lasts_as_long_as_its_last_pull(tmp_path: Path) -> None:
     assert not files.has_intent(IMAGE)
 
 
+def test_at_start_files_of_older_versions_become_todays(tmp_path: Path) -> None:
+    pulled(tmp_path, MINE)
+    manager(tmp_path).intend("registry.example/gone:1")
+    folder = tmp_path / "image_manager"
+    paths = [folder / "pulled" / file_name(REF), folder / "pulling" / file_name("registry.example/gone:1")]
+    todays = [path.read_bytes() for path in paths]
+    for path, data in zip(paths, todays, strict=True):
+        path.write_bytes(data.replace(b"v1beta1", b"v1alpha1").rstrip())
+    unreadable = folder / "pulled" / file_name("other")
+    unreadable.write_bytes(b"{}")
+    manager(tmp_path).start([])
+    assert [path.read_bytes() for path in paths] == todays
+    assert unreadable.read_bytes() == b"{}"
+
+
 def test_at_start_intents_of_present_images_become_records_without_credentials(tmp_path: Path) -> None:
     before = manager(tmp_path)
     before.intend(IMAGE)
