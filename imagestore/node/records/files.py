@@ -18,7 +18,7 @@ from imagestore.node.records import model
 from imagestore.node.records.cache import RecentlyUsed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from imagestore.node.records.model import PulledRecord
@@ -83,9 +83,11 @@ class PullRecordFiles:
         """Images of all intents, and what is wrong with files that hold none."""
         images: list[str] = []
         faults: list[StoreCorruptError] = []
-        for path, data in _files(self._pulling):
+        for path in _paths(self._pulling):
             try:
-                images.append(model.parse_intent(data, f"pull intent {path.name}"))
+                data = _read(path)
+                if data is not None:
+                    images.append(model.parse_intent(data, f"pull intent {path.name}"))
             except StoreCorruptError as error:
                 faults.append(error)
         return images, faults
@@ -115,9 +117,11 @@ class PullRecordFiles:
         """All records, and what is wrong with files that hold none."""
         found: list[PulledRecord] = []
         faults: list[StoreCorruptError] = []
-        for path, data in _files(self._pulled):
+        for path in _paths(self._pulled):
             try:
-                found.append(model.parse_record(data, f"pulled record {path.name}"))
+                data = _read(path)
+                if data is not None:
+                    found.append(model.parse_record(data, f"pulled record {path.name}"))
             except StoreCorruptError as error:
                 faults.append(error)
         return found, faults
@@ -141,12 +145,10 @@ class PullRecordFiles:
         Raises:
             StoreError: one can't be written.
         """
-        for path, data in _files(self._pulling):
-            with contextlib.suppress(StoreCorruptError):
-                _replace_unless(path, data, model.intent_json(model.parse_intent(data, path.name)))
-        for path, data in _files(self._pulled):
-            with contextlib.suppress(StoreCorruptError):
-                _replace_unless(path, data, model.record_json(model.parse_record(data, path.name)))
+        for path in _paths(self._pulling):
+            _rewrite(path, lambda data, what: model.intent_json(model.parse_intent(data, what)))
+        for path in _paths(self._pulled):
+            _rewrite(path, lambda data, what: model.record_json(model.parse_record(data, what)))
 
     def counts(self) -> tuple[int, int]:
         """How many intents and records are on disk."""
@@ -188,13 +190,6 @@ def _paths(folder: Path) -> list[Path]:
         )
 
 
-def _files(folder: Path) -> Iterator[tuple[Path, bytes]]:
-    for path in _paths(folder):
-        data = _read(path)
-        if data is not None:
-            yield path, data
-
-
 def _replace(path: Path, data: bytes) -> None:
     beside = path.with_name(path.name + ".tmp")
     with translated("write a pull record", path):
@@ -210,9 +205,12 @@ def _replace(path: Path, data: bytes) -> None:
             raise
 
 
-def _replace_unless(path: Path, before: bytes, data: bytes) -> None:
-    if data != before:
-        _replace(path, data)
+def _rewrite(path: Path, renewed: Callable[[bytes, str], bytes]) -> None:
+    with contextlib.suppress(StoreCorruptError):
+        before = _read(path)
+        after = None if before is None else renewed(before, path.name)
+        if after is not None and after != before:
+            _replace(path, after)
 
 
 def _delete(path: Path) -> None:

@@ -188,6 +188,21 @@ def test_at_start_files_of_older_versions_become_todays(tmp_path: Path) -> None:
     assert unreadable.read_bytes() == b"{}"
 
 
+def test_a_file_that_is_too_large_is_a_fault_and_hides_no_other(tmp_path: Path) -> None:
+    pulled(tmp_path, MINE)
+    manager(tmp_path).intend(IMAGE)
+    for folder in ("pulled", "pulling"):
+        (tmp_path / "image_manager" / folder / file_name("large")).write_bytes(b" " * (4 * 1024 * 1024 + 1))
+    files = PullRecordFiles(tmp_path)
+    (records, faults), (intents, more) = files.records(), files.intents()
+    assert ([record.image_ref for record in records], intents) == ([REF], [IMAGE])
+    assert [type(fault) for fault in (*faults, *more)] == [StoreCorruptError] * 2
+    keeper = manager(tmp_path)
+    keeper.start([])
+    keeper.prune([], before=NOW + 1)
+    assert files.records()[0] == []
+
+
 def test_at_start_intents_of_present_images_become_records_without_credentials(tmp_path: Path) -> None:
     before = manager(tmp_path)
     before.intend(IMAGE)
