@@ -182,7 +182,8 @@ def test_an_image_that_could_not_be_removed_stays_its_handlers(bed: Bed, handler
     with pytest.raises(ImageServiceError, match="image is being used"):
         bed.service.remove(ImageSpec(image_id, handler))
     found = bed.service.status(mine)
-    assert found is not None and (found.id, found.spec.runtime_handler) == (image_id, "arm")
+    assert found is not None
+    assert (found.id, found.spec.runtime_handler) == (image_id, "arm")
     bed.engine.containers.clear()
     bed.service.remove(ImageSpec(image_id, handler))
     assert (bed.service.status(mine), bed.service.list()) == (None, [])
