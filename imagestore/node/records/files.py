@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _PREFIX: Final = "sha256-"
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _CACHED: Final = 2000
+#: Only pulls under way, and what was cut off, have intents.
+_INTENTS_CACHED: Final = 100
 _Signature = tuple[int, int, int]
 
 
@@ -43,14 +45,21 @@ class PullRecordFiles:
 
     Args:
         root: the kubelet's, or the node agent's own folder.
-        show_usage: hears how full the memory of records is, in percent.
+        show_usage, show_intents_usage: hear how full the memories of records and of intents are, in percent.
 
     Raises:
         StoreReadOnlyError, StoreFullError: the folders can't be made.
     """
 
-    def __init__(self, root: Path, *, show_usage: Callable[[float], None] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        show_usage: Callable[[float], None] | None = None,
+        show_intents_usage: Callable[[float], None] | None = None,
+    ) -> None:
         self._cache: RecentlyUsed[tuple[_Signature, PulledRecord]] = RecentlyUsed(_CACHED, show_usage or _ignored)
+        self._intents: RecentlyUsed[_Signature] = RecentlyUsed(_INTENTS_CACHED, show_intents_usage or _ignored)
         self._pulling = root / "image_manager" / "pulling"
         self._pulled = root / "image_manager" / "pulled"
         for folder in (self._pulling, self._pulled):
@@ -63,7 +72,11 @@ class PullRecordFiles:
         Raises:
             StoreError: it can't be written.
         """
-        _replace(self._pulling / file_name(image), model.intent_json(image))
+        path = self._pulling / file_name(image)
+        _replace(path, model.intent_json(image))
+        signature = _signature(path)
+        if signature is not None:
+            self._intents.put(image, signature)
 
     def has_intent(self, image: str) -> bool:
         """Whether a pull of the image is under way or was cut off.
@@ -72,11 +85,15 @@ class PullRecordFiles:
             StoreError: the intent can't be read.
         """
         path = self._pulling / file_name(image)
+        signature = _signature(path)
+        if signature is not None and self._intents.get(image) == signature:
+            return True
         data = _read(path)
         return data is not None and model.parse_intent(data, f"pull intent {path.name}") == image
 
     def delete_intent(self, image: str) -> None:
         """Forget an intent; it needn't be there."""
+        self._intents.drop(image)
         _delete(self._pulling / file_name(image))
 
     def intents(self) -> tuple[list[str], list[StoreCorruptError]]:

@@ -256,6 +256,19 @@ def test_files_are_named_and_written_as_the_kubelets(tmp_path: Path) -> None:
     assert (intent.stat().st_mode & 0o777, intent.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
+def test_the_memory_of_intents_sees_new_files(tmp_path: Path) -> None:
+    usage: list[float] = []
+    one, other = PullRecordFiles(tmp_path, show_intents_usage=usage.append), PullRecordFiles(tmp_path)
+    one.write_intent(IMAGE)
+    assert (one.has_intent(IMAGE), other.has_intent(IMAGE), usage) == (True, True, [1])
+    other.delete_intent(IMAGE)
+    assert not one.has_intent(IMAGE)
+    other.write_intent(IMAGE)
+    assert one.has_intent(IMAGE)
+    one.delete_intent(IMAGE)
+    assert (one.has_intent(IMAGE), other.has_intent(IMAGE), usage[-1]) == (False, False, 0)
+
+
 def test_the_memory_of_records_sees_new_files(tmp_path: Path) -> None:
     usage: list[float] = []
     one, other = PullRecordFiles(tmp_path, show_usage=usage.append), PullRecordFiles(tmp_path)
