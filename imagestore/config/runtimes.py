@@ -9,7 +9,6 @@ platform the host's default matcher decides, under Hyper-V isolation too, as the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from imagestore.config.declared import PlatformSource as PlatformSource
 from imagestore.config.declared import complete, parse_text, same_origin
 from imagestore.config.handlers import Isolation
 from imagestore.platforms import windows
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
