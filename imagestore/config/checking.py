@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from imagestore.config.findings import RefusalError, Severity
-from imagestore.config.load import read
+from imagestore.config.loading import read
 from imagestore.config.source import read_bytes
 from imagestore.platforms import host as host_module
 from imagestore.values import dataclass
