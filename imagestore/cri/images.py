@@ -19,7 +19,7 @@ from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.convert import image_message
 from imagestore.cri.failure import answering, streaming
 from imagestore.cri.pulls import PullKey
-from imagestore.errors import InvalidInputError
+from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.image_service import ImageSpec
 from imagestore.reference import Reference
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
@@ -115,26 +115,32 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         reference = Reference.parse(request.image.image)
         auth = _auth(request.auth)
         explicit = explicit_source(auth, reference.host) if auth is not None else None
-        with self._workers.lend() as store:
+        # Held also while it waits in line: a reload meanwhile must not take its handler away.
+        with self._workers.hold() as held:
             # An unknown handler is refused here, before any request is sent.
-            handler = store.config.handler(_pull_handler(request)).name
-            key = PullKey(id(store), str(reference), handler, self._fingerprint(explicit))
+            handler = held.store.config.handler(_pull_handler(request)).name
+            key = PullKey(id(held.store), str(reference), handler, self._fingerprint(explicit))
 
-        async def work(token: CancelToken, observer: Observer) -> str:
-            credentials = CredentialResolver([explicit]) if explicit is not None else None
+            async def work(token: CancelToken, observer: Observer) -> str:
+                credentials = CredentialResolver([explicit]) if explicit is not None else None
 
-            def pull(store: ImageStore, token: CancelToken) -> str:
-                image = store.pull(
-                    str(reference), runtime_handler=handler, credentials=credentials, observer=observer, cancel=token
-                )
-                return str(image.id)
+                def pull(store: ImageStore, token: CancelToken) -> str:
+                    image = store.pull(
+                        key.reference, runtime_handler=handler, credentials=credentials, observer=observer, cancel=token
+                    )
+                    return str(image.id)
 
-            return await self._workers.transfer(pull, token)
+                return await self._workers.transfer(pull, token, held)
 
-        image_id = await self._pulls.pull(key, work)
-        pod = request.sandbox_config.metadata
-        fields = {"reference": str(reference), "handler": handler, "image_id": image_id}
-        log.info("pulled", extra={**fields, "pod": f"{pod.namespace}/{pod.name}", "pod_uid": pod.uid})
+            pod = request.sandbox_config.metadata
+            fields = {"reference": key.reference, "handler": handler}
+            fields |= {"pod": f"{pod.namespace}/{pod.name}", "pod_uid": pod.uid}
+            try:
+                image_id = await self._pulls.pull(key, work)
+            except ImageStoreError as error:
+                log.info("pull failed", extra={**fields, "error": str(error)})
+                raise
+        log.info("pulled", extra={**fields, "image_id": image_id})
         return api_pb2.PullImageResponse(image_ref=image_id)
 
     @answering
