@@ -16,8 +16,8 @@ import pytest
 
 from imagestore.cancel import CancelToken
 from imagestore.cri.client import CriImageService
-from imagestore.cri.convert import Users
 from imagestore.digest import Digest
+from imagestore.entries import Users
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
