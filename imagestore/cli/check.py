@@ -137,8 +137,8 @@ def _print_rebuild(report: RebuildReport | None) -> None:
         print(f"restored lease {render.printable(lease_id)}")
     if report.replaced_lease:
         print(
-            f"nothing tells whether the last change was made; what it replaced ({len(report.replaced)} blobs and what they"
-            f" point at) stays for a day, by lease {render.printable(report.replaced_lease)}"
+            f"nothing tells whether the last change was made; what it replaced ({len(report.replaced)} blobs and what"
+            f" they point at) is kept for a day by lease {render.printable(report.replaced_lease)}"
         )
     if report.labelled:
         print(f"restored the labels of {report.labelled} blobs")

@@ -1,8 +1,8 @@
 """Rebuilding a damaged database: make a new one with each record whose content is all there, then exchange them.
 
 The journal beside the database says which records, labels and lasting leases there were; the content says which of them
-are true. Whether the last transaction was committed before the damage may be uncertain: then what it changed comes back, and
-what it replaced is kept for a day by a lease.
+are true. Whether the last transaction was committed before the damage may be uncertain: then what it changed comes
+back, and what it replaced is kept for a day by a lease.
 """
 
 from __future__ import annotations
