@@ -34,7 +34,8 @@ def check(ctx: click.Context, rate: float | None, resume: bool, rebuild: bool, o
     Only reads, beside other processes. Ends with status 7 when something is wrong; 'imagestore repair' mends it.
 
     With --rebuild a damaged database is put aside, and every record whose content is all there is restored from the
-    journal beside it, with labels and with leases of more than a day. Stop what uses the store before.
+    journal beside it, with labels and with leases of more than a day. Where nothing tells whether the last change was
+    made, it counts, and a lease keeps what it replaced for a day. Stop what uses the store before.
     """
     app = _app(ctx)
     rebuilt = _rebuild(app) if rebuild else None
@@ -134,6 +135,11 @@ def _print_rebuild(report: RebuildReport | None) -> None:
         print(f"not restored {render.printable(record.reference)} ({record.handler}): {render.printable(reason)}")
     for lease_id in report.leases:
         print(f"restored lease {render.printable(lease_id)}")
+    if report.replaced_lease:
+        print(
+            f"nothing tells whether the last change was made; what it replaced ({len(report.replaced)} blobs and what"
+            f" they point at) is kept for a day by lease {render.printable(report.replaced_lease)}"
+        )
     if report.labelled:
         print(f"restored the labels of {report.labelled} blobs")
     if report.unreadable:
@@ -187,5 +193,7 @@ def _rebuild_json(report: RebuildReport) -> dict[str, Any]:
         "skipped": [[record.reference, record.handler, reason] for record, reason in report.skipped],
         "leases": list(report.leases),
         "labelledBlobs": report.labelled,
+        "replaced": [str(digest) for digest in report.replaced],
+        "replacedLease": report.replaced_lease or None,
         "unreadableLines": report.unreadable,
     }

@@ -21,6 +21,7 @@ from imagestore.metadata import location, schema
 from imagestore.metadata.ballast import Ballast
 from imagestore.metadata.failures import CORRUPT_HINT, Translated
 from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.numbering import Numbering
 from imagestore.metadata.turns import BUSY_SECONDS, Turns, use_log
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Database:
         self._turns = Turns(path.with_name("waiting"))
         self._after_commit: list[Callable[[], None]] = []
         self._journal = RecordJournal.beside(path)
+        self._numbering = Numbering(self._journal, is_rebuilding=is_rebuilding)
         location.refuse_network(path, file_system(path.parent))
         self._ballast = Ballast(path.with_name("ballast"))
         self._is_read_only = location.is_read_only(path.parent)
@@ -307,6 +309,7 @@ class Database:
                 self._depth -= 1
                 if self._depth == 0:
                     self._writer = 0
+                    self._numbering.end()
                     self._after_commit.clear()
 
     def _is_writing(self) -> bool:
@@ -363,9 +366,7 @@ class Database:
 
     def _number_change(self) -> int:
         """The next number of a change in the journal; inside a write transaction."""
-        query = "UPDATE counter SET value = value + 1 WHERE name = 'generation' RETURNING value"
-        (number,) = self._connection.execute(query).fetchone()
-        return int(number)
+        return self._numbering.next(self._connection)
 
     def _run_after_commit(self) -> None:
         waiting, self._after_commit = self._after_commit, []

@@ -110,7 +110,7 @@ class GraphTables(Database):
         if not after.items() <= before.items():
             self._journal.put_labels(number, digest, {**before, **after})
         if not before.items() <= after.items():
-            self._after_commit.append(lambda: self._journal.put_labels(number, digest, after))
+            self._after_commit.append(lambda: self._journal.put_labels(number, digest, after, is_committed=True))
 
     def _all_labels(self, db: sqlite3.Connection) -> Iterator[tuple[Digest, dict[str, str]]]:
         found = db.execute("SELECT digest, key, value FROM content_label ORDER BY digest, key")

@@ -3,8 +3,9 @@
 ``records.jsonl`` holds one JSON value a line, each with the number of its change: a record that was put, or the key of
 one that was removed; the labels of content; a lease that was made to last, or the id of one that was released. What is
 put is written before its commit and what is removed after it, so that whoever dies between the two leaves the journal
-with an entry too many, never with one too few; the numbers put them in order. Nothing is synced: a rebuild checks each
-record against the content anyway.
+with an entry too many, never with one too few; the numbers put them in order, and each transaction's first line tells
+which of those above it were never committed (see ``journal_lines``). Nothing is synced: a rebuild checks each record
+against the content anyway.
 """
 
 from __future__ import annotations
@@ -12,49 +13,26 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
-import json
-import math
 import os
 import shutil
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from imagestore import gc_labels
-from imagestore.digest import Digest
 from imagestore.failpoint import reach
-from imagestore.metadata import rows
-from imagestore.metadata.api import Lease
-from imagestore.values import dataclass
+from imagestore.metadata import journal_lines as lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
     from typing import BinaryIO, Self
 
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.digest import Digest
+    from imagestore.metadata.api import ImageRecord, Lease
+    from imagestore.metadata.journal_lines import Journaled
 
 # A record takes some 1.5 kB; a journal several times as long as its records need is written anew.
 _RECORD_BYTES: Final = 4096
 _SMALLEST_BYTES: Final = 1024 * 1024
 _LONGEST_LINE_BYTES: Final = 8 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Journaled:
-    """What a journal says.
-
-    Attributes:
-        candidates: for each key what its record may be, the newest first.
-        labels: the last known labels by content.
-        leases: the last known form of each lease that was not released, with what it lists.
-        unreadable: how many lines can't be read.
-        last_number: the highest number of a change.
-    """
-
-    candidates: list[list[ImageRecord]]
-    labels: dict[Digest, dict[str, str]]
-    leases: list[tuple[Lease, tuple[Digest, ...]]]
-    unreadable: int
-    last_number: int
 
 
 class RecordJournal:
@@ -72,13 +50,21 @@ class RecordJournal:
         """The journal of a database."""
         return cls(database.with_name("records.jsonl"))
 
+    def begin(self, number: int) -> None:
+        """Say with which number the last committed change ended; inside a transaction, before its first change.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._append([lines.begin(number)])
+
     def put(self, number: int, records: Iterable[ImageRecord]) -> None:
         """Add records; inside the transaction that puts them.
 
         Raises:
             OSError: the file can't be written.
         """
-        self._append([_put(number, record) for record in records])
+        self._append([lines.put(number, record) for record in records])
 
     def remove(self, number: int, keys: Iterable[tuple[str, str]]) -> None:
         """Note removals; after the commit of the transaction that numbered them.
@@ -86,23 +72,23 @@ class RecordJournal:
         Raises:
             OSError: the file can't be written.
         """
-        self._append([json.dumps({"number": number, "remove": list(key)}) for key in keys])
+        self._append([lines.remove(number, key) for key in keys])
 
-    def put_labels(self, number: int, digest: Digest, labels: Mapping[str, str]) -> None:
-        """Note the labels that content has now; inside the transaction.
-
-        Raises:
-            OSError: the file can't be written.
-        """
-        self._append([_labels(number, digest, labels)])
-
-    def put_lease(self, number: int, lease: Lease, content: Collection[Digest]) -> None:
-        """Note a lease and what it lists now; inside the transaction.
+    def put_labels(self, number: int, digest: Digest, labels: Mapping[str, str], *, is_committed: bool = False) -> None:
+        """Note the labels that content has now; inside the transaction, or after its commit.
 
         Raises:
             OSError: the file can't be written.
         """
-        self._append([_lease(number, lease, content)])
+        self._append([lines.labels(number, digest, labels, is_committed=is_committed)])
+
+    def put_lease(self, number: int, lease: Lease, content: Collection[Digest], *, is_committed: bool = False) -> None:
+        """Note a lease and what it lists now; inside the transaction, or after its commit.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._append([lines.lease(number, lease, content, is_committed=is_committed)])
 
     def release(self, number: int, lease_id: str) -> None:
         """Note that a lease is gone; after the commit.
@@ -110,7 +96,7 @@ class RecordJournal:
         Raises:
             OSError: the file can't be written.
         """
-        self._append([json.dumps({"number": number, "release": lease_id})])
+        self._append([lines.release(number, lease_id)])
 
     def _append(self, entries: Iterable[str]) -> None:
         # A line break first: what a full disk cut off must not spoil the next entry.
@@ -166,6 +152,12 @@ class RecordJournal:
 
         Written without any lock; gone with the block.
 
+        Args:
+            number: of the last change that is in what follows.
+            records: every record.
+            labels: all labels.
+            leases: every lasting lease, with what it lists.
+
         Yields:
             The open file, for exchange(); None while another process prepares one.
 
@@ -175,9 +167,11 @@ class RecordJournal:
         temporary = f"{self.path}.tmp"
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         entries = itertools.chain(
-            (_put(number, record) for record in records),
-            (_labels(number, digest, each) for digest, each in labels),
-            (_lease(number, lease, content) for lease, content in leases),
+            # What it says, and what it leaves out, was committed up to this number.
+            [lines.begin(number)],
+            (lines.put(number, record) for record in records),
+            (lines.labels(number, digest, each) for digest, each in labels),
+            (lines.lease(number, lease, content) for lease, content in leases),
         )
         with open(descriptor, "r+b") as file:
             try:
@@ -228,78 +222,12 @@ class RecordJournal:
 
     def read(self) -> Journaled:
         """What it says."""
-        found = _Found()
-        unreadable = 0
+        reading = lines.Reading()
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
             while line := file.readline(_LONGEST_LINE_BYTES):
-                if not line.strip():
-                    continue
-                try:
-                    found.add(json.loads(line))
-                except (ValueError, TypeError, KeyError, RecursionError):
-                    unreadable += 1
-        return Journaled(found.candidates(), found.labels(), found.leases(), unreadable, found.last_number)
-
-
-class _Found:
-    """Entries by key; within one number the later line is the newer."""
-
-    def __init__(self) -> None:
-        self._records: dict[tuple[str, str], list[tuple[int, ImageRecord]]] = {}
-        self._removed: dict[tuple[str, str], int] = {}
-        self._labels: dict[Digest, tuple[int, dict[str, str]]] = {}
-        self._leases: dict[str, tuple[int, tuple[Lease, tuple[Digest, ...]] | None]] = {}
-        self.last_number = 0
-
-    def add(self, entry: Any) -> None:
-        number = int(entry["number"])
-        if not 0 <= number < 2**62:
-            raise ValueError(number)
-        if "put" in entry:
-            record = rows.to_record(entry["put"])
-            self._records.setdefault((record.reference, record.handler), []).append((number, record))
-        elif "remove" in entry:
-            reference, handler = entry["remove"]
-            key = (str(reference), str(handler))
-            self._removed[key] = max(number, self._removed.get(key, 0))
-        elif "labels" in entry:
-            text, labels = entry["labels"]
-            self._label(Digest.parse(text), number, gc_labels.checked(dict(labels)))
-        else:
-            self._add_lease(entry, number)
-        self.last_number = max(number, self.last_number)
-
-    def _label(self, digest: Digest, number: int, labels: dict[str, str]) -> None:
-        if number >= self._labels.get(digest, (0, {}))[0]:
-            self._labels[digest] = number, labels
-
-    def _add_lease(self, entry: Any, number: int) -> None:
-        if "release" in entry:
-            lease_id, found = str(entry["release"]), None
-        else:
-            lease_id, created_at, expires_at, is_flat, labels, content, namespace = entry["lease"]
-            end = math.inf if expires_at is None else float(expires_at)
-            lease = Lease(
-                str(lease_id), float(created_at), end, bool(is_flat), gc_labels.checked(dict(labels)), str(namespace)
-            )
-            found = lease, tuple(Digest.parse(text) for text in content)
-        if number >= self._leases.get(lease_id, (0, None))[0]:
-            self._leases[lease_id] = number, found
-
-    def labels(self) -> dict[Digest, dict[str, str]]:
-        return {digest: labels for digest, (_, labels) in sorted(self._labels.items()) if labels}
-
-    def leases(self) -> list[tuple[Lease, tuple[Digest, ...]]]:
-        return [found for _, (_, found) in sorted(self._leases.items()) if found is not None]
-
-    def candidates(self) -> list[list[ImageRecord]]:
-        found = []
-        for key in sorted(self._records):
-            entries = sorted(self._records[key], key=lambda entry: entry[0])
-            alive = [record for number, record in entries if number > self._removed.get(key, 0)]
-            if alive:
-                found.append(alive[::-1])
-        return found
+                if line.strip():
+                    reading.add(line)
+        return reading.result()
 
 
 def _is_named(descriptor: int, path: str | Path) -> bool:
@@ -309,19 +237,3 @@ def _is_named(descriptor: int, path: str | Path) -> bool:
     except FileNotFoundError:
         return False
     return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
-
-
-def _put(number: int, record: ImageRecord) -> str:
-    values = rows.from_record(record, created_at=record.created_at, updated_at=record.updated_at)
-    return json.dumps({"number": number, "put": [*values, json.dumps([str(digest) for digest in record.roots])]})
-
-
-def _labels(number: int, digest: Digest, labels: Mapping[str, str]) -> str:
-    return json.dumps({"number": number, "labels": [str(digest), dict(labels)]})
-
-
-def _lease(number: int, lease: Lease, content: Collection[Digest]) -> str:
-    end = None if math.isinf(lease.expires_at) else lease.expires_at
-    listed = [str(digest) for digest in content]
-    values = [lease.id, lease.created_at, end, lease.is_flat, dict(lease.labels), listed, lease.namespace]
-    return json.dumps({"number": number, "lease": values})

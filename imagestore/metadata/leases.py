@@ -102,7 +102,8 @@ class LeaseTables(Database):
             db.executemany("DELETE FROM lease_content WHERE lease = ? AND digest = ?", pairs)
             for lease in self._lasting(lease_id):
                 number, left = self._number_change(), self.leased_content(lease_id)
-                self._after_commit.append(functools.partial(self._journal.put_lease, number, lease, left))
+                note = functools.partial(self._journal.put_lease, number, lease, left, is_committed=True)
+                self._after_commit.append(note)
 
     def delete_lease(self, lease_id: str) -> bool:
         """Release a lease; say whether it was there."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from imagestore.metadata.journal import Journaled
+    from imagestore.metadata.journal_lines import Journaled
 
 
 class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceTables):
@@ -64,7 +64,7 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
         with self._writing() as db:
             if self._is_copy():
                 self.journaled()
-                with self._prepared(db, self._number_change()) as prepared:
+                with self._prepared(db, self._numbering.last(db)) as prepared:
                     if prepared is not None and self._journal.exchange(prepared, self._journal.size()):
                         db.execute("DELETE FROM counter WHERE name = ?", (COPIED,))
 
@@ -80,9 +80,9 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
         if not self._journal.is_due(count):
             return
         with contextlib.ExitStack() as stack:
-            with self._writing():
+            with self._writing() as writing:
                 # Nobody is between an entry and its commit now: what the journal says up to here, the snapshot has.
-                number, length = self._number_change(), self._journal.size()
+                number, length = self._numbering.last(writing), self._journal.size()
                 db = stack.enter_context(self._snapshot_apart())
             prepared = stack.enter_context(self._prepared(db, number))
             if prepared is not None:

@@ -1,7 +1,8 @@
 """Rebuilding a damaged database: make a new one with each record whose content is all there, then exchange them.
 
 The journal beside the database says which records, labels and lasting leases there were; the content says which of them
-are true.
+are true. Whether the last transaction was committed before the damage may be uncertain: then what it changed comes
+back, and what it replaced is kept for a day by a lease.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import uuid
 from typing import TYPE_CHECKING
 
 from imagestore.content.disk import sync_directory, translated
@@ -18,6 +20,7 @@ from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.manifest import Manifest
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, StoreBusyError, StoreCorruptError
 from imagestore.failpoint import reach
+from imagestore.lease import LIFETIME_SECONDS
 from imagestore.media_types import DOCKER_MANIFEST, OCI_MANIFEST
 from imagestore.metadata.database import ForeignDatabaseError, SchemaTooNewError
 from imagestore.metadata.journal import RecordJournal
@@ -26,11 +29,12 @@ from imagestore.upkeep.held import held_documents
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord
-    from imagestore.metadata.journal import Journaled
+    from imagestore.metadata.journal_lines import Journaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class RebuildReport:
         leases: ids of the lasting leases that are back.
         skipped: (record, reason) of those whose content is not all there.
         unreadable: lines of the journal that can't be read.
+        replaced: what the last change replaced, if nothing tells whether that change was committed.
+        replaced_lease: id of the lease that keeps it for LIFETIME_SECONDS; empty when there is nothing to keep.
     """
 
     was_whole: bool
@@ -54,6 +60,8 @@ class RebuildReport:
     unreadable: int
     labelled: int = 0
     leases: tuple[str, ...] = ()
+    replaced: tuple[Digest, ...] = ()
+    replaced_lease: str = ""
 
 
 def rebuild(root: Path) -> RebuildReport:
@@ -84,13 +92,25 @@ def rebuild(root: Path) -> RebuildReport:
                 restored, skipped = _restore_records(metadata, content, journaled)
                 labelled = _restore_labels(metadata, content, journaled)
                 leases = _restore_leases(metadata, content, journaled)
+                replaced = _still_there(content, journaled, restored)
+                replaced_lease = _keep(metadata, content, replaced)
         finally:
             metadata.close()
         kept_as = _put_aside(path)
         reach("rebuild-replace")
         os.replace(fresh, path)
         sync_directory(root)
-    return RebuildReport(False, kept_as, tuple(restored), tuple(skipped), journaled.unreadable, labelled, leases)
+    return RebuildReport(
+        False,
+        kept_as,
+        tuple(restored),
+        tuple(skipped),
+        journaled.unreadable,
+        labelled,
+        leases,
+        replaced,
+        replaced_lease,
+    )
 
 
 def _restore_records(
@@ -134,6 +154,26 @@ def _restore_leases(metadata: SqliteMetadataStore, content: LocalContentStore, j
         for digest in listed:
             metadata.put_edges(_own_edges(content, digest))
     return tuple(lease.id for lease, _ in alive)
+
+
+def _still_there(
+    content: LocalContentStore, journaled: Journaled, restored: Iterable[ImageRecord]
+) -> tuple[Digest, ...]:
+    """What the last change may have replaced, as far as it is there and no record holds it."""
+    held = {digest for record in restored for digest in record.roots}
+    return tuple(digest for digest in sorted(journaled.replaced - held) if content.exists(digest))
+
+
+def _keep(metadata: SqliteMetadataStore, content: LocalContentStore, digests: Sequence[Digest]) -> str:
+    """Lease content, with what it points at, for as long as running work is given; return the lease's id."""
+    if not digests:
+        return ""
+    lease_id = f"rebuild-replaced-{uuid.uuid4().hex}"
+    metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS)
+    metadata.lease_content(lease_id, digests)
+    for digest in digests:
+        metadata.put_edges(_own_edges(content, digest))
+    return lease_id
 
 
 def _own_edges(content: LocalContentStore, digest: Digest) -> dict[Digest, list[Digest]]:

@@ -1,0 +1,51 @@
+"""Numbers of changes, from a counter in the database, and what the journal must be told of them.
+
+The counter goes back with a transaction that dies, whose lines stay in the journal. So the first number of each
+transaction comes with a line that says where the last committed one ended; a transaction that took a number without it
+would make the journal believe the dead one before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from imagestore.metadata.journal import RecordJournal
+
+
+class Numbering:
+    """Numbers for the changes of one connection.
+
+    Args:
+        journal: where changes are noted.
+        is_rebuilding: go on where the journal ends instead; a rebuild that dies must leave what was uncertain so.
+    """
+
+    def __init__(self, journal: RecordJournal, *, is_rebuilding: bool) -> None:
+        self._journal = journal
+        self._is_rebuilding = is_rebuilding
+        self._has_begun = False
+
+    def next(self, db: sqlite3.Connection) -> int:
+        """The next number; inside a write transaction.
+
+        Raises:
+            OSError: the journal can't be written; no number is used up.
+        """
+        if not self._has_begun and not self._is_rebuilding:
+            self._journal.begin(self.last(db))
+            self._has_begun = True
+        query = "UPDATE counter SET value = value + 1 WHERE name = 'generation' RETURNING value"
+        (number,) = db.execute(query).fetchone()
+        return int(number)
+
+    def last(self, db: sqlite3.Connection) -> int:
+        """The number that was given last."""
+        (number,) = db.execute("SELECT value FROM counter WHERE name = 'generation'").fetchone()
+        return int(number)
+
+    def end(self) -> None:
+        """The transaction ended, well or badly."""
+        self._has_begun = False
