@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.platforms.spec import Platform
 
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def _nothing() -> Mapping[str, str]:
-    return _NOTHING
+    return NO_ANNOTATIONS
 
 
 #: Docker's mark on an index entry that describes another entry instead of being an image.

@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DigestMismatchError, InvalidDigestError, SizeMismatchError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from typing import Self
@@ -25,7 +25,7 @@ _HEX_LENGTHS: Final = {**VERIFIABLE, "blake3": 64}
 _GRAMMAR: Final = re.compile(r"([a-z0-9]+(?:[+._-][a-z0-9]+)*):([a-zA-Z0-9=_-]+)")
 _HEX: Final = re.compile(r"[a-f0-9]+")
 # Nearly every digest there is, in one look.
-_USUAL: Final = re.compile(r"sha256:([a-f0-9]{64})")
+_USUAL: Final = re.compile(r"sha256:[a-f0-9]{64}")
 # Longer than any registered digest, short enough for a file name.
 _MAX_LENGTH: Final = 255
 
@@ -50,9 +50,8 @@ class Digest:
         Raises:
             InvalidDigestError: the text breaks the grammar, or its algorithm's length or alphabet.
         """
-        usual = _USUAL.fullmatch(text)
-        if usual is not None:
-            return cls("sha256", usual[1])
+        if _USUAL.fullmatch(text) is not None:
+            return cls("sha256", text[7:])
         if len(text) > _MAX_LENGTH:
             raise InvalidDigestError(f"digest {text[:32]!r}...: longer than {_MAX_LENGTH} characters")
         found = _GRAMMAR.fullmatch(text)

@@ -96,11 +96,26 @@ class InvalidReferenceError(InvalidInputError):
     """
 
     def __init__(self, text: str, position: int, reason: str) -> None:
-        shown = text if len(text) <= 300 else text[:297] + "..."
+        shown = without_login(text)
+        shown = shown if len(shown) <= 300 else shown[:297] + "..."
         super().__init__(f"reference {shown!r}: at position {position}: {reason}")
         self.text = text
         self.position = position
         self.reason = reason
+
+
+def without_login(text: str) -> str:
+    """A text that should have been a reference, without the login that an address pasted in its place may carry.
+
+    >>> without_login("https://user:word@registry.example/a:1")
+    'https://***@registry.example/a:1'
+    """
+    before, at, after = text.rpartition("@")
+    scheme, colons, login = before.rpartition("://")
+    # A reference has one "@", and what follows it, a digest, has no slash.
+    if not at or ":" not in login or not (colons or "/" in after or "@" in before):
+        return text
+    return f"{scheme}{colons}***@{after}"
 
 
 class InvalidDigestError(InvalidInputError):

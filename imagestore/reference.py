@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
-from imagestore.errors import InvalidDigestError, InvalidReferenceError
+from imagestore.errors import InvalidDigestError, InvalidReferenceError, without_login
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -128,6 +128,8 @@ def _split_digest(text: str) -> tuple[str, Digest | None]:
         return rest, None
     if not rest:
         raise InvalidReferenceError(text, 0, "the repository name before '@' is missing")
+    if without_login(text) != text:
+        raise InvalidReferenceError(text, 0, "a reference carries no login; leave out everything up to '@'")
     try:
         return rest, Digest.parse(encoded)
     except InvalidDigestError as error:

@@ -150,9 +150,13 @@ def serve(
     from imagestore.server.sockets import SocketRights
     from imagestore.server.tracing import Tracing, named_exporter
 
+    proxies = tuple(proxy(each) for each in proxy_content)
+    paths = tuple(dict.fromkeys(socket_path(each) for each in listen))
+    for path in {each.path for each in proxies if [*paths, *(other.path for other in proxies)].count(each.path) > 1}:
+        raise click.UsageError(f"socket {path}: a content proxy needs a socket of its own")
     settings = ServerSettings(
-        listen=tuple(dict.fromkeys(socket_path(each) for each in listen)),
-        proxies=tuple(proxy(each) for each in proxy_content),
+        listen=paths,
+        proxies=proxies,
         rights=SocketRights(socket_mode, socket_group),
         drain_seconds=drain_timeout,
         max_concurrent_pulls=max_concurrent_pulls,

@@ -6,14 +6,18 @@
 
 from __future__ import annotations
 
-from imagestore.config.check import Report, check, check_config
-from imagestore.config.defaults import default_text
-from imagestore.config.dump import dumps, effective
-from imagestore.config.findings import Finding, Location, Severity
-from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
-from imagestore.config.load import default, load, loads
-from imagestore.config.model import Config, Settings
-from imagestore.config.runtimes import HandlerPlatform, PlatformSource
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from imagestore.config.checking import Report, check, check_config
+    from imagestore.config.defaults import default, default_text
+    from imagestore.config.dump import dumps, effective
+    from imagestore.config.findings import Finding, Location, Severity
+    from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
+    from imagestore.config.loading import load, loads
+    from imagestore.config.model import Config, Settings
+    from imagestore.config.runtimes import HandlerPlatform, PlatformSource
 
 __all__ = [
     "Config",
@@ -37,3 +41,38 @@ __all__ = [
     "load",
     "loads",
 ]
+
+# Without a file, most of this is never needed.
+_HOMES = {
+    "Config": "model",
+    "Finding": "findings",
+    "GuestPlatform": "handlers",
+    "HandlerPlatform": "runtimes",
+    "Isolation": "handlers",
+    "Location": "findings",
+    "PlatformSource": "runtimes",
+    "PlatformText": "handlers",
+    "Report": "checking",
+    "RuntimeHandler": "handlers",
+    "Settings": "model",
+    "Severity": "findings",
+    "check": "checking",
+    "check_config": "checking",
+    "default": "defaults",
+    "default_text": "defaults",
+    "dumps": "dump",
+    "effective": "dump",
+    "load": "loading",
+    "loads": "loading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name's home on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.config.findings import Location, dotted, refusal, show
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.config.handlers import Isolation, RuntimeHandler
 from imagestore.config.known import RUNC_TYPE, RUNHCS_TYPE
+from imagestore.config.model import Config
+from imagestore.platforms import host as host_module
 
 if TYPE_CHECKING:
     from imagestore.platforms.spec import Platform
@@ -37,6 +39,21 @@ def built_in_handlers(host: Platform) -> dict[str, RuntimeHandler]:
             RUNHCS_HYPERVISOR, RUNHCS_TYPE, options=isolation, isolation=Isolation.HYPERVISOR
         ),
     }
+
+
+def default(host: Platform | None = None) -> Config:
+    """The configuration of a node that has no file: one handler, the host's usual one.
+
+    Args:
+        host: the node's platform; this machine's by default.
+
+    >>> from imagestore.platforms.spec import Platform
+    >>> list(default(Platform("windows", "amd64", os_version="10.0.20348")).handlers)
+    ['runhcs-wcow-process']
+    """
+    host = host or host_module.detect()
+    name = default_name(host)
+    return Config(MappingProxyType({name: built_in_handlers(host)[name]}), name, host)
 
 
 def default_text(host: Platform) -> str:

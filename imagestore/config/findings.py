@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 import json
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from imagestore.values import dataclass
 
 _MAGIC: Final = re.compile(r"[*?\[\\]")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore.config.findings import BUILT_IN, Location
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

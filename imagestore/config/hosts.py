@@ -15,7 +15,6 @@ import os
 import posixpath
 import re
 import stat
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -25,6 +24,7 @@ from imagestore.config.connection import ConnectionSettings
 from imagestore.config.findings import Location, RefusalError, refusal
 from imagestore.config.lines import KeyLines
 from imagestore.errors import ConfigError
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ class HostConfig:
     base: str = ""
     capabilities: frozenset[str] = CAPABILITIES
     headers: tuple[tuple[str, str], ...] = ()
-    connection: ConnectionSettings = ConnectionSettings()  # noqa: RUF009 - frozen, so it can be shared
+    connection: ConnectionSettings = ConnectionSettings()
     location: str = ""
 
 

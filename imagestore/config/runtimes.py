@@ -9,20 +9,19 @@ platform the host's default matcher decides, under Hyper-V isolation too, as the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
-from imagestore.config import advice
-from imagestore.config.contradictions import contradictions
 from imagestore.config.declared import PlatformSource as PlatformSource
 from imagestore.config.declared import complete, parse_text, same_origin
+from imagestore.config.findings import BUILT_IN
 from imagestore.config.handlers import Isolation
 from imagestore.platforms import windows
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from imagestore.config.findings import Finding
     from imagestore.config.handlers import RuntimeHandler
@@ -76,6 +75,8 @@ class HandlerPlatform:
         Args:
             selection: what the handler gets.
         """
+        from imagestore.config import advice
+
         return advice.advise(self, selection)
 
     def remarks(self, selection: Selection) -> tuple[str, ...]:
@@ -84,6 +85,8 @@ class HandlerPlatform:
         Args:
             selection: what the handler gets.
         """
+        from imagestore.config import advice
+
         return advice.remarks(self, selection)
 
 
@@ -119,8 +122,14 @@ def resolve(handler: RuntimeHandler, *, host: Platform, explicit: Platform | Non
     _check_version(platform, "os version")
     # What the call names is the caller's affair: only configured platforms can contradict the configuration.
     is_host = source is PlatformSource.HOST
-    found = () if source is PlatformSource.EXPLICIT else contradictions(handler, platform, host=host, is_host=is_host)
     matcher = platforms.default_for(platform, host=normal_host, is_guest=_is_guest(handler, source))
+    # containerd's own handler on a Linux that images fit has nothing to contradict.
+    is_usual = is_host and handler.location == BUILT_IN and platform.os == "linux" and matcher.match(platform)
+    found: Iterable[Finding] = ()
+    if source is not PlatformSource.EXPLICIT and not (is_usual and platform.architecture != "unknown"):
+        from imagestore.config.contradictions import contradictions
+
+        found = contradictions(handler, platform, host=host, is_host=is_host)
     return HandlerPlatform(handler, platform, host, source, matcher, MappingProxyType(origin), tuple(found))
 
 

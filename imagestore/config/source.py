@@ -7,7 +7,6 @@ decoder (go-toml) refuses, an integer beyond 64 bits for instance, is refused he
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ from imagestore.config.findings import Location, dotted, refusal, show
 from imagestore.config.fold import fold_file
 from imagestore.config.lines import KeyLines
 from imagestore.config.tree import Plain, Table, build
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -125,8 +125,11 @@ class ContentService(ContentServicer):
         with blob:
             position = start
             while data:
-                yield wire.ReadContentResponse(offset=position - start, data=data)
+                answer = wire.ReadContentResponse(offset=position - start, data=data)
                 position += len(data)
+                # Callers may take their time: one copy waits with them, not two.
+                data = b""
+                yield answer
                 if position >= end:
                     break
                 length = min(_READ_BYTES, end - position)

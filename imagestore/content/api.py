@@ -82,13 +82,17 @@ class IngestWriter(Protocol):
             WriterClosedError: it was committed, aborted or closed.
         """
 
-    def commit(self, expected: Digest | None = None, size: int | None = None) -> Digest:
+    def commit(
+        self, expected: Digest | None = None, size: int | None = None, *, has_durable_name: bool = True
+    ) -> Digest:
         """Verify and publish, then close.
 
         Args:
             expected: what the bytes must hash to; under another algorithm than the writer's they are read again. None:
                 whatever they hash to names the blob.
             size: how many bytes there must be; None: as many as there are.
+            has_durable_name: sync the folder too. Without, whoever refers to the blob calls make_durable() first,
+                once for many.
 
         Returns:
             The digest that names the blob.

@@ -1,13 +1,14 @@
 """Filling an ingest from a source of bytes: large ones past the page cache, hashed beside the transfer.
 
 Received into a few aligned buffers that are used again and again, a chunk is never copied: one thread receives and
-writes it, another hashes it. O_DIRECT writes whole blocks straight from the buffer to the disk, where a write through
-the page cache would first have to find, clear and fill as much memory as the blob is long; the end of a blob, and
-everything on a file system that can't, goes the usual way.
+writes it, for large blobs another hashes it. O_DIRECT writes whole blocks straight from the buffer to the disk, where a
+write through the page cache would first have to find, clear and fill as much memory as the blob is long; the end of a
+blob, and everything on a file system that can't, goes the usual way.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import errno
 import mmap
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
     import hashlib
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from types import TracebackType
+    from typing import Self
 
     #: Puts bytes into a buffer and says how many; 0 at the end.
     ReadInto = Callable[[memoryview], int]
 
+#: Less than this is not worth opening the file twice.
+LEAST_DIRECT_BYTES: Final = 256 * 1024
 #: Less than this is not worth a thread.
 LEAST_LARGE_BYTES: Final = 4 * 1024 * 1024
 BUFFER_BYTES: Final = 1024 * 1024
@@ -79,25 +84,21 @@ class Filling:
         self._buffers = buffers
         self._direct = -1
 
-    def small(self, readinto: ReadInto, advanced: Callable[[int], None]) -> None:
-        """Fill with one buffer, in this thread.
+    def fill(self, readinto: ReadInto, advanced: Callable[[int], None], *, expected: int) -> None:
+        """Append until the source ends.
 
         Args:
             readinto: the source.
             advanced: called with the new offset before bytes are written; may refuse them by raising.
+            expected: how many bytes will come, as far as that is known.
         """
-        with self._buffers.lend(1) as (buffer,):
-            while count := readinto(buffer):
-                advanced(self.offset + count)
-                self._write(self._descriptor, buffer[:count], self.offset)
-                self._digester.update(buffer[:count])
-                self.offset += count
-
-    def large(self, readinto: ReadInto, advanced: Callable[[int], None]) -> None:
-        """Fill with several buffers and a hashing thread; the arguments are those of small()."""
-        self._direct = self._open_direct()
+        is_large = expected >= LEAST_LARGE_BYTES
+        self._direct = self._open_direct() if expected >= LEAST_DIRECT_BYTES else -1
         try:
-            with self._buffers.lend(_BUFFERS_PER_BLOB) as buffers, _Hashing(self._digester, buffers) as hashing:
+            with (
+                self._buffers.lend(_BUFFERS_PER_BLOB if is_large else 1) as buffers,
+                (_HashingBeside if is_large else _HashingHere)(self._digester, buffers) as hashing,
+            ):
                 while self._fill_one(hashing, readinto, advanced):
                     pass
         finally:
@@ -106,7 +107,7 @@ class Filling:
 
     def _fill_one(self, hashing: _Hashing, readinto: ReadInto, advanced: Callable[[int], None]) -> bool:
         """Receive and write one buffer; say whether there may be more."""
-        buffer = hashing.free.get()
+        buffer = hashing.take()
         # A file that ends within a block: the block is written again, from its start.
         begun = self._begin_block(buffer)
         filled = begun
@@ -121,7 +122,7 @@ class Filling:
                 self.offset += count
         finally:
             # What came before a failure counts: it is written, and hashed.
-            hashing.todo.put((buffer, begun, filled))
+            hashing.give(buffer, begun, filled)
             if filled > begun:
                 self._keep(buffer[:filled], self.offset - filled)
         return not is_over
@@ -163,8 +164,8 @@ class Filling:
             return -1
 
 
-class _Hashing:
-    """A thread that hashes buffers in the order they come and gives them back.
+class _Hashing(abc.ABC):
+    """Hashes buffers in the order they come.
 
     Args:
         digester: gets the bytes.
@@ -172,24 +173,69 @@ class _Hashing:
     """
 
     def __init__(self, digester: hashlib._Hash, buffers: list[memoryview]) -> None:
-        self.free: SimpleQueue[memoryview] = SimpleQueue()
-        self.todo: SimpleQueue[tuple[memoryview, int, int] | None] = SimpleQueue()
-        for buffer in buffers:
-            self.free.put(buffer)
         self._digester = digester
-        self._thread = threading.Thread(target=self._work, name="imagestore-hash", daemon=True)
+        self._buffers = buffers
 
-    def __enter__(self) -> _Hashing:
-        self._thread.start()
+    @abc.abstractmethod
+    def take(self) -> memoryview:
+        """A free buffer."""
+
+    @abc.abstractmethod
+    def give(self, buffer: memoryview, start: int, end: int) -> None:
+        """Hash a part of a buffer, which is free again afterwards."""
+
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        self.todo.put(None)
+    @abc.abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        """Wait until everything is hashed."""
+
+
+class _HashingHere(_Hashing):
+    """In the thread that asks for it."""
+
+    def take(self) -> memoryview:
+        return self._buffers[0]
+
+    def give(self, buffer: memoryview, start: int, end: int) -> None:
+        self._digester.update(buffer[start:end])
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        pass
+
+
+class _HashingBeside(_Hashing):
+    """In a thread of its own."""
+
+    def __init__(self, digester: hashlib._Hash, buffers: list[memoryview]) -> None:
+        super().__init__(digester, buffers)
+        self._free: SimpleQueue[memoryview] = SimpleQueue()
+        self._todo: SimpleQueue[tuple[memoryview, int, int] | None] = SimpleQueue()
+        for buffer in buffers:
+            self._free.put(buffer)
+        self._thread = threading.Thread(target=self._work, name="imagestore-hash", daemon=True)
+        self._thread.start()
+
+    def take(self) -> memoryview:
+        return self._free.get()
+
+    def give(self, buffer: memoryview, start: int, end: int) -> None:
+        self._todo.put((buffer, start, end))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self._todo.put(None)
         self._thread.join()
 
     def _work(self) -> None:
-        while (job := self.todo.get()) is not None:
+        while (job := self._todo.get()) is not None:
             buffer, start, end = job
             self._digester.update(buffer[start:end])
             # Only the filling thread takes it, and not before it has written it.
-            self.free.put(buffer)
+            self._free.put(buffer)

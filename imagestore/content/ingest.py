@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import IngestStatus
 from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
-from imagestore.content.filling import LEAST_LARGE_BYTES, Filling
+from imagestore.content.filling import Filling
 from imagestore.digest import Digest, new_hash
 from imagestore.errors import (
     AlreadyExistsError,
@@ -188,11 +188,10 @@ class LocalIngestWriter:
     def fill(self, readinto: ReadInto, *, advanced: Callable[[int], None]) -> None:
         """Append what a source gives until its end; what came before it fails is kept."""
         self._check_open()
-        is_large = self._total - self._offset >= LEAST_LARGE_BYTES
         filling = Filling(self._data, self._descriptor, self._offset, digester=self._hash, buffers=self._buffers)
         with translated("write ingest", self._data):
             try:
-                (filling.large if is_large else filling.small)(readinto, advanced)
+                filling.fill(readinto, advanced, expected=self._total - self._offset)
             except OSError:
                 self._is_behind = True
                 raise
@@ -222,7 +221,9 @@ class LocalIngestWriter:
             self._rehash(self._algorithm)
             return True
 
-    def commit(self, expected: Digest | None = None, size: int | None = None) -> Digest:
+    def commit(
+        self, expected: Digest | None = None, size: int | None = None, *, has_durable_name: bool = True
+    ) -> Digest:
         """Verify and publish, then close; returns the digest that names the blob."""
         self._check_open()
         if self._is_behind:
@@ -251,8 +252,9 @@ class LocalIngestWriter:
             os.fchmod(self._descriptor, 0o444)
             reach("commit-rename")
             os.rename(self._data, target)
-            reach("commit-sync-folder")
-            sync_directory(folder)
+            if has_durable_name:
+                reach("commit-sync-folder")
+                sync_directory(folder)
             reach("commit-clean")
             self.abort()
         return actual

@@ -21,6 +21,16 @@ _MOST_PATH_BYTES: Final = 107
 _HINT: Final = "write unix:///absolute/path, for example unix:///run/containerd/containerd.sock"
 
 
+def split_scheme(text: str) -> tuple[str, str]:
+    """The scheme in lower case, empty where none is written, and what is behind it.
+
+    >>> split_scheme("unix:///run/x.sock"), split_scheme("/run/x.sock")
+    (('unix', '/run/x.sock'), ('', '/run/x.sock'))
+    """
+    found = _SCHEME.fullmatch(text)
+    return (found[1].lower(), found[2]) if found else ("", text)
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where a CRI server listens.
@@ -41,15 +51,13 @@ class Endpoint:
         >>> Endpoint.parse("/run/crio/crio.sock").text
         'unix:///run/crio/crio.sock'
         """
-        given = text.strip()
-        found = _SCHEME.fullmatch(given)
-        scheme, path = (found.group(1).lower(), found.group(2)) if found else ("unix", given)
+        scheme, path = split_scheme(text.strip())
         if scheme == "tcp":
             raise InvalidInputError(
                 f"endpoint {text!r}: expected a unix socket; CRI is not spoken over tcp, where anybody could ask",
                 hint=_HINT,
             )
-        if scheme != "unix":
+        if scheme not in ("", "unix"):
             raise InvalidInputError(f"endpoint {text!r}: expected the scheme unix, got {scheme!r}", hint=_HINT)
         if not path.startswith("/") or path.endswith("/"):
             raise InvalidInputError(f"endpoint {text!r}: expected the absolute path of a socket", hint=_HINT)

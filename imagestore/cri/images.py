@@ -13,11 +13,14 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.cri import convert, details
+from imagestore import entries
+from imagestore.cri import details
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
+from imagestore.cri.convert import image_message
 from imagestore.cri.failure import answering, streaming
 from imagestore.cri.pulls import PullKey
-from imagestore.errors import ImageNotFoundError, InvalidInputError
+from imagestore.errors import ImageStoreError, InvalidInputError
+from imagestore.image_service import ImageSpec
 from imagestore.reference import Reference
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
@@ -25,13 +28,13 @@ from imagestore.secret import Secret
 from imagestore.upkeep.accounting import content_use
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     import grpc
 
     from imagestore.cancel import CancelToken
     from imagestore.cri.pulls import PullQueue
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.entries import Group
     from imagestore.observe import Observer
     from imagestore.registry.credentials.model import Explicit
     from imagestore.rpc.workers import StoreWorkers
@@ -57,7 +60,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
     def __init__(self, workers: StoreWorkers, pulls: PullQueue) -> None:
         self._workers = workers
         self._pulls = pulls
-        self._users = convert.Users()
+        self._users = entries.Users()
         self._fingerprint_key = secrets.token_bytes(32)
 
     @answering
@@ -67,8 +70,8 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         """Every image, or those the filter's image and handler fit."""
 
         def answer(store: ImageStore) -> api_pb2.ListImagesResponse:
-            found = _listed(store, request.filter.image)
-            return api_pb2.ListImagesResponse(images=convert.images(found, store, self._users))
+            found = entries.listed(store, _spec(request.filter.image))
+            return api_pb2.ListImagesResponse(images=self._messages(found, store))
 
         return await self._workers.quick(answer)
 
@@ -77,12 +80,12 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         self, request: api_pb2.StreamImagesRequest, context: Context
     ) -> AsyncIterator[api_pb2.StreamImagesResponse]:
         """The same list of one moment, in several messages; none for an empty list."""
-        found = await self._workers.quick(lambda store: _listed(store, request.filter.image))
+        found = await self._workers.quick(lambda store: entries.listed(store, _spec(request.filter.image)))
         for start in range(0, len(found), _STREAM_BATCH):
             part = found[start : start + _STREAM_BATCH]
 
-            def answer(store: ImageStore, part: list[list[ImageRecord]] = part) -> api_pb2.StreamImagesResponse:
-                return api_pb2.StreamImagesResponse(images=convert.images(part, store, self._users))
+            def answer(store: ImageStore, part: list[Group] = part) -> api_pb2.StreamImagesResponse:
+                return api_pb2.StreamImagesResponse(images=self._messages(part, store))
 
             yield await self._workers.quick(answer)
 
@@ -93,10 +96,10 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         """One image; an answer without one when it is absent."""
 
         def answer(store: ImageStore) -> api_pb2.ImageStatusResponse:
-            record = _meant(store, request.image)
+            record = entries.meant(store, _spec(request.image))
             if record is None:
                 return api_pb2.ImageStatusResponse()
-            (image,) = convert.images([_whole(store, record)], store, self._users)
+            (image,) = self._messages([entries.whole(store, record)], store)
             info = details.info(record, store) if request.verbose else {}
             return api_pb2.ImageStatusResponse(image=image, info=info)
 
@@ -112,26 +115,32 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         reference = Reference.parse(request.image.image)
         auth = _auth(request.auth)
         explicit = explicit_source(auth, reference.host) if auth is not None else None
-        with self._workers.lend() as store:
+        # Held also while it waits in line: a reload meanwhile must not take its handler away.
+        with self._workers.hold() as held:
             # An unknown handler is refused here, before any request is sent.
-            handler = store.config.handler(_pull_handler(request)).name
-            key = PullKey(id(store), str(reference), handler, self._fingerprint(explicit))
+            handler = held.store.config.handler(_pull_handler(request)).name
+            key = PullKey(id(held.store), str(reference), handler, self._fingerprint(explicit))
 
-        async def work(token: CancelToken, observer: Observer) -> str:
-            credentials = CredentialResolver([explicit]) if explicit is not None else None
+            async def work(token: CancelToken, observer: Observer) -> str:
+                credentials = CredentialResolver([explicit]) if explicit is not None else None
 
-            def pull(store: ImageStore, token: CancelToken) -> str:
-                image = store.pull(
-                    str(reference), runtime_handler=handler, credentials=credentials, observer=observer, cancel=token
-                )
-                return str(image.id)
+                def pull(store: ImageStore, token: CancelToken) -> str:
+                    image = store.pull(
+                        key.reference, runtime_handler=handler, credentials=credentials, observer=observer, cancel=token
+                    )
+                    return str(image.id)
 
-            return await self._workers.transfer(pull, token)
+                return await self._workers.transfer(pull, token, held)
 
-        image_id = await self._pulls.pull(key, work)
-        pod = request.sandbox_config.metadata
-        fields = {"reference": str(reference), "handler": handler, "image_id": image_id}
-        log.info("pulled", extra={**fields, "pod": f"{pod.namespace}/{pod.name}", "pod_uid": pod.uid})
+            pod = request.sandbox_config.metadata
+            fields = {"reference": key.reference, "handler": handler}
+            fields |= {"pod": f"{pod.namespace}/{pod.name}", "pod_uid": pod.uid}
+            try:
+                image_id = await self._pulls.pull(key, work)
+            except ImageStoreError as error:
+                log.info("pull failed", extra={**fields, "error": str(error)})
+                raise
+        log.info("pulled", extra={**fields, "image_id": image_id})
         return api_pb2.PullImageResponse(image_ref=image_id)
 
     @answering
@@ -161,6 +170,9 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         )
         return api_pb2.ImageFsInfoResponse(image_filesystems=[entry])
 
+    def _messages(self, groups: Iterable[Group], store: ImageStore) -> list[api_pb2.Image]:
+        return [image_message(entry) for entry in entries.served(groups, store, self._users)]
+
     def _fingerprint(self, explicit: Explicit | None) -> str:
         return explicit.fingerprint(self._fingerprint_key) if explicit is not None else ""
 
@@ -182,33 +194,5 @@ def _auth(message: api_pb2.AuthConfig) -> AuthConfig | None:
     )
 
 
-def _meant(store: ImageStore, spec: api_pb2.ImageSpec) -> ImageRecord | None:
-    """The record a status request means.
-
-    Raises:
-        UnknownRuntimeHandlerError, InvalidInputError.
-    """
-    if not spec.image:
-        return None
-    try:
-        return store.get(spec.image, runtime_handler=spec.runtime_handler or None).record
-    except ImageNotFoundError:
-        return None
-
-
-def _whole(store: ImageStore, record: ImageRecord) -> list[ImageRecord]:
-    """Every reference of a record's image; the record alone when it was removed a moment ago."""
-    found = store.metadata.find_images(image_id_prefix=str(record.image_id), handler=record.handler)
-    return found or [record]
-
-
-def _listed(store: ImageStore, spec: api_pb2.ImageSpec) -> list[list[ImageRecord]]:
-    """The images a filter lets through, each with all its references.
-
-    Raises:
-        UnknownRuntimeHandlerError, InvalidInputError.
-    """
-    handler = spec.runtime_handler or None
-    records = [image.record for image in store.list(name=spec.image or None, runtime_handler=handler)]
-    groups = convert.gather(records)
-    return [_whole(store, group[0]) for group in groups] if spec.image else groups
+def _spec(message: api_pb2.ImageSpec) -> ImageSpec:
+    return ImageSpec(message.image, message.runtime_handler)

@@ -15,6 +15,7 @@ import functools
 import json
 import pkgutil
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.documents.accept import compiled
@@ -31,8 +32,9 @@ MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 MAX_DEPTH: Final = 32
 MAX_FAULTS: Final = 20
 _INT64: Final = range(-(2**63), 2**63)
-_STRUCTURE: Final = re.compile(rb'[\[\]{}"]')
-_STRING_END: Final = re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL)
+# Every integer of fewer characters fits 64 bits.
+_SURE_DIGITS: Final = 19
+_CONTAINERS: Final = frozenset([dict, list])
 
 type_names: Final = {dict: "object", list: "array", str: "string", int: "integer", bool: "boolean", type(None): "null"}
 
@@ -59,32 +61,34 @@ def decode(raw: bytes, what: str, *, limit_bytes: int = MAX_DOCUMENT_BYTES) -> d
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DocumentError(what, [f"is not UTF-8: {error.reason} at byte {error.start}"]) from error
-    _check_depth(raw, what)
     try:
-        value = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite
-        )
+        value = _decoder().decode(text)
     except json.JSONDecodeError as error:
+        _check_depth(raw, what)
         raise DocumentError(what, [f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"]) from error
     except (_RefusedError, RecursionError) as error:
+        _check_depth(raw, what)
         raise DocumentError(what, [str(error)]) from error
+    if not _is_shallow(value):
+        _check_depth(raw, what)
     if not isinstance(value, dict):
         _refuse(what, f"expected a JSON object, found {type_names.get(type(value), 'number')}")
     return value
 
 
-def validate(document: Mapping[str, Any], schema: str, what: str) -> None:
+def validate(document: Mapping[str, Any], schema: str, what: str, *, left: Mapping[str, Any] | None = None) -> None:
     """Check a decoded document against one of our schemas.
 
     Args:
         document: what decode() returned.
         schema: ``index``, ``manifest`` or ``image-config``.
         what: names the document in errors.
+        left: the document without what surely keeps the schema already; by default, all of it is judged.
 
     Raises:
         DocumentError: lists the faults found (at most MAX_FAULTS), each with its JSON path.
     """
-    if _accepts(schema)(document):
+    if _accepts(schema)(document if left is None else left):
         return
     faults = sorted(_validator(schema).iter_errors(document), key=lambda error: error.json_path)
     if faults:
@@ -116,10 +120,19 @@ def refuse_case_variants(document: Mapping[str, Any], known: frozenset[str], wha
     Raises:
         DocumentError: names the member.
     """
+    if document.keys() <= known:
+        return
     folded = _folded(known)
     for name in document:
         if name not in known and name.lower() in folded:
             _refuse(what, f"{path}.{_shorten(name)}: differs from a known member only by case; readers disagree on it")
+
+
+@functools.cache
+def _decoder() -> json.JSONDecoder:
+    return json.JSONDecoder(
+        object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite
+    )
 
 
 @functools.cache
@@ -173,6 +186,8 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _bounded_int(text: str) -> int:
+    if len(text) < _SURE_DIGITS:
+        return int(text)
     if len(text) > 20 or int(text) not in _INT64:
         raise _RefusedError(f"integer {text[:24]} does not fit 64 bits")
     return int(text)
@@ -185,14 +200,26 @@ def _finite(text: str) -> float:
     return value
 
 
+def _is_shallow(value: Any) -> bool:
+    """Whether what was decoded nests at most MAX_DEPTH levels."""
+    level = [value] if type(value) in _CONTAINERS else []
+    for _ in range(MAX_DEPTH):
+        values = [each.values() if type(each) is dict else each for each in level]
+        level = [each for each in chain.from_iterable(values) if type(each) in _CONTAINERS]
+        if not level:
+            return True
+    return False
+
+
 def _check_depth(raw: bytes, what: str) -> None:
-    """Count brackets outside strings before the recursive decoder sees them."""
+    """Count brackets outside strings: what nests too deep is refused for that, whatever else is wrong with it."""
+    structure, string_end = re.compile(rb'[\[\]{}"]'), re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL)
     depth = position = 0
-    while (found := _STRUCTURE.search(raw, position)) is not None:
+    while (found := structure.search(raw, position)) is not None:
         position = found.end()
         mark = found.group()
         if mark == b'"':
-            end = _STRING_END.match(raw, position)
+            end = string_end.match(raw, position)
             if end is None:
                 return  # unterminated: the decoder says where
             position = end.end()

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
-from imagestore.descriptor import Descriptor
+from imagestore.descriptor import NO_ANNOTATIONS, Descriptor
 from imagestore.digest import Digest, verify
 from imagestore.documents.decode import refuse_case_variants
 from imagestore.errors import DocumentError, IntegrityError, InvalidDigestError
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 _DESCRIPTOR_MEMBERS: Final = frozenset(
     {"mediaType", "digest", "size", "urls", "annotations", "data", "artifactType", "platform"}
 )
+_PLAIN_MEMBERS: Final = frozenset({"mediaType", "digest", "size", "platform", "annotations"})
+_PLATFORM_MEMBERS: Final = frozenset({"os", "architecture", "variant", "os.version", "os.features"})
+# The schema allows at least these lengths.
+_MAX_PLAIN_TEXT: Final = 256
+_MAX_PLAIN_FEATURES: Final = 64
 # Inline data is a convenience for tiny contents; the whole document is bounded anyway.
 _MAX_INLINE: Final = 1024 * 1024
 
@@ -61,6 +66,60 @@ def parse_platform(value: Mapping[str, Any]) -> Platform:
         os_version=value.get("os.version") or "",
         os_features=tuple(value.get("os.features") or ()),
     )
+
+
+def plain_entry(value: Any) -> Descriptor | None:
+    """An index entry as nearly all are, in which nothing is left for the schema to judge; None for any other value.
+
+    It has a usual media type, a good digest and a size, perhaps a platform in short texts and annotations, and no other
+    members.
+    """
+    if type(value) is not dict or not value.keys() <= _PLAIN_MEMBERS:
+        return None
+    media_type, text, size = value.get("mediaType"), value.get("digest"), value.get("size")
+    if type(media_type) is not str or type(text) is not str or type(size) is not int:
+        return None
+    # decode() refuses what 64 bits don't hold.
+    if media_type not in media_types.MANIFEST_ACCEPT or size < 0:
+        return None
+    platform = value.get("platform")
+    if platform is not None:
+        platform = _plain_platform(platform)
+        if platform is None:
+            return None
+    annotations = value.get("annotations", NO_ANNOTATIONS)
+    if annotations is not NO_ANNOTATIONS:
+        if type(annotations) is not dict or "" in annotations:
+            return None
+        for note in annotations.values():
+            if type(note) is not str:
+                return None
+        annotations = MappingProxyType(annotations)
+    try:
+        return Descriptor(media_type, Digest.parse(text), size, platform, annotations)
+    except InvalidDigestError:
+        return None
+
+
+def _plain_platform(value: Any) -> Platform | None:
+    if type(value) is not dict or not value.keys() <= _PLATFORM_MEMBERS:
+        return None
+    if "os" not in value or "architecture" not in value:
+        return None
+    os, architecture = value["os"], value["architecture"]
+    variant, os_version = value.get("variant", ""), value.get("os.version", "")
+    for text in (os, architecture, variant, os_version):
+        if type(text) is not str or len(text) > _MAX_PLAIN_TEXT:
+            return None
+    features = value.get("os.features")
+    if features is None:
+        return Platform(os, architecture, variant, os_version)
+    if type(features) is not list or len(features) > _MAX_PLAIN_FEATURES:
+        return None
+    for text in features:
+        if type(text) is not str or len(text) > _MAX_PLAIN_TEXT:
+            return None
+    return Platform(os, architecture, variant, os_version, tuple(features))
 
 
 def check_media_type(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants, validate
-from imagestore.documents.fields import check_media_type, parse_descriptor
+from imagestore.documents.fields import check_media_type, parse_descriptor, plain_entry
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Self
+    from typing import Any, Self
 
     from imagestore.descriptor import Descriptor
 
+#: Entries that the schema allows.
+MAX_ENTRIES: Final = 10_000
 _MEMBERS: Final = frozenset(
     {"schemaVersion", "mediaType", "artifactType", "manifests", "subject", "annotations"}
     | {"config", "layers", "fsLayers"}  # a manifest's, refused by the schema: no reader may see them in another case
@@ -57,12 +60,25 @@ class Index:
         """
         document = decode(raw, what, limit_bytes=limit_bytes)
         refuse_case_variants(document, _MEMBERS, what)
-        validate(document, "index", what)
-        found = check_media_type(
+        plain = _judge(document, what)
+        stated = check_media_type(
             document, media_type, media_types.Kind.INDEX, what, docker_requires=media_types.DOCKER_LIST
         )
         entries = tuple(
-            parse_descriptor(entry, f"$.manifests[{position}]", what)
-            for position, entry in enumerate(document["manifests"])
+            parse_descriptor(entry, f"$.manifests[{position}]", what) if found is None else found
+            for position, (entry, found) in enumerate(zip(document["manifests"], plain, strict=True))
         )
-        return cls(raw, found or media_types.OCI_INDEX, entries, dict(document.get("annotations") or {}))
+        return cls(raw, stated or media_types.OCI_INDEX, entries, dict(document.get("annotations") or {}))
+
+
+def _judge(document: Mapping[str, Any], what: str) -> list[Descriptor | None]:
+    """Let the schema judge all but the plain entries; what these say, and None in place of each other one."""
+    listed = document.get("manifests")
+    if type(listed) is not list:
+        listed = []
+    is_long = len(listed) > MAX_ENTRIES  # which only the schema may say
+    plain = [None if is_long else plain_entry(entry) for entry in listed]
+    others = [entry for entry, found in zip(listed, plain, strict=True) if found is None]
+    left = document if len(others) == len(listed) else {**document, "manifests": others}
+    validate(document, "index", what, left=left)
+    return plain

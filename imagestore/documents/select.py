@@ -17,27 +17,23 @@ A single manifest is judged by its config. Nothing here reads from disk or netwo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from imagestore.documents.listing import Listing
 from imagestore.documents.verdict import (
-    RULE_ATTESTATION,
     RULE_DOCUMENT_MISSING,
     RULE_EMPTY_INDEX,
     RULE_LISTED_BEFORE,
-    RULE_MEDIA_TYPE,
     RULE_NO_IMAGE_CONFIG,
-    RULE_NOT_NEEDED,
     RULE_TOO_MANY,
-    RULE_UNKNOWN_PLATFORM,
     place,
 )
 from imagestore.documents.verdict import Selection as Selection
 from imagestore.documents.verdict import Verdict as Verdict
 from imagestore.errors import ContentNotFoundError, DocumentError
-from imagestore.media_types import Kind
-from imagestore.platforms import Explanation, Rule, format_all
+from imagestore.platforms import Explanation, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +52,6 @@ MAX_CONFIGS: Final = 16
 #: Indexes inside the index that are opened before giving up; each may cost a request.
 MAX_INDEXES: Final = 64
 
-_UNKNOWN: Final = "unknown"
 #: Refusals for which version and features don't matter.
 _NAME_RULES: Final = frozenset([Rule.NOTHING_WANTED, Rule.OS, Rule.ARCHITECTURE, Rule.VARIANT, Rule.VARIANT_UNKNOWN])
 _Position = tuple[int, ...]
@@ -88,7 +83,7 @@ def select(index: Index, matcher: Matcher, source: DocumentSource, *, wanted: st
     Raises:
         DocumentError: what has to be opened nests too deep or lists too many entries, or can't be read.
     """
-    return _Search(matcher, _Shared(source)).selection(_listing(index), wanted)
+    return _selected(matcher, wanted, Listing(index), _Shared(source))
 
 
 def select_each(
@@ -104,8 +99,8 @@ def select_each(
     Raises:
         DocumentError: as :func:`select`.
     """
-    listing, shared = _listing(index), _Shared(source)
-    return {name: _Search(matcher, shared).selection(listing, text) for name, (matcher, text) in wanted.items()}
+    listing, shared = Listing(index), _Shared(source)
+    return {name: _selected(matcher, text, listing, shared) for name, (matcher, text) in wanted.items()}
 
 
 def select_single(descriptor: Descriptor, platform: Platform | None, matcher: Matcher, *, wanted: str) -> Selection:
@@ -122,38 +117,65 @@ def select_single(descriptor: Descriptor, platform: Platform | None, matcher: Ma
     return Selection(wanted, (verdict,), verdict if found.matched else None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """An entry as every matcher finds it.
-
-    Attributes:
-        entry: the descriptor.
-        kind: of the document it leads to.
-        akin: number of the first entry of the same operating system, architecture and variant. Most entries are
-            refused for these alone, and then all that are akin are.
-        settled: the verdict where no matcher has a say; None when the stated platform decides.
-    """
-
-    entry: Descriptor
-    kind: Kind
-    akin: int
-    settled: Explanation | None
-
-
 class _Shared:
     """Documents, looked over once however many matchers ask."""
 
     def __init__(self, source: DocumentSource) -> None:
         self.source = source
-        self._listings: dict[_Key, list[_Item]] = {}
+        self._listings: dict[_Key, Listing] = {}
 
-    def listing(self, entry: Descriptor) -> list[_Item]:
+    def listing(self, entry: Descriptor) -> Listing:
         """The entries of an index inside the index."""
         key = (entry.digest, entry.media_type)
         found = self._listings.get(key)
         if found is None:
-            found = self._listings[key] = _listing(self.source.index(entry))
+            found = self._listings[key] = Listing(self.source.index(entry))
         return found
+
+
+def _selected(matcher: Matcher, wanted: str, listing: Listing, shared: _Shared) -> Selection:
+    """The choice, by the short way where no document has to be opened: verdicts are then made when they are read."""
+    best = matcher.best(listing.candidates)
+    opens = bool(listing.silent) if best is None else listing.leads_to_index(best)
+    if opens or len(listing.entries) > MAX_ENTRIES:
+        verdicts = _Search(matcher, shared).verdicts(listing)
+        return Selection(wanted, verdicts, next((each for each in verdicts if each.rank == 0), None))
+    chosen = None
+    if best is not None:
+        entry = listing.entries[best]
+        assert entry.platform is not None
+        chosen = Verdict(entry, entry.platform, (best,), matcher.explain(entry.platform), 0)
+    return Selection(wanted, cache(partial(_verdicts, matcher, listing, chosen)), chosen)
+
+
+def _verdicts(matcher: Matcher, listing: Listing, chosen: Verdict | None) -> tuple[Verdict, ...]:
+    """The verdicts on an index whose best entry is a manifest, or in which nothing fits."""
+    verdicts, fitting = _judge(matcher, listing, ())
+    for rank, number in enumerate(fitting):
+        verdict = verdicts[number]
+        if rank and listing.leads_to_index(number):
+            verdict = _unopened(verdict)
+        verdicts[number] = replace(verdict, rank=rank) if rank or chosen is None else chosen
+    return tuple(verdicts)
+
+
+def _judge(matcher: Matcher, listing: Listing, above: _Position) -> tuple[list[Verdict], list[int]]:
+    """The verdict of its stated platform on every entry; numbers of those that fit, best first."""
+    explanations = dict(listing.settled)
+    fitting: list[tuple[tuple[int, ...], int]] = []
+    for namesakes in listing.candidates.namesakes:
+        found = matcher.explain(namesakes.platform)
+        # Most entries are refused for their names alone, and then all namesakes are.
+        is_common = found.rule in _NAME_RULES
+        for number, platform in namesakes.members:
+            explanations[number] = found if is_common else matcher.explain(platform)
+            if explanations[number].matched:
+                fitting.append((matcher.sort_key(platform), number))
+    verdicts = [
+        Verdict(entry, entry.platform, (*above, number), explanations[number])
+        for number, entry in enumerate(listing.entries)
+    ]
+    return verdicts, [number for _, number in sorted(fitting)]
 
 
 class _Search:
@@ -170,59 +192,40 @@ class _Search:
         self._configs: dict[_Key, tuple[Platform | None, Explanation]] = {}
         self._count = 0
 
-    def selection(self, listing: list[_Item], wanted: str) -> Selection:
-        """The choice from the outermost index."""
+    def verdicts(self, listing: Listing) -> tuple[Verdict, ...]:
+        """The verdicts on the outermost index, ranked."""
         for rank, position in enumerate(self._choose(listing, ())):
             self._verdicts[position] = replace(self._verdicts[position], rank=rank)
-        verdicts = tuple(self._verdicts[position] for position in sorted(self._verdicts))
-        return Selection(wanted, verdicts, next((each for each in verdicts if each.rank == 0), None))
+        return tuple(self._verdicts[position] for position in sorted(self._verdicts))
 
-    def _choose(self, listing: list[_Item], above: _Position) -> list[_Position]:
+    def _choose(self, listing: Listing, above: _Position) -> list[_Position]:
         """Judge an index's entries and try what may be chosen, best first."""
-        self._count += len(listing)
+        self._count += len(listing.entries)
         if self._count > MAX_ENTRIES:
             raise DocumentError("index", [f"lists more than {MAX_ENTRIES} entries, indexes inside it included"])
-        fitting = self._judge(listing, above)
+        verdicts, fitting = _judge(self._matcher, listing, above)
+        self._verdicts.update({verdict.position: verdict for verdict in verdicts})
         for done, number in enumerate(fitting, start=1):
-            order = self._try(listing[number], (*above, number))
+            order = self._try(listing, number, above)
             if order:
                 later = fitting[done:]
                 for each in later:
-                    self._note_unopened(listing[each], (*above, each))
+                    if listing.leads_to_index(each):
+                        self._verdicts[(*above, each)] = _unopened(self._verdicts[(*above, each)])
                 return order + [(*above, each) for each in later]
-        for number, item in enumerate(listing):
-            if item.settled is not None and item.settled.rule == RULE_NOT_NEEDED:
-                order = self._try(item, (*above, number))
-                if order:
-                    return order
+        for number in listing.silent:
+            order = self._try(listing, number, above)
+            if order:
+                return order
         return []
 
-    def _judge(self, listing: list[_Item], above: _Position) -> list[int]:
-        """Give every entry the verdict of its stated platform; numbers of those that fit, best first."""
-        explain, sort_key = self._matcher.explain, self._matcher.sort_key
-        explanations: list[Explanation] = []
-        fitting: list[tuple[tuple[int, ...], int]] = []
-        for number, item in enumerate(listing):
-            entry, platform = item.entry, item.entry.platform
-            found = item.settled
-            if found is None and platform is not None:
-                found = explanations[item.akin] if item.akin < number else None
-                if found is None or found.rule not in _NAME_RULES:
-                    found = explain(platform)
-                    if found.matched:
-                        fitting.append((sort_key(platform), number))
-            assert found is not None
-            explanations.append(found)
-            position = (*above, number)
-            self._verdicts[position] = Verdict(entry, platform, position, found)
-        return [number for _, number in sorted(fitting)]
-
-    def _try(self, item: _Item, position: _Position) -> list[_Position]:
-        if item.kind is Kind.INDEX:
-            return self._open(item.entry, position)
-        if item.settled is None:
+    def _try(self, listing: Listing, number: int, above: _Position) -> list[_Position]:
+        entry, position = listing.entries[number], (*above, number)
+        if listing.leads_to_index(number):
+            return self._open(entry, position)
+        if number not in listing.settled:
             return [position]
-        return self._read_config(item.entry, position)
+        return self._read_config(entry, position)
 
     def _open(self, entry: Descriptor, position: _Position) -> list[_Position]:
         """Go into an index inside the index."""
@@ -241,7 +244,7 @@ class _Search:
             listing = self._shared.listing(entry)
         except ContentNotFoundError as error:
             return self._refuse(entry, position, _missing(error))
-        if not listing:
+        if not listing.entries:
             return self._refuse(entry, position, Explanation(False, RULE_EMPTY_INDEX, "the index lists no entries"))
         del self._verdicts[position]
         return self._choose(listing, position)
@@ -269,45 +272,6 @@ class _Search:
         self._verdicts[position] = Verdict(entry, entry.platform, position, why)
         return []
 
-    def _note_unopened(self, item: _Item, position: _Position) -> None:
-        if item.kind is Kind.INDEX:
-            verdict = self._verdicts[position]
-            said = partial(_unopened, verdict.explanation)
-            self._verdicts[position] = replace(verdict, explanation=Explanation(True, verdict.rule, said))
-
-
-def _listing(index: Index) -> list[_Item]:
-    """What is the same for every matcher."""
-    kinds: dict[str, Kind] = {}
-    first: dict[tuple[str, str, str], int] = {}
-    listing = []
-    for number, entry in enumerate(index.manifests):
-        kind = kinds.get(entry.media_type)
-        if kind is None:
-            kind = kinds[entry.media_type] = entry.kind
-        settled, akin = _settled(entry, kind), number
-        if settled is None and entry.platform is not None:
-            names = (entry.platform.os, entry.platform.architecture, entry.platform.variant)
-            akin = first.setdefault(names, number)
-        listing.append(_Item(entry, kind, akin, settled))
-    return listing
-
-
-def _settled(entry: Descriptor, kind: Kind) -> Explanation | None:
-    platform = entry.platform
-    if entry.is_attestation:
-        return Explanation(False, RULE_ATTESTATION, "describes how another entry was built and never runs")
-    if kind is not Kind.MANIFEST and kind is not Kind.INDEX:
-        said = f"media type {entry.media_type[:100]!r} is neither an image manifest nor an index"
-        return Explanation(False, RULE_MEDIA_TYPE, said)
-    if platform is None:
-        what = "the index was not opened" if kind is Kind.INDEX else "its config was not read"
-        return Explanation(False, RULE_NOT_NEEDED, f"states no platform; {what}, since another entry fits")
-    if _UNKNOWN in (platform.os.lower(), platform.architecture.lower()):
-        said = f"platform {format_all(platform)[:100]} is no platform that can run"
-        return Explanation(False, RULE_UNKNOWN_PLATFORM, said)
-    return None
-
 
 def _by_config(platform: Platform | None, matcher: Matcher) -> Explanation:
     if platform is None:
@@ -325,5 +289,10 @@ def _said_of_config(found: Explanation) -> str:
     return f"by its config: {found.reason}"
 
 
-def _unopened(found: Explanation) -> str:
+def _unopened(verdict: Verdict) -> Verdict:
+    said = partial(_said_of_unopened, verdict.explanation)
+    return replace(verdict, explanation=Explanation(True, verdict.rule, said))
+
+
+def _said_of_unopened(found: Explanation) -> str:
     return f"{found.reason}; the index was not opened, since another entry comes first"

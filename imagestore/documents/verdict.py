@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 from imagestore.platforms import format_all
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from imagestore.descriptor import Descriptor
     from imagestore.platforms import Explanation, Platform
 
@@ -90,19 +92,35 @@ def place(position: tuple[int, ...]) -> str:
     return ".".join(str(number) for number in position) or "-"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Selection:
-    """A choice with its explanation.
+    """A choice with its explanation. Equal selections are equal, however their verdicts came about.
 
     Attributes:
         wanted: text form of what was wanted.
-        verdicts: one for each entry, in index order; an index that was opened stands there with its entries.
+        judged: the verdicts, or what makes them (and keeps them): a choice has thousands, and few are read.
         chosen: the verdict of the chosen entry, or None when nothing fits.
     """
 
     wanted: str
-    verdicts: tuple[Verdict, ...]
+    judged: tuple[Verdict, ...] | Callable[[], tuple[Verdict, ...]]
     chosen: Verdict | None
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """One for each entry, in index order; an index that was opened stands there with its entries."""
+        return self.judged if isinstance(self.judged, tuple) else self.judged()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Selection):
+            return NotImplemented
+        return (self.wanted, self.verdicts, self.chosen) == (other.wanted, other.verdicts, other.chosen)
+
+    def __hash__(self) -> int:
+        return hash((self.wanted, self.chosen))
+
+    def __repr__(self) -> str:
+        return f"Selection({self.wanted!r}, {self.verdicts!r}, {self.chosen!r})"
 
     @property
     def runner_up(self) -> Verdict | None:

@@ -81,11 +81,9 @@ class Duration:
                 what = f"unknown unit {unit!r}" if unit else "a unit is missing"
                 raise InvalidInputError(f"duration {shown}: {what}", hint="units are ns, us, ms, s, m and h")
             scale = _UNITS[unit]
-            total += int(whole or "0") * scale
-            if len(fraction) > 1:
-                total += int(fraction[1:]) * scale // 10 ** (len(fraction) - 1)
+            total += int(whole or "0") * scale + _part_of(fraction[1:], scale)
             rest = rest[len(whole) + len(fraction) + len(unit) :]
-        if total > _LONGEST:
+        if total > _LONGEST + (text[0] == "-"):
             raise InvalidInputError(f"duration {shown}: longer than 292 years")
         return cls(-total if text[0] == "-" else total)
 
@@ -115,6 +113,17 @@ class Duration:
             hours, minutes = divmod(minutes, 60)
             text = (f"{hours}h" if hours else "") + f"{minutes}m{text}"
         return sign + text
+
+
+def _part_of(digits: str, scale: int) -> int:
+    """Nanoseconds of a decimal fraction of a unit, with the digits Go keeps and its floating-point arithmetic."""
+    value, power = 0, 1.0
+    for digit in digits:
+        longer = value * 10 + int(digit)
+        if value > _LONGEST // 10 or longer > _LONGEST + 1:
+            break
+        value, power = longer, power * 10
+    return int(float(value) * (scale / power))
 
 
 def _decimal(value: int, scale: int) -> str:

@@ -6,13 +6,13 @@ and in its order.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.node.features import FeatureGates
+from imagestore.node.features import ENSURE_SECRET_PULLED_IMAGES, FeatureGates
 from imagestore.node.gc.policy import CollectionPolicy
-from imagestore.node.golang import NANOSECONDS, Duration, aggregate
+from imagestore.node.golang import NANOSECONDS, Duration, aggregate, quoted
 from imagestore.node.members import Members
 from imagestore.node.pulls.throttle import TokenBucket
 from imagestore.node.pulls.turns import Turns
@@ -20,7 +20,7 @@ from imagestore.node.records.verification import CredentialVerification, Verific
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Self
 
 DEFAULT_RUNTIME_ENDPOINT: Final = "unix:///run/containerd/containerd.sock"
@@ -35,6 +35,15 @@ _STATUS: Final = "nodeStatusMaxImages (--node-status-max-images) {} must be -1 o
 _NEGATIVE: Final = "must not be a negative number"
 _SERIAL: Final = (
     "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) is set to false"
+)
+_DEFAULT_POLICY: Final = VerificationPolicy.NEVER_VERIFY_PRELOADED.value
+_POLICY: Final = "imagePullCredentialsVerificationPolicy"
+_ALLOWLIST: Final = "preloadedImagesVerificationAllowlist"
+_UNGATED: Final = f"must not be set if {ENSURE_SECRET_PULLED_IMAGES} feature gate is not enabled"
+# The misspelling is the kubelet's.
+_NO_ALLOWLIST: Final = (
+    f"can't set `{_ALLOWLIST}` if `imagePullCredentialsVertificationPolicy` is not"
+    f' "{VerificationPolicy.NEVER_VERIFY_ALLOWLISTED}"'
 )
 
 
@@ -51,7 +60,8 @@ class KubeletImageSettings:
         container_runtime_endpoint: of CRI.
         image_service_endpoint: of CRI's image service; never empty once parsed.
         node_status_max_images: told in the node status; -1 is all.
-        verification_policy, verification_allowlist: which present images need verified credentials.
+        verification_policy, verification_allowlist: which present images need verified credentials; both must be empty
+            without the gate KubeletEnsureSecretPulledImages.
         gates: feature gates.
     """
 
@@ -67,7 +77,7 @@ class KubeletImageSettings:
     container_runtime_endpoint: str = DEFAULT_RUNTIME_ENDPOINT
     image_service_endpoint: str = DEFAULT_RUNTIME_ENDPOINT
     node_status_max_images: int = 50
-    verification_policy: str = VerificationPolicy.NEVER_VERIFY_PRELOADED.value
+    verification_policy: str = _DEFAULT_POLICY
     verification_allowlist: tuple[str, ...] = ()
     gates: FeatureGates = field(default_factory=FeatureGates)
 
@@ -86,6 +96,7 @@ class KubeletImageSettings:
         runtime = given.text("containerRuntimeEndpoint") or DEFAULT_RUNTIME_ENDPOINT
         parallel = given.integer("maxParallelImagePulls")
         serialize = given.boolean("serializeImagePulls")
+        gates = FeatureGates.parse(given.mapping("featureGates"))
         return cls(
             image_gc_high_threshold_percent=_or(given.integer("imageGCHighThresholdPercent"), 85),
             image_gc_low_threshold_percent=_or(given.integer("imageGCLowThresholdPercent"), 80),
@@ -99,11 +110,17 @@ class KubeletImageSettings:
             container_runtime_endpoint=runtime,
             image_service_endpoint=given.text("imageServiceEndpoint") or runtime,
             node_status_max_images=_or(given.integer("nodeStatusMaxImages"), 50),
-            verification_policy=given.text("imagePullCredentialsVerificationPolicy")
-            or VerificationPolicy.NEVER_VERIFY_PRELOADED.value,
-            verification_allowlist=given.texts("preloadedImagesVerificationAllowlist"),
-            gates=FeatureGates.parse(given.mapping("featureGates")),
+            verification_policy=given.text(_POLICY) or _default_policy(gates),
+            verification_allowlist=given.texts(_ALLOWLIST),
+            gates=gates,
         )
+
+    def with_gates(self, gates: FeatureGates) -> Self:
+        """The same under other gates; a default follows them."""
+        policy = self.verification_policy
+        if policy in ("", _DEFAULT_POLICY):
+            policy = _default_policy(gates)
+        return replace(self, gates=gates, verification_policy=policy)
 
     def faults(self) -> tuple[str, ...]:
         """Every fault of the values, in the kubelet's words and order; empty when there is none."""
@@ -125,15 +142,22 @@ class KubeletImageSettings:
         )
         return tuple(_INVALID + text for is_wrong, text in checks if is_wrong) + tuple(self._verification_faults())
 
-    def _verification_faults(self) -> list[str]:
+    def _verification_faults(self) -> Iterator[str]:
         policy, allowlist = self.verification_policy, self.verification_allowlist
+        if not self.gates.ensure_secret_pulled_images:
+            yield from (f"{_INVALID}`{_POLICY}` {_UNGATED}",) if policy else ()
+            yield from (f"{_INVALID}`{_ALLOWLIST}` {_UNGATED}",) if allowlist else ()
+            return
         if policy not in tuple(VerificationPolicy):
-            return [f"{_INVALID}imagePullCredentialsVerificationPolicy: unknown policy {policy[:100]!r}"]
+            *most, last = (quoted(known) for known in VerificationPolicy)
+            options = f"{', '.join(most)} or {last}"
+            yield f"{_INVALID}option {quoted(policy[:100])} specified for {_POLICY}. Valid options are {options}"
         if allowlist and policy != VerificationPolicy.NEVER_VERIFY_ALLOWLISTED:
-            wanted = f"imagePullCredentialsVerificationPolicy {VerificationPolicy.NEVER_VERIFY_ALLOWLISTED}"
-            return [f"{_INVALID}preloadedImagesVerificationAllowlist: can only be set with {wanted}"]
-        faults = [fault for fault in map(pattern_fault, allowlist) if fault]
-        return [f"{_INVALID}preloadedImagesVerificationAllowlist: {fault}" for fault in faults]
+            yield _INVALID + _NO_ALLOWLIST
+            return
+        fault = next((fault for fault in map(pattern_fault, allowlist) if fault), "")
+        if fault:
+            yield f"{_INVALID}invalid image pattern in `{_ALLOWLIST}`: {fault}"
 
     def check(self) -> None:
         """Refuse values that the kubelet would refuse.
@@ -165,6 +189,10 @@ class KubeletImageSettings:
     def verification(self) -> CredentialVerification:
         """Which present images need verified credentials."""
         return CredentialVerification.parse(self.verification_policy, self.verification_allowlist)
+
+
+def _default_policy(gates: FeatureGates) -> str:
+    return _DEFAULT_POLICY if gates.ensure_secret_pulled_images else ""
 
 
 def _or(value: int | None, default: int) -> int:

@@ -147,6 +147,9 @@ class NodeMetrics:
         self.records_cache = _gauge(
             "kubelet_imagemanager_inmemory_pulledrecords_usage_percent", "Use of the cache of pulled records."
         )
+        self.intents_cache = _gauge(
+            "kubelet_imagemanager_inmemory_pullintents_usage_percent", "Use of the cache of pull intents."
+        )
         self.must_pull_checks = _counter(
             "kubelet_imagemanager_image_mustpull_checks_total",
             "Checks whether an image must be pulled again.",

@@ -83,7 +83,10 @@ def runtime_text(error: ImageStoreError) -> str:
         return f"{ErrorClass.REGISTRY_UNAVAILABLE}: {text}"
     if isinstance(error, ImageDeniedError):
         # What a CRI endpoint said is in the reason; the sentence around it is ours.
-        return f"{ErrorClass.SIGNATURE_VALIDATION}: {error.reason or text}"
+        said = error.reason or text
+        return (
+            said if said.startswith(ErrorClass.SIGNATURE_VALIDATION) else f"{ErrorClass.SIGNATURE_VALIDATION}: {said}"
+        )
     return text
 
 

@@ -9,11 +9,11 @@ more than ``v2``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore.platforms.normalize import normalize_architecture
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,12 +12,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import cpuinfo as cpu
 from imagestore.platforms.spec import Platform
+from imagestore.values import dataclass
 
 _logger: Final = logging.getLogger(__name__)
 

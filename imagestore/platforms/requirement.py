@@ -7,7 +7,6 @@ wanted ones. On Windows one ``win32k`` of the candidate is overlooked, since hos
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ from imagestore.platforms import sentences, windows
 from imagestore.platforms.fallback import exactly, fallbacks
 from imagestore.platforms.normalize import normalize, normalize_architecture, normalize_os
 from imagestore.platforms.rules import Explanation, Rule
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.platforms.fallback import Fallbacks
@@ -55,20 +55,22 @@ class Requirement:
             candidate: as it stands in a document.
             without_features: leave the features out of the test.
         """
-        if candidate.os != self.platform.os and normalize_os(candidate.os, host=self.host) != self.platform.os:
+        place = self.position_of_names(candidate)
+        if place is None:
             return None
-        place = 0
-        if self.accepted is not None:
-            architecture, variant = normalize_architecture(candidate.architecture, candidate.variant)
-            found = self.accepted.position(architecture, variant)
-            if found is None:
-                return None
-            place = found
         if self.version is not None and candidate.os_version and not _version_fits(self.version, candidate.os_version):
             return None
         if candidate.os_features and not without_features and self.unmet(candidate):
             return None
         return place
+
+    def position_of_names(self, candidate: Platform) -> int | None:
+        """The same by operating system, architecture and variant alone: None for what no version could save."""
+        if candidate.os != self.platform.os and normalize_os(candidate.os, host=self.host) != self.platform.os:
+            return None
+        if self.accepted is None:
+            return 0
+        return self.accepted.position(*normalize_architecture(candidate.architecture, candidate.variant))
 
     def explain(self, candidate: Platform) -> Explanation:
         """The same answer with its reason."""

@@ -6,7 +6,7 @@ kept as given; normalising it is a separate step, because text form and document
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from imagestore.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms.windows_releases import LTSC_STABLE, RELEASES
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 #: First build whose kernel interface is stable for newer hosts (Server 2022, ltsc2022).
 STABLE_INTERFACE: Final = LTSC_STABLE[0]
 
-_DIGITS: Final = re.compile(r"[0-9]+")
 _CHECKED: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:\.[0-9]+)?")
 _MAX_MAJOR: Final = 255
 _MAX_BUILD: Final = 65535
 _MAX_REVISION: Final = 2**32 - 1
+_MOST_DIGITS: Final = len(str(_MAX_REVISION))
 _SHOWN: Final = 60
 _KEPT_LENGTH: Final = 32
 
@@ -84,6 +84,16 @@ def parse_version(text: str) -> WindowsVersion | None:
     return _parse_kept(text) if len(text) <= _KEPT_LENGTH else _parse(text)
 
 
+def revision_of(text: str) -> int | None:
+    """The revision alone, in fewer steps; None when there is none that can be read.
+
+    >>> revision_of("10.0.17763.4851")
+    4851
+    """
+    parts = text.split(".", 4)
+    return _number(parts[3], _MAX_REVISION) if len(parts) > 3 else None
+
+
 def check_version(text: str, *, what: str = "os version") -> WindowsVersion:
     """Read a version that somebody configured, where a slip must not pass: an unreadable one would match every build.
 
@@ -120,15 +130,22 @@ def stable_floor(host_build: int) -> int:
     return not_above[-2] if len(not_above) > 1 else STABLE_INTERFACE
 
 
+def oldest_process_compatible(host_build: int) -> int:
+    """Oldest image build that a host runs under process isolation; the newest is its own.
+
+    >>> oldest_process_compatible(19045), oldest_process_compatible(22631)
+    (19045, 20348)
+    """
+    return host_build if host_build < STABLE_INTERFACE else stable_floor(host_build)
+
+
 def process_compatible(host_build: int, image_build: int) -> bool:
     """Whether a host runs an image under process isolation.
 
     >>> process_compatible(26100, 20348), process_compatible(20348, 17763)
     (True, False)
     """
-    if host_build < STABLE_INTERFACE:
-        return image_build == host_build
-    return stable_floor(host_build) <= image_build <= host_build
+    return oldest_process_compatible(host_build) <= image_build <= host_build
 
 
 def hyperv_compatible(host_build: int, image_build: int) -> bool:
@@ -190,11 +207,11 @@ def matrix(
 
 
 def _number(text: str, largest: int) -> int | None:
-    if _DIGITS.fullmatch(text) is None:
+    if not (text.isascii() and text.isdigit()):
         return None
-    significant = text.lstrip("0")
-    # Longer than the limit's digits: too large, and nothing for int() to chew on.
-    if len(significant) > len(str(largest)):
+    # No limit has more digits, and so there is nothing for int() to chew on.
+    significant = text if len(text) <= _MOST_DIGITS else text.lstrip("0")
+    if len(significant) > _MOST_DIGITS:
         return None
     value = int(significant or "0")
     return value if value <= largest else None
@@ -208,7 +225,7 @@ def _parse(text: str) -> WindowsVersion | None:
     build = _number(parts[2], _MAX_BUILD)
     if major is None or minor is None or build is None:
         return None
-    return WindowsVersion(major, minor, build, _number(parts[3], _MAX_REVISION) if len(parts) > 3 else None)
+    return WindowsVersion(major, minor, build, revision_of(text))
 
 
 _parse_kept = functools.lru_cache(maxsize=1024)(_parse)

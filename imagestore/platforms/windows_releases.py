@@ -5,9 +5,10 @@ From Microsoft's release information pages and the tags of its base images (nano
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,6 +3,8 @@
 Whoever holds a blob's ingest downloads it; the others wait for the ingest's lock and then find the blob. A dead
 holder's ingest is continued at its offset. Damage is never kept: content that doesn't verify is thrown away, and if old
 bytes were resumed, fetched once more from the start.
+
+Names of blobs are durable only after ``settle()``, once for all that were fetched.
 """
 
 from __future__ import annotations
@@ -146,7 +148,7 @@ class Fetcher:
             ) as writer:
                 writer.truncate()
                 writer.write(raw)
-                writer.commit(descriptor.digest, len(raw))
+                writer.commit(descriptor.digest, len(raw), has_durable_name=False)
         except AlreadyExistsError:
             self.observer(BlobDone(descriptor, 0))
             return
@@ -161,7 +163,7 @@ class Fetcher:
                 received += more
                 self.observer(BlobVerifying(descriptor))
                 try:
-                    writer.commit(descriptor.digest, descriptor.size)
+                    writer.commit(descriptor.digest, descriptor.size, has_durable_name=False)
                     return received
                 except IntegrityError as error:
                     if is_last:

@@ -102,9 +102,10 @@ def windows(
 
     Raises:
         InvalidResourcesError: a quantity doesn't fit 64 bits.
+        InvalidQuantityError: a limit is too large to be computed with.
     """
     limit = container.resources.limit(CPU)
-    milli, processors = milli_cpu(limit, "cpu limit"), node.processors
+    milli, processors = limit.milli_value(), node.processors
     source = _given("limits.cpu", limit)
     if settings.mapping is Rules.KUBELET:
         maximum = f"min(max(10 * {milli} // {processors}, 1), {MAXIMUM})" if milli else ""
@@ -195,7 +196,7 @@ def _proposed(
     container: Container, resources: WindowsContainerResources, *, processors: int, isolation: Isolation
 ) -> Iterator[Line]:
     limit = container.resources.limit(CPU)
-    milli, source = milli_cpu(limit, "cpu limit"), _given("limits.cpu", limit)
+    milli, source = limit.milli_value(), _given("limits.cpu", limit)
     yield Line("cpu_count", str(resources.cpu_count), f"({milli} + 1000) // 1000" if milli else "", source)
     asked = container.resources.request(CPU)
     weighed, low = milli or milli_cpu(asked, "cpu request"), MINIMUM_SHARES[isolation]

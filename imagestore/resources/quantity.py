@@ -11,8 +11,9 @@ A bare ``E`` is the suffix 10^18, ``E`` before digits an exponent. What is finer
 as zero where Kubernetes' quick path takes it, so ``+``, ``.``, ``m`` and ``Ti`` are 0 while ``Pi`` is refused.
 
 The canonical text has an integer with the largest suffix that loses nothing: ``1.5`` is ``1500m``, ``1.5Gi`` is
-``1536Mi``. Two deliberate differences: our text is always canonical, where Kubernetes repeats some spellings until the
-first arithmetic (``1.441``); and exponents outside 32 bits are refused, where it lets them wrap.
+``1536Mi``; a multiple of 1024 Ei, for which there is no suffix, is written in decimal. Two deliberate differences: our
+text is always canonical, where Kubernetes repeats some spellings until the first arithmetic (``1.441``); and exponents
+outside 32 bits are refused, where it lets them wrap.
 """
 
 from __future__ import annotations
@@ -196,15 +197,16 @@ class Quantity:
         if self.format is Format.BINARY_SI and self.exponent >= 0:
             thousand = Quantity(1024)
             if not -thousand < self < thousand:
-                return self._binary_text()
+                return self._binary_text() or self._decimal_text()
         return self._decimal_text()
 
     def _binary_text(self) -> str:
+        """Empty where the suffix would be beyond Ei."""
         value, times = self.value(), 0
-        while value % 1024 == 0 and times < len(_BINARY):
+        while value % 1024 == 0 and times <= len(_BINARY):
             value //= 1024
             times += 1
-        return f"{value}{_BINARY_SUFFIX[times]}"
+        return f"{value}{_BINARY_SUFFIX[times]}" if times < len(_BINARY_SUFFIX) else ""
 
     def _decimal_text(self) -> str:
         exponent = self.exponent - self.exponent % 3
@@ -291,6 +293,8 @@ def from_json(value: str | int | float | None) -> Quantity:
         return ZERO
     if isinstance(value, bool):
         raise InvalidQuantityError(str(value).lower(), "expected text or a number, found a boolean")
+    if isinstance(value, int) and value.bit_length() > _MAXIMUM_BITS:
+        raise InvalidQuantityError("", f"needs more than {MAXIMUM_DIGITS} digits")
     return parse(value.strip(_GO_BLANKS) if isinstance(value, str) else str(value))
 
 

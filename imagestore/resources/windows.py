@@ -126,8 +126,10 @@ def container_resources(
 
     Raises:
         InvalidResourcesError: a number doesn't fit its field.
+        InvalidQuantityError: a limit is too large to be computed with.
     """
-    milli = milli_cpu(container.resources.limit(CPU), "cpu limit")
+    # Exact, since its bounds hold cpu_maximum within its field; the kubelet's product wraps, and 100E becomes 1.
+    milli = container.resources.limit(CPU).milli_value()
     resources = WindowsContainerResources(
         memory_limit_in_bytes=byte_count(container.resources.limit(MEMORY), "memory limit"),
         affinity_cpus=group_affinity(affinity),

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 QUICK_THREADS: Final = 8
-TRANSFER_THREADS: Final = 64
+#: Besides those for pulls: reads and writes of content, lists of it, collections.
+TRANSFER_THREADS: Final = 48
+PULL_THREADS: Final = 16
 
 
-class _Lent:
-    """A store and how many calls use it."""
+class Lent:
+    """A store and how many calls use it; ``store`` is open while one does."""
 
     def __init__(self, store: ImageStore, number: int) -> None:
         self.store = store
@@ -43,26 +45,37 @@ class StoreWorkers:
 
     Args:
         store: served first; closed when it was replaced and its last call ended.
+        pull_threads: pulls at work at one time, so that they leave threads for other transfers.
     """
 
-    def __init__(self, store: ImageStore) -> None:
+    def __init__(self, store: ImageStore, *, pull_threads: int = PULL_THREADS) -> None:
         self._lock = threading.Lock()
-        self._current = _Lent(store, 0)
+        self._current = Lent(store, 0)
         self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="quick")
-        self._transfer = ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="transfer")
+        self._transfer = ThreadPoolExecutor(TRANSFER_THREADS + pull_threads, thread_name_prefix="transfer")
 
     @contextlib.contextmanager
     def lend(self) -> Iterator[ImageStore]:
         """The current store, open at least until the end of the block."""
-        with self._lock:
-            lent = self._current
-            lent.users += 1
-        try:
+        with self.hold() as lent:
             yield lent.store
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[Lent]:
+        """The same for work that may have to wait before ``transfer`` gets it, and has to meet this store then."""
+        lent = self._take(None)
+        try:
+            yield lent
         finally:
             self._give_back(lent)
 
-    def _give_back(self, lent: _Lent) -> None:
+    def _take(self, held: Lent | None) -> Lent:
+        with self._lock:
+            lent = held or self._current
+            lent.users += 1
+        return lent
+
+    def _give_back(self, lent: Lent) -> None:
         with self._lock:
             lent.users -= 1
             is_last = lent.is_retired and not lent.users
@@ -73,7 +86,7 @@ class StoreWorkers:
         """Serve another store object from now on; the one before is closed after its last call."""
         with self._lock:
             before = self._current
-            self._current = _Lent(store, before.number + 1)
+            self._current = Lent(store, before.number + 1)
             before.is_retired = True
             is_idle = not before.users
         if is_idle:
@@ -89,18 +102,29 @@ class StoreWorkers:
         bound = functools.partial(contextvars.copy_context().run, self._with_store, work)
         return await asyncio.get_running_loop().run_in_executor(self._quick, bound)
 
-    async def transfer(self, work: Callable[[ImageStore, CancelToken], T], token: CancelToken | None = None) -> T:
+    async def transfer(
+        self, work: Callable[[ImageStore, CancelToken], T], token: CancelToken | None = None, held: Lent | None = None
+    ) -> T:
         """Run work that moves bytes; its token is cancelled when the caller is.
 
         Args:
             work: gets the store and the token.
             token: instead of a new one.
+            held: whose store, while the caller holds it; the current one by default.
 
         Raises:
             ImageStoreError: the work's.
         """
         token = token or CancelToken()
-        bound = functools.partial(contextvars.copy_context().run, self._with_store, lambda store: work(store, token))
+        lent = self._take(held)
+
+        def run() -> T:
+            try:
+                return work(lent.store, token)
+            finally:
+                self._give_back(lent)
+
+        bound = functools.partial(contextvars.copy_context().run, run)
         future = asyncio.get_running_loop().run_in_executor(self._transfer, bound)
         try:
             return await asyncio.shield(future)

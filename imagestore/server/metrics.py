@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from imagestore.collect import GarbageReport
     from imagestore.rpc.meter import PullOutcome
     from imagestore.rpc.workers import StoreWorkers
+    from imagestore.server.publication import Publication
     from imagestore.store import ImageStore
 
 #: A walk through 50,000 blobs takes half a second.
@@ -137,29 +138,14 @@ class Metrics:
         Raises:
             ServerError: it is taken.
         """
-        from prometheus_client import start_http_server
+        from prometheus_client import MetricsHandler
+
+        from imagestore.server.publication import Publication
 
         try:
-            server, thread = start_http_server(port, host, self._registry)
+            return Publication(MetricsHandler.factory(self._registry), host, port)
         except OSError as error:
             raise ServerError(f"metrics address {host}:{port}: {error.strerror}") from error
-        return Publication(server, thread)
-
-
-class Publication:
-    """The HTTP server of the numbers, until closed."""
-
-    def __init__(self, server: Any, thread: threading.Thread) -> None:
-        self._server = server
-        self._thread = thread
-        #: Where it listens.
-        self.port = int(server.server_port)
-
-    def close(self) -> None:
-        """Stop answering."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 class StoreNumbers:

@@ -12,6 +12,9 @@ from imagestore.cri.serving import MESSAGE_BYTES
 
 _STREAMS_PER_CONNECTION: Final = 256
 _METADATA_BYTES: Final = 64 * 1024
+# Calls that wait for the event loop. The core's own limit, 1,000 for all callers together, ends whoever comes next with
+# CANCELLED; connections and their streams are bounded already.
+_WAITING_CALLS: Final = 1_000_000
 _PING_MILLISECONDS: Final = 60_000
 _PONG_MILLISECONDS: Final = 20_000
 # A client may ping as often as this without being sent away.
@@ -31,6 +34,8 @@ def channel_options(max_connections: int) -> tuple[tuple[str, int], ...]:
         ("grpc.max_metadata_size", _METADATA_BYTES),
         ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION),
         ("grpc.max_allowed_incoming_connections", max_connections),
+        ("grpc.server.max_pending_requests", _WAITING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", _WAITING_CALLS),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
         ("grpc.keepalive_time_ms", _PING_MILLISECONDS),
         ("grpc.keepalive_timeout_ms", _PONG_MILLISECONDS),

@@ -23,6 +23,7 @@ from imagestore.errors import ImageStoreError, ServerError
 from imagestore.rpc.answers import AnswerCache
 from imagestore.rpc.workers import StoreWorkers
 from imagestore.server.activation import passed_sockets
+from imagestore.server.allocator import give_back_soon
 from imagestore.server.calls import CallWatch
 from imagestore.server.collector import Collector
 from imagestore.server.deaf import DeafConnections
@@ -91,13 +92,14 @@ class ServerProcess:
         self._stop_wanted = asyncio.Event()
         self._hurry = asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
-            workers = StoreWorkers(await asyncio.to_thread(self._open_store))
+            store = await asyncio.to_thread(self._open_store)
+            workers = StoreWorkers(store, pull_threads=self._settings.max_concurrent_pulls)
             stack.push_async_callback(asyncio.to_thread, workers.close)
             self._workers = workers
             self._metrics = self._publish(stack)
             self._watch = CallWatch(self._metrics or NoNumbers(), self._settings.tracing)
             self._bound: list[str] = []
-            self._unread = Unread(DeafConnections(self._bound).cut)
+            self._unread = Unread(DeafConnections(self._bound).cut, emptied=give_back_soon)
             if self._settings.tracing is not None:
                 stack.callback(self._settings.tracing.close)
             faces = await self._open(stack)

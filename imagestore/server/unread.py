@@ -3,7 +3,8 @@
 HTTP/2 keeps what a caller doesn't take in this process's memory, and a caller can ask for a long list a thousand times
 without reading one. gRPC's Python interface can't take an answer back. So large answers are counted until they were
 taken, and above a limit further ones wait for room; meanwhile connections whose peer has stopped reading are cut, which
-frees what waits in them. Who finds no room in time is refused. Small answers never wait.
+frees what waits in them. Who finds no room in time is refused. Small answers never wait. A peer may also read its
+connection and grant its calls no window: answers that have waited for long keep nobody waiting, up to a last limit.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LIMIT_BYTES: Final = 48 * 1024 * 1024
+#: Of the limit, with the answers that have waited for long.
+MOST_WITH_OLD: Final = 8 / 3
+OLD_SECONDS: Final = 2.0
 WAIT_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.1
 
@@ -29,6 +33,7 @@ class Unread:
         relieve: cuts connections that nobody reads; called again and again while there is no room.
         limit_bytes: above this, answers wait for room.
         clock: seconds, steady.
+        emptied: called when nothing waits any more, after much did.
     """
 
     def __init__(
@@ -36,11 +41,14 @@ class Unread:
         relieve: Callable[[], object],
         limit_bytes: int = LIMIT_BYTES,
         clock: Callable[[], float] = time.monotonic,
+        emptied: Callable[[], object] = lambda: None,
     ) -> None:
         self._relieve = relieve
+        self._emptied = emptied
+        self._was_much = False
         self._limit = limit_bytes
         self._clock = clock
-        self._waiting: dict[asyncio.Task[Any], int] = {}
+        self._waiting: dict[asyncio.Task[Any], tuple[float, int]] = {}
         #: Bytes that wait now.
         self.total = 0
 
@@ -55,7 +63,7 @@ class Unread:
             StoreBusyError: too much waited for too long.
         """
         give_up_at = self._clock() + WAIT_SECONDS
-        while self.total and self.total + size > self._limit:
+        while not self._has_room(size):
             self._relieve()
             if self._clock() >= give_up_at:
                 raise StoreBusyError(
@@ -63,9 +71,31 @@ class Unread:
                     hint="try again later",
                 )
             await asyncio.sleep(_LOOK_SECONDS)
-        self._waiting[task] = size
+        self._waiting[task] = (self._clock(), size)
         self.total += size
+        self._was_much = self._was_much or self.total > self._limit // 2
 
     def end(self, task: asyncio.Task[Any]) -> None:
         """The answer was taken, or its call is over."""
-        self.total -= self._waiting.pop(task, 0)
+        found = self._waiting.pop(task, None)
+        if found is None:
+            return
+        self.total -= found[1]
+        if self._was_much and not self.total:
+            self._was_much = False
+            self._emptied()
+
+    def _has_room(self, size: int) -> bool:
+        after = self.total + size
+        if not self.total or after <= self._limit:
+            return True
+        return after <= self._limit * MOST_WITH_OLD and self._young() + size <= self._limit
+
+    def _young(self) -> int:
+        """Bytes that wait no longer than a slow reader may take; a dict keeps its order."""
+        limit, total = self._clock() - OLD_SECONDS, 0
+        for since, size in reversed(self._waiting.values()):
+            if since < limit:
+                break
+            total += size
+        return total

@@ -160,6 +160,7 @@ class Repairer:
             # The name must be free before the right bytes can have it.
             self.content.delete(descriptor.digest)
             self._bytes += fetcher.fetch(descriptor, cancel=self.cancel)
+        self.content.make_durable({descriptor.digest.algorithm})
         if not is_whole(self.content, descriptor.digest):
             raise IntegrityError(f"{descriptor.digest}: fetched again, and its bytes on disk are still wrong")
         self._bad.discard(descriptor.digest)

@@ -288,6 +288,29 @@ def test_reload_changes_handlers_and_keeps_the_records_of_removed_ones(tmp_path:
         assert client.list() == []
 
 
+def test_pull_that_waits_in_line_keeps_its_handler_over_a_reload(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    plain = CONFIG.replace("runhcs-wcow-process", "runc")
+    config.write_text(plain + _HANDLER)
+    with (
+        registry(bytes_per_second=4.0 * MIB) as source,
+        serving(tmp_path / "root", "--max-concurrent-pulls", "1", config=config) as server,
+        server.client() as client,
+        pulling(server, source.server.reference(LARGE)) as first,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        until(lambda: received(tmp_path / "root"), "the first pull works")
+        spec = ImageSpec(source.server.reference(SMALL), runtime_handler="extra")
+        waiting = pool.submit(client.pull, spec)
+        time.sleep(0.3)
+        config.write_text(plain)
+        server.send(signal.SIGHUP)
+        server.hear("reloaded")
+        assert not first.done()
+        waiting.result()
+        assert {each.spec.runtime_handler for each in client.list()} == {"extra", "runc"}
+
+
 def test_reload_under_load_breaks_no_call(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))

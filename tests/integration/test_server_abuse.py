@@ -174,19 +174,25 @@ def test_clients_that_never_read_hold_up_nobody_and_cost_bounded_memory(tmp_path
         assert expected == 1000
         before = server.memory_bytes
         with contextlib.ExitStack() as stack:
-            for index in range(20):
+            for index in range(30):
                 deaf = stack.enter_context(connect(server))
                 method = ["ListImages", "StreamImages"][index % 2]
-                ask_without_reading(deaf, f"/runtime.v1.ImageService/{method}", 50)
+                # Whose connection was cut already can't ask on.
+                with contextlib.suppress(OSError):
+                    ask_without_reading(deaf, f"/runtime.v1.ImageService/{method}", 200)
             times = []
             for _ in range(50):
                 began = time.monotonic()
                 client.version()
                 times.append(time.monotonic() - began)
             assert statistics.median(times) < 0.1
-            assert len(client.list()[0].repo_tags) == expected
-            # 1,000 answers of 150 KB are asked for and not taken; gRPC holds what is let out about twice.
-            assert server.memory_bytes < before + 120 * MIB
+            for _ in range(5):
+                assert len(client.list()[0].repo_tags) == expected
+                # 900 MiB of answers are asked for and not taken; gRPC holds what is let out about three times.
+                assert server.memory_bytes < before + 240 * MIB
+            assert server.log("connections cut: their callers don't read")
+            # What it took is given back, though the callers stay.
+            until(lambda: server.memory_bytes < before + 60 * MIB, "the memory is free again")
 
 
 def test_quick_calls_stay_quick_while_many_pulls_run_and_wait(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_references_are_completed(text: str, canonical: str, familiar: str | Non
         ("python\n", 6, "not allowed"),
         ("pyth\u00f6n", 4, "not allowed"),
         ("a%2e", 1, "not allowed"),
-        ("user:pw@host/a", 8, "digest"),
+        ("user:pw@host/a", 0, "no login"),
         ("@sha256:" + "a" * 64, 0, "missing"),
         ("a@sha256:abc", 2, "64 lower-case hex"),
         ("host:0/a", 4, "port"),
@@ -86,6 +86,31 @@ def test_familiar_form_stays_long_where_the_short_one_means_something_else() -> 
         reference = Reference("docker.io", path, "1")
         assert reference.familiar == f"docker.io/{path}:1"
         assert Reference.parse(reference.familiar) == reference
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://user:hunter2@registry.example/a:1",
+        "user:hunter2@registry.example/a:1",
+        "user:hunter2@registry.example:5000/a@" + SHA256,
+        "user:hun/ter2@registry.example/a",
+        "user:x@hunter2@registry.example/a",
+        "user:hunter2@registry.example/a b",
+        "a,user:hunter2@[::1]:5000/a",
+        "//user:hunter2@registry.example/a",
+    ],
+)
+def test_logins_in_what_should_be_a_reference_are_not_repeated(text: str) -> None:
+    with pytest.raises(InvalidReferenceError) as caught:
+        Reference.parse(text)
+    assert "ter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["name:tag@nodigest", "name:tag@sha256:abc", "registry.example:5000/a@sha512:abc"])
+def test_what_may_be_a_digest_is_shown(text: str) -> None:
+    with pytest.raises(InvalidReferenceError, match=text):
+        Reference.parse(text)
 
 
 def test_with_digest_drops_the_tag() -> None:

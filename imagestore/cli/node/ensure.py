@@ -138,7 +138,9 @@ def records_of(app: App, choice: ServiceChoice, found: Connected, metrics: NodeM
     from imagestore.node.records.files import PullRecordFiles
     from imagestore.node.records.manager import PullManager
 
-    files = PullRecordFiles(choice.folder(app), show_usage=metrics.records_cache.set)
+    files = PullRecordFiles(
+        choice.folder(app), show_usage=metrics.records_cache.set, show_intents_usage=metrics.intents_cache.set
+    )
     manager = PullManager(files, found.settings.verification(), metrics=metrics)
     if files.intents()[0]:
         manager.start(found.service.list())

@@ -98,7 +98,7 @@ def gc(
             else:
                 result = collector.collect(dry_run=dry_run)
         except ImageCollectionError as error:
-            failure = error
+            failure, result = error, collector.last_report
         finally:
             state.save(folder, collector.images())
     if metrics is not None:
@@ -198,6 +198,8 @@ def _print_report(result: CollectionReport) -> None:
     for each in result.removed:
         verb = "would remove" if result.is_dry_run else "removed"
         print(f"{verb} {_name(each.image)} ({each.reason}, {render.size(each.image.size_bytes)})")
+    for each in result.failed:
+        print(f"failed to remove {_name(each.image)}: {render.printable(each.error)}")
     for image, why in result.spared:
         print(f"spared {_name(image)}: {why}")
     if result.missing_bytes and result.is_dry_run:
@@ -240,6 +242,7 @@ def _json(
         "freedBytes": result.freed_bytes,
         "missingBytes": result.missing_bytes,
         "removed": [{**_image(each.image), "reason": str(each.reason)} for each in result.removed],
+        "failed": [{**_image(each.image), "error": each.error} for each in result.failed],
         "spared": [{**_image(image), "reason": str(why)} for image, why in result.spared],
     }
 

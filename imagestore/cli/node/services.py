@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -136,7 +135,7 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
     else:
         settings = KubeletImageSettings(gates=FeatureGates(runtime_class_in_image_cri=True))
     if choice.feature_gates is not None:
-        settings = replace(settings, gates=FeatureGates.parse(_gates(choice.feature_gates)))
+        settings = settings.with_gates(FeatureGates.parse(_gates(choice.feature_gates)))
     settings.check()
     return settings
 

@@ -36,14 +36,13 @@ def connect(options: RemoteOptions) -> CriImageService:
     from imagestore.cri import crictl
 
     settings = crictl.find(os.environ, options.crictl_config)
-    if not settings.runtime_endpoint:
+    image_endpoint = options.image_endpoint or settings.image_endpoint
+    endpoint = settings.runtime_endpoint or image_endpoint
+    if not endpoint:
         raise ConfigError(
             "--endpoint crictl: expected an endpoint in crictl's settings, there is none",
             hint=f"set {crictl.RUNTIME_VARIABLE}, or runtime-endpoint in {crictl.DEFAULT_PATH}",
         )
-    image_endpoint = options.image_endpoint or settings.image_endpoint
     if settings.timeout_seconds is None:
-        return CriImageService(settings.runtime_endpoint, image_endpoint=image_endpoint)
-    return CriImageService(
-        settings.runtime_endpoint, image_endpoint=image_endpoint, timeout_seconds=settings.timeout_seconds
-    )
+        return CriImageService(endpoint, image_endpoint=image_endpoint)
+    return CriImageService(endpoint, image_endpoint=image_endpoint, timeout_seconds=settings.timeout_seconds)

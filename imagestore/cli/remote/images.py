@@ -10,7 +10,7 @@ import click
 from imagestore.cli import render
 from imagestore.cli.context import cancelled_by_signals
 from imagestore.cli.remote import describe
-from imagestore.errors import ImageNotFoundError
+from imagestore.errors import ImageNotFoundError, UnsupportedError
 from imagestore.image_service import ImageSpec
 from imagestore.reference import Reference
 
@@ -45,7 +45,7 @@ def show_list(
     rows = [
         (
             *describe.familiar(text),
-            each.spec.runtime_handler,
+            each.spec.runtime_handler or "-",
             "-",
             each.id if has_whole_ids else each.id.removeprefix("sha256:")[:12],
             render.size(each.size),
@@ -72,7 +72,7 @@ def show_image(service: CriImageService, name: str, handler: str | None, *, outp
     config = shown["config"] or {}
     facts = [
         *(("reference", text) for text in (*details.image.repo_tags, *details.image.repo_digests)),
-        ("runtime handler", shown["runtimeHandler"]),
+        ("runtime handler", shown["runtimeHandler"] or "-"),
         ("image id", shown["id"]),
         ("platform", (shown["platform"] or {}).get("text", "-")),
         ("wanted platform", str(shown["wantedPlatform"] or "-")),
@@ -86,11 +86,21 @@ def show_image(service: CriImageService, name: str, handler: str | None, *, outp
 def remove(
     service: CriImageService, names: Sequence[str], handler: str | None, *, is_everywhere: bool, output: str
 ) -> None:
-    """``rmi``: which entries went is seen by listing before and after, since CRI's answer doesn't say."""
+    """``rmi``: which entries went is seen by listing before and after, since CRI's answer doesn't say.
+
+    Raises:
+        UnsupportedError: one handler's image is meant, and the server doesn't know handlers.
+    """
     gone: list[tuple[str, str]] = []
     for name in names:
         before = service.list()
         ids = {each.id for each in before if describe.fits(each, name)}
+        if handler and ids and not any(each.spec.runtime_handler for each in before if each.id in ids):
+            # Asked all the same, it would remove the image itself.
+            raise UnsupportedError(
+                f"image {name!r}: {service.endpoint} tells images apart by no runtime handler; nothing was removed",
+                hint="without --runtime-handler the image itself goes",
+            )
         handlers = sorted({each.spec.runtime_handler for each in before if each.id in ids}) if is_everywhere else None
         for owner in handlers if handlers is not None else [handler or ""]:
             service.remove(ImageSpec(name, owner))
@@ -102,14 +112,14 @@ def remove(
             for text in describe.names(each)
         ]
         if not removed:
-            print(f"imagestore: {render.printable(name)}: not on the server, nothing removed", file=sys.stderr)
+            _warn(f"{name}: not on the server, nothing removed")
         gone += removed
     if output == "json":
         pairs = [{"reference": reference, "runtimeHandler": owner} for reference, owner in gone]
         render.dump_json({"removed": pairs, "bytesFreed": None})
         return
     for reference, owner in gone:
-        print(render.printable(f"removed {reference} ({owner})"))
+        print(render.printable(f"removed {reference} ({owner or '-'})"))
 
 
 def pull(
@@ -131,11 +141,13 @@ def pull(
                 if status is None:
                     raise ImageNotFoundError(f"image {spec.image!r} was pulled as {image_id}, but is gone again")
                 pulled.append((spec.image, status))
+                if handler and not status.spec.runtime_handler:
+                    _warn(f"{spec.image}: {service.endpoint} names no runtime handler for it; {handler!r} was ignored")
     finally:
         # Also what came before a failure.
         if output != "json":
             for reference, status in pulled:
-                print(render.printable(f"{reference} ({status.spec.runtime_handler}): {status.id}"))
+                print(render.printable(f"{reference} ({status.spec.runtime_handler or '-'}): {status.id}"))
     if output == "json":
         render.dump_json({"images": [describe.image(status, reference) for reference, status in pulled]})
 
@@ -149,6 +161,10 @@ def refuse_local_options(given: dict[str, object]) -> None:
     for option, value in given.items():
         if value:
             raise click.UsageError(f"{option} is for a local store; a CRI server decides that itself")
+
+
+def _warn(text: str) -> None:
+    print(f"imagestore: {render.printable(text)}", file=sys.stderr)
 
 
 def _listed(service: CriImageService, name: str, handler: str) -> list[ServedImage]:

@@ -72,10 +72,9 @@ def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
     if known is not None:
         return known
     if code is grpc.StatusCode.UNKNOWN and details.startswith(REGISTRY_UNAVAILABLE):
-        return RegistryUnavailableError(details.removeprefix(REGISTRY_UNAVAILABLE).removeprefix(": "))
+        return RegistryUnavailableError(_behind(details, REGISTRY_UNAVAILABLE))
     if code is grpc.StatusCode.UNKNOWN and details.startswith(SIGNATURE_VALIDATION_FAILED):
-        reason = details.removeprefix(SIGNATURE_VALIDATION_FAILED).removeprefix(": ")
-        return ImageDeniedError(method, endpoint, reason)
+        return ImageDeniedError(method, endpoint, _behind(details, SIGNATURE_VALIDATION_FAILED))
     kind = _BY_CODE.get(code)
     if kind is not None:
         return kind(details or f"{endpoint}: {method}: {code.value[1]}")
@@ -88,6 +87,12 @@ def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
 def is_unimplemented(status: object) -> bool:
     """Whether the server doesn't offer the method."""
     return isinstance(status, grpc.Call) and status.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def _behind(details: str, name: str) -> str:
+    """What is said behind the name of CRI's error; all of it where that isn't a colon and a text."""
+    reason = details.removeprefix(f"{name}: ")
+    return reason or details
 
 
 def _from_data(status: grpc.Call) -> ImageStoreError | None:

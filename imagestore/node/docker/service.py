@@ -155,12 +155,13 @@ class DockerImageService:
         found = self._find(spec)
         if found is None:
             return
-        self._table.forget(found.id, spec.runtime_handler or None)
-        if spec.runtime_handler and self._table.of_image(found.id):
-            return  # the same image serves other handlers
-        answer = self._ask("DELETE", f"/images/{found.id}", {"force": "true"})
-        if answer.status != 404:
-            self._checked(answer, f"{spec.image}: remove")
+        handler = spec.runtime_handler
+        if not handler or set(self._table.of_image(found.id)) <= {handler}:  # else it serves other handlers too
+            answer = self._ask("DELETE", f"/images/{found.id}", {"force": "true"})
+            if answer.status != 404:
+                self._checked(answer, f"{spec.image}: remove")
+        # Not before it is gone: an image that the engine keeps is still its handler's.
+        self._table.forget(found.id, handler or None)
 
     def filesystems(self) -> ImageFilesystems:
         """See ImageService."""

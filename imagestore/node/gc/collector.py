@@ -99,6 +99,11 @@ class CollectorStats:
 class ImageCollector:
     """Collects images of one image service; safe from any thread.
 
+    Attributes:
+        policy: thresholds and ages.
+        began: when the collector was made, by its clock; or what its state says.
+        last_report: of the last round, also of one that ended in an error; None before the first.
+
     Args:
         service: where images and containers are.
         policy: thresholds and ages.
@@ -129,6 +134,7 @@ class ImageCollector:
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.policy = policy
+        self.last_report: CollectionReport | None = None
         self._service = service
         self._gates = gates
         self._disk = disk or (lambda: disk_of_images(service))
@@ -179,8 +185,8 @@ class ImageCollector:
             ImageStoreError: the service or the disk can't be read.
         """
         now, started_at = self._clock(), time.time()
-        report = CollectionReport(dry_run)
         with self._lock:
+            report = self.last_report = CollectionReport(dry_run)
             images = self._eviction_order(now, report)
             try:
                 self._round(images, report, now, self.began if began is None else began)
@@ -200,8 +206,8 @@ class ImageCollector:
             ImageStoreError: the service can't tell.
         """
         now, started_at = self._clock(), time.time()
-        report = CollectionReport(dry_run)
         with self._lock:
+            report = self.last_report = CollectionReport(dry_run)
             images = self._eviction_order(now, report)
             try:
                 self._free(images, None, report, now, minimum_age)

@@ -74,7 +74,9 @@ class Turns:
             return
         try:
             with cancel.on_cancel(mine.set):
-                mine.wait(cancel.remaining_seconds())
+                # A wait may end a moment before the deadline; going on then would be a turn that nobody gave.
+                while not mine.wait(cancel.remaining_seconds()):
+                    cancel.check()
                 cancel.check()
         except BaseException:
             with self._lock:

@@ -18,7 +18,7 @@ from imagestore.node.records import model
 from imagestore.node.records.cache import RecentlyUsed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from imagestore.node.records.model import PulledRecord
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _PREFIX: Final = "sha256-"
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _CACHED: Final = 2000
+#: Only pulls under way, and what was cut off, have intents.
+_INTENTS_CACHED: Final = 100
 _Signature = tuple[int, int, int]
 
 
@@ -43,14 +45,21 @@ class PullRecordFiles:
 
     Args:
         root: the kubelet's, or the node agent's own folder.
-        show_usage: hears how full the memory of records is, in percent.
+        show_usage, show_intents_usage: hear how full the memories of records and of intents are, in percent.
 
     Raises:
         StoreReadOnlyError, StoreFullError: the folders can't be made.
     """
 
-    def __init__(self, root: Path, *, show_usage: Callable[[float], None] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        show_usage: Callable[[float], None] | None = None,
+        show_intents_usage: Callable[[float], None] | None = None,
+    ) -> None:
         self._cache: RecentlyUsed[tuple[_Signature, PulledRecord]] = RecentlyUsed(_CACHED, show_usage or _ignored)
+        self._intents: RecentlyUsed[_Signature] = RecentlyUsed(_INTENTS_CACHED, show_intents_usage or _ignored)
         self._pulling = root / "image_manager" / "pulling"
         self._pulled = root / "image_manager" / "pulled"
         for folder in (self._pulling, self._pulled):
@@ -63,7 +72,11 @@ class PullRecordFiles:
         Raises:
             StoreError: it can't be written.
         """
-        _replace(self._pulling / file_name(image), model.intent_json(image))
+        path = self._pulling / file_name(image)
+        _replace(path, model.intent_json(image))
+        signature = _signature(path)
+        if signature is not None:
+            self._intents.put(image, signature)
 
     def has_intent(self, image: str) -> bool:
         """Whether a pull of the image is under way or was cut off.
@@ -72,20 +85,26 @@ class PullRecordFiles:
             StoreError: the intent can't be read.
         """
         path = self._pulling / file_name(image)
+        signature = _signature(path)
+        if signature is not None and self._intents.get(image) == signature:
+            return True
         data = _read(path)
         return data is not None and model.parse_intent(data, f"pull intent {path.name}") == image
 
     def delete_intent(self, image: str) -> None:
         """Forget an intent; it needn't be there."""
+        self._intents.drop(image)
         _delete(self._pulling / file_name(image))
 
     def intents(self) -> tuple[list[str], list[StoreCorruptError]]:
         """Images of all intents, and what is wrong with files that hold none."""
         images: list[str] = []
         faults: list[StoreCorruptError] = []
-        for path, data in _files(self._pulling):
+        for path in _paths(self._pulling):
             try:
-                images.append(model.parse_intent(data, f"pull intent {path.name}"))
+                data = _read(path)
+                if data is not None:
+                    images.append(model.parse_intent(data, f"pull intent {path.name}"))
             except StoreCorruptError as error:
                 faults.append(error)
         return images, faults
@@ -115,9 +134,11 @@ class PullRecordFiles:
         """All records, and what is wrong with files that hold none."""
         found: list[PulledRecord] = []
         faults: list[StoreCorruptError] = []
-        for path, data in _files(self._pulled):
+        for path in _paths(self._pulled):
             try:
-                found.append(model.parse_record(data, f"pulled record {path.name}"))
+                data = _read(path)
+                if data is not None:
+                    found.append(model.parse_record(data, f"pulled record {path.name}"))
             except StoreCorruptError as error:
                 faults.append(error)
         return found, faults
@@ -134,6 +155,17 @@ class PullRecordFiles:
         """Forget a record; it needn't be there."""
         self._cache.drop(image_ref)
         _delete(self._pulled / file_name(image_ref))
+
+    def renew(self) -> None:
+        """Write files of older versions anew, in today's; what can't be read stays as it is.
+
+        Raises:
+            StoreError: one can't be written.
+        """
+        for path in _paths(self._pulling):
+            _rewrite(path, lambda data, what: model.intent_json(model.parse_intent(data, what)))
+        for path in _paths(self._pulled):
+            _rewrite(path, lambda data, what: model.record_json(model.parse_record(data, what)))
 
     def counts(self) -> tuple[int, int]:
         """How many intents and records are on disk."""
@@ -175,13 +207,6 @@ def _paths(folder: Path) -> list[Path]:
         )
 
 
-def _files(folder: Path) -> Iterator[tuple[Path, bytes]]:
-    for path in _paths(folder):
-        data = _read(path)
-        if data is not None:
-            yield path, data
-
-
 def _replace(path: Path, data: bytes) -> None:
     beside = path.with_name(path.name + ".tmp")
     with translated("write a pull record", path):
@@ -195,6 +220,14 @@ def _replace(path: Path, data: bytes) -> None:
             with contextlib.suppress(OSError):
                 beside.unlink()
             raise
+
+
+def _rewrite(path: Path, renewed: Callable[[bytes, str], bytes]) -> None:
+    with contextlib.suppress(StoreCorruptError):
+        before = _read(path)
+        after = None if before is None else renewed(before, path.name)
+        if after is not None and after != before:
+            _replace(path, after)
 
 
 def _delete(path: Path) -> None:

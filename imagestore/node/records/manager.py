@@ -81,10 +81,16 @@ class PullManager:
     def start(self, images: Iterable[ServedImage]) -> None:
         """At start: pulls that were cut off but whose image is there become records without credentials.
 
+        Files that an older kubelet wrote get today's version, as a kubelet gives it to them when it starts.
+
         Args:
             images: what the image service lists.
         """
         with self._lock:
+            try:
+                self._files.renew()
+            except StoreError as error:
+                _LOGGER.warning("pull records keep their older version: %s", error)
             intents, faults = self._files.intents()
             for fault in faults:
                 _LOGGER.warning("pull intents: %s", fault)

@@ -1,7 +1,8 @@
 """Which present images need a pod's credentials to be verified (KEP-2535).
 
-Rules: ``imagePullCredentialsVerificationPolicy`` of the kubelet. The allow list has repositories without tag and
-digest, or prefixes that end in ``/*``; both are compared with the image as written, nothing is completed.
+Rules: ``imagePullCredentialsVerificationPolicy`` of the kubelet. The allow list has complete repository names without
+tag and digest, or prefixes that end in ``/*``; both are compared with the completed repository of the image (since
+Kubernetes 1.36; before, with its text as the pod has it, so that ``busybox`` never was on a list).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError
-from imagestore.node.names import name_fault, parse_image_name
+from imagestore.node.names import InvalidImageNameError, name_fault, parse_image_name
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -78,18 +79,14 @@ class CredentialVerification:
                 return True
 
     def _is_allowed(self, image: str) -> bool:
-        repository = _without_suffix(image)
+        try:
+            repository = parse_image_name(image).repository
+        except InvalidImageNameError:
+            return False
         return any(
-            image.startswith(pattern[:-1]) if pattern.endswith("/*") else pattern in (image, repository)
+            repository.startswith(pattern[:-1]) if pattern.endswith("/*") else pattern == repository
             for pattern in self.allowlist
         )
-
-
-def _without_suffix(image: str) -> str:
-    name = image.partition("@")[0]
-    slash = name.rfind("/")
-    colon = name.find(":", slash + 1)
-    return name[:colon] if colon >= 0 else name
 
 
 def pattern_fault(pattern: str) -> str:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from imagestore.documents.accept import compiled
+from imagestore.documents.fields import parse_descriptor, plain_entry
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 DIGEST = "sha256:" + "0" * 64
@@ -50,6 +51,13 @@ RIGHT: dict[str, dict[str, Any]] = {
             "resources": {"cpu": {"shares": 2, "quota": -1}, "hugepageLimits": [{"pageSize": "2MB", "limit": 0}]}
         },
     },
+}
+
+PLAIN: dict[str, Any] = {
+    "mediaType": "application/vnd.oci.image.manifest.v1+json",
+    "digest": DIGEST,
+    "size": 7,
+    "platform": {"os": "windows", "architecture": "amd64", "os.version": "10.0.1", "os.features": ["win32k"]},
 }
 
 
@@ -117,6 +125,33 @@ def test_nothing_is_taken_that_the_library_would_refuse(data: st.DataObject, nam
         assert LIBRARY[name].is_valid(document)
 
 
-def test_an_unknown_keyword_is_refused_when_a_schema_is_compiled() -> None:
-    with pytest.raises(ValueError, match="uniqueItems"):
-        compiled({"type": "array", "uniqueItems": True})
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_plain_entry_keeps_the_schema_and_says_what_thorough_reading_says(data: st.DataObject) -> None:
+    entry = copy.deepcopy(PLAIN)
+    for target in (entry, entry["platform"]):
+        for name in data.draw(st.lists(st.sampled_from([*target, "os.features", "annotations", "Size"]), max_size=2)):
+            target[name] = copy.deepcopy(data.draw(values | st.sampled_from(["x" * 257, ["x" * 300], ["x"] * 65])))
+        target.pop(data.draw(st.sampled_from(["", "", "", *target])), None)
+        if not isinstance(entry.get("platform"), dict):
+            break
+    found = plain_entry(entry)
+    if found is not None:
+        assert LIBRARY["index"].is_valid({"schemaVersion": 2, "manifests": [entry]})
+        assert found == parse_descriptor(entry, "$", "test")
+
+
+def test_real_entries_are_plain() -> None:
+    assert plain_entry(PLAIN) == parse_descriptor(PLAIN, "$", "test")
+
+
+@pytest.mark.parametrize(
+    ("what", "unknown"),
+    [
+        ("uniqueItems", {"type": "array", "uniqueItems": True}),
+        ("not", {"not": {"type": "string"}}),
+    ],
+)
+def test_what_is_not_known_is_refused_when_a_schema_is_compiled(what: str, unknown: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=what):
+        compiled(unknown)

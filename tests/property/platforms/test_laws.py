@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from imagestore import platforms
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import Platform, format, format_all, normalize, parse, windows  # noqa: A004
+from imagestore.platforms.candidates import Candidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,3 +182,27 @@ def test_a_refusal_for_the_names_holds_whatever_version_and_features(
     found = matcher.explain(platform)
     if found.rule in {"nothing-wanted", "os", "architecture", "variant", "variant.unknown"}:
         assert matcher.explain(replace(platform, os_version=version, os_features=features)) == found
+
+
+_SAME_BUILDS = st.builds(
+    Platform,
+    st.sampled_from(["windows", "windows", "Windows", ""]),
+    st.sampled_from(["amd64", "amd64", "x86_64", "arm64"]),
+    st.just(""),
+    st.builds(
+        "{}.{}{}".format,
+        st.sampled_from(["10.0", "10.0", "10.00", "10.1", "6.3"]),
+        st.sampled_from(["17763", "20348", "020348", "25398", "26100", ""]),
+        st.sampled_from(["", ".1", ".2", ".02", ".3", ".4", ".x", ".", ".1.2", ".99999999999"]),
+    ),
+    st.sampled_from([(), (), ("win32k",), ("a",), ("win32k", "win32k")]),
+)
+
+
+@given(MATCHERS | st.builds(platforms.default_for, _SAME_BUILDS, host=st.just(HOST)), st.data())
+def test_the_best_of_many_is_the_first_in_order_of_those_that_fit(
+    matcher: platforms.Matcher, data: st.DataObject
+) -> None:
+    many = data.draw(st.lists(PLATFORMS | ODD_PLATFORMS, max_size=12) | st.lists(_SAME_BUILDS, max_size=12))
+    fitting = [(matcher.sort_key(each), number) for number, each in enumerate(many) if matcher.match(each)]
+    assert matcher.best(Candidates(enumerate(many))) == (min(fitting)[1] if fitting else None)

@@ -133,6 +133,13 @@ def test_more_cpu_never_means_smaller_numbers(first: int, second: int) -> None:
         assert 0 <= maxima[0] <= maxima[1] <= 10000
 
 
+@given(st.integers(0, 10_000))
+def test_the_curve_gives_a_weight_back_and_its_most_shares(weight: int) -> None:
+    shares = cgroup.weight_to_shares(weight)
+    assert cgroup.shares_to_weight(shares) == weight
+    assert weight in (0, 10_000) or cgroup.shares_to_weight(shares + 1) > weight
+
+
 @given(st.integers(2, 256_000))
 def test_shares_read_back_never_exceed_what_was_asked(milli: int) -> None:
     back = cpu.shares_to_milli_cpu(cpu.milli_cpu_to_shares(milli))

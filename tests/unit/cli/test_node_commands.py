@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from imagestore.cli.main import main
+from imagestore.errors import ImageServiceError
+from imagestore.node.embedded import EmbeddedImageService
 from imagestore.testing import RegistryServer, build_index, layer
 from tests.support.docker_engine import Engine, docker_engine, id_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from imagestore.image_service import ImageSpec
 
 APP = "registry.example/team/app:1"
 CONFIG = """
@@ -95,6 +99,7 @@ def test_people_read_steps_and_events(image: str, capsys: pytest.CaptureFixture[
     assert "step: policy IfNotPresent (the default for this image)\n" in out
     assert "event: Normal Pulled: Successfully pulled image" in out
     assert 'pull_policy="ifnotpresent",present_locally="false",pull_required="true"} 1' in metrics.read_text()
+    assert "kubelet_imagemanager_inmemory_pullintents_usage_percent 0" in metrics.read_text()
 
 
 @pytest.mark.parametrize(
@@ -130,6 +135,29 @@ def test_too_little_space_is_an_error_status(image: str, capsys: pytest.CaptureF
     assert status == 1
     assert told["events"][0]["reason"] == "FreeDiskSpaceFailed"
     assert told["error"].startswith("Insufficient free disk space on the node's image filesystem (")
+
+
+def test_a_collection_that_fails_tells_what_it_did(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "ensure", image)
+    status, told = run(capsys, "gc", "--high", "0", "--min-age", "0")
+    assert status == 1
+    assert told["error"].startswith("Insufficient free disk space")
+    assert ([each["names"][0] for each in told["removed"]], told["failed"]) == ([image], [])
+    assert 0 < told["freedBytes"] < told["targetBytes"]
+
+
+def test_removals_that_fail_are_told(
+    image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_service: EmbeddedImageService, _spec: ImageSpec) -> None:
+        raise ImageServiceError("image is being used")
+
+    run(capsys, "ensure", image)
+    monkeypatch.setattr(EmbeddedImageService, "remove", refuse)
+    status, told = run(capsys, "gc", "--all", "--min-age", "0")
+    assert (status, [each["error"] for each in told["failed"]]) == (1, ["image is being used"])
+    assert main(["node", "gc", "--all", "--min-age", "0"]) == 1
+    assert "failed to remove sha256:" in capsys.readouterr().out
 
 
 def test_a_turned_gate_is_told_and_cleaned_up(image: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from imagestore.cancel import CancelToken
 from imagestore.content import filling
-from imagestore.content.filling import BUFFER_BYTES, LEAST_LARGE_BYTES
+from imagestore.content.filling import BUFFER_BYTES, LEAST_DIRECT_BYTES, LEAST_LARGE_BYTES
 from imagestore.content.local import LocalContentStore
 from imagestore.digest import Digest
 from imagestore.errors import (
@@ -143,6 +143,22 @@ def test_any_number_of_resumes_gives_the_content(cuts: list[int], steps: tuple[i
         assert stored(store) == CONTENT
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, LEAST_DIRECT_BYTES - 1, LEAST_DIRECT_BYTES, BUFFER_BYTES, 3 * BUFFER_BYTES + 77]
+)
+@pytest.mark.parametrize("begun", [0, 5000])
+def test_smaller_blobs_come_whole_too(store: LocalContentStore, size: int, begun: int) -> None:
+    content = CONTENT[:size]
+    digest = Digest.of(content)
+    for some in (content[:begun], content[begun:]):
+        with store.writer("x", expected=digest, total=size, cancel=CancelToken()) as writer:
+            writer.fill(Source(some, steps=(70_001,)).readinto, advanced=nothing)
+            if writer.offset == size:
+                writer.commit(digest, size)
+                break
+    assert store.path(digest).read_bytes() == content
 
 
 def test_wrong_bytes_are_not_committed(store: LocalContentStore) -> None:

@@ -162,6 +162,8 @@ UNKNOWN, INVALID = grpc.StatusCode.UNKNOWN, grpc.StatusCode.INVALID_ARGUMENT
     ("code", "details", "data", "kind", "text"),
     [
         (UNKNOWN, "RegistryUnavailable: down", None, RegistryUnavailableError, "down"),
+        (UNKNOWN, "RegistryUnavailable", None, RegistryUnavailableError, "RegistryUnavailable"),
+        (UNKNOWN, "RegistryUnavailable, again", None, RegistryUnavailableError, "RegistryUnavailable, again"),
         (UNKNOWN, "SignatureValidationFailed", None, ImageDeniedError, "denied by image verifier unix://"),
         (UNKNOWN, "failed to pull", None, ImageServiceError, "failed to pull"),
         (UNKNOWN, "", None, ImageServiceError, "PullImage: unknown error"),

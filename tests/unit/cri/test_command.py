@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ import pytest
 
 from imagestore.cli.failure import ExitStatus
 from imagestore.cli.main import main
+from imagestore.cli.remote import images
+from imagestore.cri.client import CriImageService
+from imagestore.errors import UnsupportedError
+from imagestore.image_service import ImageSpec, ServedImage
 from imagestore.testing import BasicAuth
 from tests.support.cri_server import CriServer, cri_server
 from tests.support.node import HYPERV, PROCESS, PYTHON, node
@@ -155,12 +160,41 @@ def test_crictls_settings_are_used_when_asked_for(
     config.write_text(f"runtime-endpoint: {server.endpoint}\ntimeout: 20\n")
     line.endpoint = ["--endpoint", "crictl", "--crictl-config", str(config)]
     assert line.json("version")["runtimeName"] == "imagestore"
-    config.write_text("image-endpoint: unix:///x\n")
-    line("version", status=ExitStatus.CONFIG)
+    config.write_text(f"image-endpoint: {server.endpoint}\n")
+    assert line.json("images") == {"images": []}
+    config.write_text("timeout: 20\n")
+    line("images", status=ExitStatus.CONFIG)
     assert "expected an endpoint in crictl's settings" in line.error
     monkeypatch.setenv("CONTAINER_RUNTIME_ENDPOINT", server.endpoint)
     line.endpoint += ["--image-endpoint", server.endpoint]
     assert line.json("images") == {"images": []}
+
+
+class BlindService(CriImageService):
+    """Hears of no runtime handler in any answer, as from a server that doesn't know them."""
+
+    def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
+        return [replace(each, spec=ImageSpec("")) for each in super().list()]
+
+    def status(self, spec: ImageSpec) -> ServedImage | None:
+        found = super().status(spec)
+        return replace(found, spec=ImageSpec("")) if found is not None else None
+
+
+def test_server_without_handlers_loses_no_image_that_is_meant_for_one(
+    server: CriServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with BlindService(server.endpoint) as service:
+        images.pull(service, [(PYTHON, HYPERV)], auth=None, deadline_seconds=None, output="text")
+        captured = capsys.readouterr()
+        assert captured.out.startswith(f"{PYTHON} (-): sha256:")
+        assert f"'{HYPERV}' was ignored" in captured.err
+        with pytest.raises(UnsupportedError, match="nothing was removed"):
+            images.remove(service, [PYTHON], HYPERV, is_everywhere=False, output="text")
+        assert len(service.list()) == 1
+        images.remove(service, [PYTHON], None, is_everywhere=False, output="text")
+        assert capsys.readouterr().out == f"removed {PYTHON} (-)\n"
+        assert service.list() == []
 
 
 def test_a_local_store_is_never_left_without_being_told_to(

@@ -16,8 +16,8 @@ import pytest
 
 from imagestore.cancel import CancelToken
 from imagestore.cri.client import CriImageService
-from imagestore.cri.convert import Users
 from imagestore.digest import Digest
+from imagestore.entries import Users
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -405,6 +405,17 @@ def test_no_secret_is_in_an_error_or_a_log(
     shown = "\n".join(texts) + caplog.text
     assert CANARY not in shown.replace(f"a:{CANARY}", "")
     assert "Y2FuYXJ5" not in shown
+
+
+def test_a_failed_pull_is_logged_with_its_image_and_handler(
+    client: CriImageService, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = SandboxMetadata("web", "u-1", "prod")
+    with caplog.at_level("INFO", logger="imagestore.cri.images"), pytest.raises(ImageStoreError):
+        client.pull(spec(f"{HOST}/nothing:1", PROCESS), sandbox=pod)
+    (line,) = (record for record in caplog.records if record.message == "pull failed")
+    shown = {name: getattr(line, name) for name in ("reference", "handler", "pod", "pod_uid")}
+    assert shown == {"reference": f"{HOST}/nothing:1", "handler": PROCESS, "pod": "prod/web", "pod_uid": "u-1"}
 
 
 def test_what_does_not_exist_or_does_not_fit_is_told_apart(client: CriImageService) -> None:

@@ -63,6 +63,14 @@ def test_members_are_defaulted_as_by_the_kubelet(given: dict[str, object], attri
 
 HIGH = "imageGCHighThresholdPercent (--image-gc-high-threshold)"
 LOW = "imageGCLowThresholdPercent (--image-gc-low-threshold)"
+ALWAYS_VERIFY = {"imagePullCredentialsVerificationPolicy": "AlwaysVerify"}
+ALLOWLISTED = {"imagePullCredentialsVerificationPolicy": "NeverVerifyAllowlistedImages"}
+NO_GATE = {"featureGates": {"KubeletEnsureSecretPulledImages": False}}
+NO_ALLOWLIST = (
+    "can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVertificationPolicy` is not"
+    ' "NeverVerifyAllowlistedImages"'
+)
+UNGATED = "must not be set if KubeletEnsureSecretPulledImages feature gate is not enabled"
 
 
 @pytest.mark.parametrize(
@@ -92,15 +100,29 @@ LOW = "imageGCLowThresholdPercent (--image-gc-low-threshold)"
         ),
         (
             {"imagePullCredentialsVerificationPolicy": "x"},
-            ["imagePullCredentialsVerificationPolicy: unknown policy 'x'"],
-        ),
-        (
-            {"preloadedImagesVerificationAllowlist": ["a.example/b"]},
             [
                 (
-                    "preloadedImagesVerificationAllowlist: can only be set with imagePullCredentialsVerificationPolicy"
-                    " NeverVerifyAllowlistedImages"
+                    'option "x" specified for imagePullCredentialsVerificationPolicy. Valid options are "NeverVerify",'
+                    ' "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages" or "AlwaysVerify"'
                 )
+            ],
+        ),
+        ({"preloadedImagesVerificationAllowlist": ["a.example/b"]}, [NO_ALLOWLIST]),
+        ({**ALWAYS_VERIFY, "preloadedImagesVerificationAllowlist": ["a.example/b:1"]}, [NO_ALLOWLIST]),
+        (
+            {**ALLOWLISTED, "preloadedImagesVerificationAllowlist": ["a.example/b", "a.example/*", "*", "c:1"]},
+            [
+                (
+                    "invalid image pattern in `preloadedImagesVerificationAllowlist`: not a valid wildcard pattern,"
+                    " only patterns ending with '/*' are allowed: *"
+                )
+            ],
+        ),
+        (
+            {**NO_GATE, **ALWAYS_VERIFY, "preloadedImagesVerificationAllowlist": ["*"]},
+            [
+                f"`imagePullCredentialsVerificationPolicy` {UNGATED}",
+                f"`preloadedImagesVerificationAllowlist` {UNGATED}",
             ],
         ),
         (
@@ -119,6 +141,16 @@ def test_values_are_checked_in_the_kubelets_words(given: dict[str, object], faul
     with pytest.raises(ConfigError) as caught:
         settings.check()
     assert str(caught.value) == (expected[0] if len(expected) == 1 else f"[{', '.join(expected)}]")
+
+
+def test_the_default_verification_follows_its_gate() -> None:
+    settings = KubeletImageSettings.parse(NO_GATE)
+    assert (settings.verification_policy, settings.faults()) == ("", ())
+    assert settings.with_gates(FeatureGates()) == KubeletImageSettings()
+    off = KubeletImageSettings().with_gates(settings.gates)
+    assert (off, off.faults()) == (settings, ())
+    explicit = KubeletImageSettings.parse(ALWAYS_VERIFY).with_gates(settings.gates)
+    assert explicit.faults() == (f"invalid configuration: `imagePullCredentialsVerificationPolicy` {UNGATED}",)
 
 
 @pytest.mark.parametrize(

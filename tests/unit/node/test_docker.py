@@ -174,6 +174,21 @@ def test_an_image_in_use_is_not_removed(bed: Bed) -> None:
         bed.service.remove(ImageSpec(f"{APP}:1"))
 
 
+@pytest.mark.parametrize("handler", ["", "arm"])
+def test_an_image_that_could_not_be_removed_stays_its_handlers(bed: Bed, handler: str) -> None:
+    mine = ImageSpec(f"{APP}:1", "arm")
+    image_id = bed.service.pull(mine)
+    bed.engine.containers.append({"Id": "c1", "ImageID": image_id})
+    with pytest.raises(ImageServiceError, match="image is being used"):
+        bed.service.remove(ImageSpec(image_id, handler))
+    found = bed.service.status(mine)
+    assert found is not None
+    assert (found.id, found.spec.runtime_handler) == (image_id, "arm")
+    bed.engine.containers.clear()
+    bed.service.remove(ImageSpec(image_id, handler))
+    assert (bed.service.status(mine), bed.service.list()) == (None, [])
+
+
 def test_the_sandbox_image_is_pinned(bed: Bed) -> None:
     service = bed.another(sandbox_image=f"{APP}:1")
     service.pull(ImageSpec(f"{APP}:1"))

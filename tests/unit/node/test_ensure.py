@@ -200,6 +200,17 @@ def test_an_absent_image_is_pulled() -> None:
             ErrorClass.SIGNATURE_VALIDATION,
             f"image pull failed for {PRESENT} because the signature validation failed: unsigned",
         ),
+        # A CRI endpoint that says no more than the name of its error.
+        (
+            RegistryUnavailableError("RegistryUnavailable"),
+            ErrorClass.REGISTRY_UNAVAILABLE,
+            f"image pull failed for {PRESENT} because the registry is unavailable",
+        ),
+        (
+            ImageDeniedError("PullImage", "unix:///run/cri.sock", "SignatureValidationFailed"),
+            ErrorClass.SIGNATURE_VALIDATION,
+            f"image pull failed for {PRESENT} because the signature validation failed",
+        ),
     ],
 )
 def test_failed_pulls_have_their_class_and_text(error: ImageStoreError, kind: ErrorClass, message: str) -> None:

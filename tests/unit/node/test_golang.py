@@ -30,6 +30,7 @@ SECOND = 10**9
         (4 * 60 * SECOND + 5 * SECOND + SECOND // 1000, "4m5.001s"),
         (5 * 3600 * SECOND + 6 * 60 * SECOND + 7_001 * SECOND // 1000, "5h6m7.001s"),
         (2**63 - 1, "2562047h47m16.854775807s"),
+        (-(2**63), "-2562047h47m16.854775808s"),
     ],
 )
 def test_durations_print_as_in_go(nanoseconds: int, text: str) -> None:
@@ -52,6 +53,9 @@ def test_durations_print_as_in_go(nanoseconds: int, text: str) -> None:
         ("10\u00b5s", 0.00001),
         ("10\u03bcs", 0.00001),
         ("1ms1s", 1.001),
+        ("0.3333333333333333333h", 1200),
+        ("0.100000000000000000000h", 360),
+        ("0.830103483285477580700h", 2988.372539827),
     ],
 )
 def test_durations_read_as_in_go(text: str, seconds: float) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 IMAGE = "registry.example/team/app:1"
 REPOSITORY = "registry.example/team/app"
+DIGESTED = f"registry.example/app@sha256:{'0' * 64}"
 REF = "sha256:1"
 NOW = 1_700_000_000
 
@@ -172,6 +173,36 @@ def test_an_intent_lasts_as_long_as_its_last_pull(tmp_path: Path) -> None:
     assert not files.has_intent(IMAGE)
 
 
+def test_at_start_files_of_older_versions_become_todays(tmp_path: Path) -> None:
+    pulled(tmp_path, MINE)
+    manager(tmp_path).intend("registry.example/gone:1")
+    folder = tmp_path / "image_manager"
+    paths = [folder / "pulled" / file_name(REF), folder / "pulling" / file_name("registry.example/gone:1")]
+    todays = [path.read_bytes() for path in paths]
+    for path, data in zip(paths, todays, strict=True):
+        path.write_bytes(data.replace(b"v1beta1", b"v1alpha1").rstrip())
+    unreadable = folder / "pulled" / file_name("other")
+    unreadable.write_bytes(b"{}")
+    manager(tmp_path).start([])
+    assert [path.read_bytes() for path in paths] == todays
+    assert unreadable.read_bytes() == b"{}"
+
+
+def test_a_file_that_is_too_large_is_a_fault_and_hides_no_other(tmp_path: Path) -> None:
+    pulled(tmp_path, MINE)
+    manager(tmp_path).intend(IMAGE)
+    for folder in ("pulled", "pulling"):
+        (tmp_path / "image_manager" / folder / file_name("large")).write_bytes(b" " * (4 * 1024 * 1024 + 1))
+    files = PullRecordFiles(tmp_path)
+    (records, faults), (intents, more) = files.records(), files.intents()
+    assert ([record.image_ref for record in records], intents) == ([REF], [IMAGE])
+    assert [type(fault) for fault in (*faults, *more)] == [StoreCorruptError] * 2
+    keeper = manager(tmp_path)
+    keeper.start([])
+    keeper.prune([], before=NOW + 1)
+    assert files.records()[0] == []
+
+
 def test_at_start_intents_of_present_images_become_records_without_credentials(tmp_path: Path) -> None:
     before = manager(tmp_path)
     before.intend(IMAGE)
@@ -223,6 +254,19 @@ def test_files_are_named_and_written_as_the_kubelets(tmp_path: Path) -> None:
         '"b":{"nodePodsAccessible":true}}}\n'
     )
     assert (intent.stat().st_mode & 0o777, intent.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_the_memory_of_intents_sees_new_files(tmp_path: Path) -> None:
+    usage: list[float] = []
+    one, other = PullRecordFiles(tmp_path, show_intents_usage=usage.append), PullRecordFiles(tmp_path)
+    one.write_intent(IMAGE)
+    assert (one.has_intent(IMAGE), other.has_intent(IMAGE), usage) == (True, True, [1])
+    other.delete_intent(IMAGE)
+    assert not one.has_intent(IMAGE)
+    other.write_intent(IMAGE)
+    assert one.has_intent(IMAGE)
+    one.delete_intent(IMAGE)
+    assert (one.has_intent(IMAGE), other.has_intent(IMAGE), usage[-1]) == (False, False, 0)
 
 
 def test_the_memory_of_records_sees_new_files(tmp_path: Path) -> None:
@@ -334,11 +378,15 @@ def test_records_survive_their_file_form(mapping: dict[str, PullCredentials], mo
         ("", (), "a", True, True),
         ("NeverVerifyAllowlistedImages", ("registry.example/app",), "registry.example/app", True, False),
         ("NeverVerifyAllowlistedImages", ("registry.example/app",), "registry.example/app:1", True, False),
-        ("NeverVerifyAllowlistedImages", ("registry.example/app",), "registry.example/app@sha256:1", True, False),
+        ("NeverVerifyAllowlistedImages", ("registry.example/app",), DIGESTED, True, False),
         ("NeverVerifyAllowlistedImages", ("registry.example/app",), "registry.example/app2", False, True),
         ("NeverVerifyAllowlistedImages", ("registry.example/*",), "registry.example/a/b:1", True, False),
         ("NeverVerifyAllowlistedImages", ("registry.example/*",), "registry.example.org/a", True, True),
-        ("NeverVerifyAllowlistedImages", ("docker.io/library/busybox",), "busybox", True, True),
+        ("NeverVerifyAllowlistedImages", ("docker.io/library/busybox",), "busybox", True, False),
+        ("NeverVerifyAllowlistedImages", ("docker.io/library/busybox",), "library/busybox:1", False, False),
+        ("NeverVerifyAllowlistedImages", ("docker.io/library/*",), "busybox:1", True, False),
+        ("NeverVerifyAllowlistedImages", ("docker.io/library/*",), "team/busybox", True, True),
+        ("NeverVerifyAllowlistedImages", ("registry.example/*",), "registry.example/App", True, True),
         ("NeverVerifyAllowlistedImages", ("localhost:5000/app",), "localhost:5000/app:1", True, False),
     ],
 )

@@ -117,6 +117,20 @@ def test_both_formulas_of_the_weight(shares: int, curve: int, linear: int) -> No
     assert cgroup.shares_to_weight(shares, WeightFormula.LINEAR) == linear
 
 
+@pytest.mark.parametrize(
+    ("weight", "curve", "linear"), [(0, 0, 0), (1, 2, 2), (39, 305, 998), (100, 1024, 2597), (10000, 262144, 262144)]
+)
+def test_weights_read_back(weight: int, curve: int, linear: int) -> None:
+    assert cgroup.weight_to_shares(weight) == curve
+    assert cgroup.weight_to_shares(weight, WeightFormula.LINEAR) == linear
+
+
+@pytest.mark.parametrize("weight", [-1, 10001])
+def test_weights_outside_the_kernels_bounds_are_refused(weight: int) -> None:
+    with pytest.raises(InvalidResourcesError, match="0 to 10000"):
+        cgroup.weight_to_shares(weight)
+
+
 @pytest.mark.parametrize("formula", WeightFormula)
 def test_negative_shares_are_refused(formula: WeightFormula) -> None:
     with pytest.raises(InvalidResourcesError, match="0 or more"):

@@ -326,10 +326,28 @@ def test_json_has_quantities_as_text_numbers_or_null(value: str | int | float | 
     assert str(from_json(value)) == text
 
 
-@pytest.mark.parametrize("value", [True, False, "", " ", "1 Gi", "\x1c1", float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "value",
+    [True, False, "", " ", "1 Gi", "\x1c1", float("nan"), float("inf"), pytest.param(10**5000, id="5001 digits")],
+)
 def test_json_that_is_no_quantity_is_refused(value: str | float) -> None:
     with pytest.raises(InvalidQuantityError):
         from_json(value)
+
+
+@pytest.mark.parametrize(
+    ("number", "power", "text"),
+    [
+        (2**69, 0, "512Ei"),
+        (2**70, 0, "1180591620717411303424"),
+        (-(2**70), 0, "-1180591620717411303424"),
+        (3 * 2**80, 0, str(3 * 2**80)),
+        (1, 70, "10e69"),
+        (1, 72, "1e72"),
+    ],
+)
+def test_beyond_the_largest_binary_suffix_a_quantity_is_decimal(number: int, power: int, text: str) -> None:
+    assert str(Quantity(number, power, BINARY)) == text
 
 
 def test_what_is_too_large_to_be_computed_with_is_an_error_not_a_long_wait() -> None:

@@ -165,6 +165,11 @@ def test_windows_numbers_that_do_not_fit_are_refused(given: WindowsContainerReso
         oci.windows_resources(given)
 
 
+@pytest.mark.parametrize("limit", ["922337203685477581m", "9223372036854775808m", "18446744073709555616m", "100E"])
+def test_a_limit_beyond_64_bits_is_all_of_the_processors(limit: str) -> None:
+    assert of_windows(container("", f"cpu={limit}"), processors=4).cpu_maximum == 10000
+
+
 @pytest.mark.parametrize(("limit", "processors", "reported"), [("333m", 7, "332m"), ("1", 4, "1"), ("1m", 64, "6m")])
 def test_windows_loses_precision(limit: str, processors: int, reported: str) -> None:
     found = status.from_windows(of_windows(container("", f"cpu={limit}"), processors=processors), processors=processors)

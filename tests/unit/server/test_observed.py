@@ -86,6 +86,10 @@ class Service:
     async def Sum(self, requests: AsyncIterator[bytes], context: ServicerContext) -> bytes:
         return str(sum([int(each) async for each in requests])).encode()
 
+    async def Double(self, requests: AsyncIterator[bytes], context: ServicerContext) -> AsyncIterator[bytes]:
+        async for each in requests:
+            yield each * 2
+
     def Refused(self, request: bytes, context: ServicerContext) -> bytes:
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         raise NotImplementedError
@@ -104,7 +108,8 @@ def register(server: grpc.aio.Server, service: Service) -> None:
     }
     for name in ("StreamNumbers", "Watch"):
         handlers[name] = grpc.unary_stream_rpc_method_handler(getattr(service, name), bytes, bytes)
-    handlers["Sum"] = grpc.stream_unary_rpc_method_handler(service.Sum, bytes, bytes)
+    handlers["Sum"] = grpc.stream_unary_rpc_method_handler(service.Sum, parsed, bytes)
+    handlers["Double"] = grpc.stream_stream_rpc_method_handler(service.Double, parsed, bytes)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("t.T", handlers)])
 
 
@@ -349,6 +354,22 @@ def test_request_that_is_no_message_is_the_callers_fault(folder: Path, cacheable
         assert caught.value.details() == "/t.T/Echo: the request is no message of its type"
 
     assert play(folder, scene, cacheable).service.computed == 0
+
+
+@pytest.mark.parametrize(("method", "kind"), [("Sum", "stream_unary"), ("Double", "stream_stream")])
+def test_stream_of_requests_with_one_that_is_no_message_is_the_callers_fault(
+    folder: Path, method: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(bench: Bench) -> None:
+        call = getattr(bench.channel, kind)(f"/t.T/{method}")(iter([b"1", b"garbage"]))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call if kind == "stream_unary" else [each async for each in call]
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert caught.value.details() == f"/t.T/{method}: a request is no message of its type"
+
+    with caplog.at_level(logging.WARNING):
+        play(folder, scene)
+    assert not caplog.records
 
 
 def test_failures_are_not_remembered(folder: Path) -> None:

@@ -62,3 +62,16 @@ def test_units_are_part_of_the_package(unit: str) -> None:
     done = CliRunner().invoke(cli, ["serve", "--print-unit", unit])
     assert done.exit_code == 0
     assert done.output.startswith("#")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--listen", "unix:///a/s", "--proxy-content", "/a/s"),
+        ("--proxy-content", "one=unix:///a/s", "--proxy-content", "two=unix:///a/s"),
+    ],
+)
+def test_content_proxies_share_no_socket(options: tuple[str, ...], tmp_path: Path) -> None:
+    found = CliRunner().invoke(cli, ["--root", str(tmp_path), "serve", *options])
+    assert found.exit_code == 2
+    assert "socket /a/s: a content proxy needs a socket of its own" in found.output

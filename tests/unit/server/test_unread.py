@@ -66,11 +66,48 @@ def test_who_finds_no_room_in_time_is_refused() -> None:
         first, second = (asyncio.create_task(asyncio.sleep(0)) for _ in range(2))
         await unread.begin(first, 90)
         with pytest.raises(StoreBusyError, match="90 bytes wait"):
-            await unread.begin(second, 20)
+            await unread.begin(second, 250)
         assert unread.total == 90
 
     asyncio.run(run())
     assert len(looks) == 4
+
+
+def test_answers_that_wait_for_long_keep_others_waiting_no_longer_up_to_a_last_limit() -> None:
+    clock = Clock()
+
+    def relieve() -> None:
+        clock.now += 0.5
+
+    async def run() -> None:
+        unread = Unread(relieve, 100, clock)
+        tasks = [asyncio.create_task(asyncio.sleep(0)) for _ in range(4)]
+        await unread.begin(tasks[0], 90)
+        await unread.begin(tasks[1], 90)
+        assert module.OLD_SECONDS < clock.now <= module.OLD_SECONDS + 0.5
+        await unread.begin(tasks[2], 80)
+        assert unread.total == 260
+        with pytest.raises(StoreBusyError, match="260 bytes wait"):
+            await unread.begin(tasks[3], 30)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_LOOK_SECONDS", 0)
+        asyncio.run(run())
+
+
+def test_what_was_needed_for_a_moment_is_given_back_once_nothing_waits() -> None:
+    async def run() -> None:
+        emptied = list[int]()
+        unread = Unread(lambda: None, 100, emptied=lambda: emptied.append(unread.total))
+        for sizes, count in (([30], 0), ([30, 30], 1), ([30], 1)):
+            tasks = [asyncio.create_task(asyncio.sleep(0)) for _ in sizes]
+            for task, size in zip(tasks, sizes, strict=True):
+                await unread.begin(task, size)
+            for task in tasks:
+                unread.end(task)
+            assert len(emptied) == count
+
+    asyncio.run(run())
 
 
 class Pair:

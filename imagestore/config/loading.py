@@ -1,4 +1,4 @@
-"""Reading configurations: from a path, from text, or none at all."""
+"""Reading configurations: from a path or from text."""
 
 from __future__ import annotations
 
@@ -55,21 +55,6 @@ def loads(text: str, *, filename: str = "config.toml", host: Platform | None = N
     """
     # Lone surrogates can't be TOML; as bytes they are refused like any other text that isn't UTF-8.
     return _accepted(text.encode("utf-8", "surrogatepass"), filename, host)
-
-
-def default(host: Platform | None = None) -> Config:
-    """The configuration of a node that has no file: one handler, the host's usual one.
-
-    Args:
-        host: the node's platform; this machine's by default.
-
-    >>> from imagestore.platforms.spec import Platform
-    >>> list(default(Platform("windows", "amd64", os_version="10.0.20348")).handlers)
-    ['runhcs-wcow-process']
-    """
-    host = host or host_module.detect()
-    name = default_name(host)
-    return Config(MappingProxyType({name: built_in_handlers(host)[name]}), name, host)
 
 
 def read(raw: bytes, name: str, host: Platform | None) -> tuple[Config | None, list[Finding]]:

@@ -1,0 +1,165 @@
+"""The store's images as CRI lists them: one entry for each (image id, runtime handler).
+
+An entry gathers every reference under which a handler has an image. Tags become ``repo_tags``; each repository's target
+digest becomes a ``repo_digests`` entry, so that a caller can ask again for exactly what was pulled. A reference with a
+digest has no tag in CRI's eyes, as in containerd. The CRI face and the embedded image service answer with these.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from imagestore.documents.decode import MAX_DOCUMENT_BYTES
+from imagestore.errors import ContentNotFoundError, ImageNotFoundError, IntegrityError
+from imagestore.image_service import ImageSpec, ServedImage
+from imagestore.reference import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence, Set
+
+    from imagestore.content.api import ContentStore
+    from imagestore.digest import Digest
+    from imagestore.metadata.api import ImageRecord
+    from imagestore.store import ImageStore
+
+#: All references of one image of one handler; never empty.
+Group: TypeAlias = "Sequence[ImageRecord]"
+
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+_MOST_USERS: Final = 20_000
+_LONGEST_USER: Final = 1024
+
+
+class Users:
+    """Whom images start as, remembered by image id: the config under an id never changes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Digest, str] = OrderedDict()
+
+    def of(self, image_id: Digest, content: ContentStore) -> str:
+        """The config's user without its group; empty when it has none, or the content is damaged or no image config."""
+        with self._lock:
+            known = self._known.get(image_id)
+        if known is not None:
+            return known
+        try:
+            raw = content.read(image_id, limit_bytes=MAX_DOCUMENT_BYTES)
+        except (ContentNotFoundError, IntegrityError):
+            # A check of the store reports that; the image must stay listed so that it can be removed.
+            return ""
+        user = _user(raw)
+        with self._lock:
+            self._known[image_id] = user
+            if len(self._known) > _MOST_USERS:
+                self._known.popitem(last=False)
+        return user
+
+
+def meant(store: ImageStore, spec: ImageSpec) -> ImageRecord | None:
+    """The record that a caller means; None when it is absent, or no image is named.
+
+    Raises:
+        UnknownRuntimeHandlerError, InvalidInputError: handler or image can't be read.
+    """
+    if not spec.image:
+        return None
+    try:
+        return store.get(spec.image, runtime_handler=spec.runtime_handler or None).record
+    except ImageNotFoundError:
+        return None
+
+
+def whole(store: ImageStore, record: ImageRecord) -> Group:
+    """Every reference of a record's image; the record alone when it was removed a moment ago."""
+    found = store.metadata.find_images(image_id_prefix=str(record.image_id), handler=record.handler)
+    return tuple(found) or (record,)
+
+
+def listed(store: ImageStore, spec: ImageSpec) -> list[Group]:
+    """The images a filter lets through, each with all its references, in the order of their first ones.
+
+    Args:
+        store: has them.
+        spec: an empty image or handler lets all through.
+
+    Raises:
+        UnknownRuntimeHandlerError, InvalidInputError: handler or image can't be read.
+    """
+    groups: dict[tuple[Digest, str], list[ImageRecord]] = {}
+    for image in store.list(name=spec.image or None, runtime_handler=spec.runtime_handler or None):
+        groups.setdefault((image.record.image_id, image.record.handler), []).append(image.record)
+    return [whole(store, group[0]) if spec.image else group for group in groups.values()]
+
+
+def served(groups: Iterable[Group], store: ImageStore, users: Users) -> list[ServedImage]:
+    """Entries.
+
+    Args:
+        groups: for each entry its references.
+        store: has the content and names the pinned images.
+        users: whom images start as.
+    """
+    pinned = {_canonical(text) for text in store.config.settings.pinned_images.values()}
+    return [_entry(records, pinned, store.content, users) for records in groups]
+
+
+def _entry(records: Group, pinned: Set[str], content: ContentStore, users: Users) -> ServedImage:
+    first = records[0]
+    tags, digests = _names(records)
+    user = users.of(first.image_id, content)
+    is_number = _NUMBER.fullmatch(user) is not None
+    return ServedImage(
+        id=str(first.image_id),
+        repo_tags=tags,
+        repo_digests=digests,
+        size=max(record.content_size for record in records),
+        uid=int(user) if is_number else None,
+        username="" if is_number else user,
+        spec=ImageSpec(first.reference, first.handler),
+        is_pinned=any(record.is_pinned or record.reference in pinned for record in records),
+    )
+
+
+def _names(records: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tags and the digest references of one image, in the order of the references, each once."""
+    tags: dict[str, None] = {}
+    digests: dict[str, None] = {}
+    for record in records:
+        reference = Reference.parse(record.reference)
+        if reference.tag and reference.digest is None:
+            tags[str(reference)] = None
+        digests[str(reference.with_digest(reference.digest or record.target.digest))] = None
+    return tuple(tags), tuple(digests)
+
+
+def _canonical(text: str) -> str:
+    """The canonical form of a configured reference; as it stands where it can't be read."""
+    try:
+        return str(Reference.parse(text))
+    except ValueError:
+        return text
+
+
+def _user(raw: bytes) -> str:
+    # Validated when it entered the store, where it is an image config at all: an artifact's config may be anything.
+    try:
+        document: Any = json.loads(raw)
+        user = document["config"]["User"]
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return ""
+    name = user.partition(":")[0] if isinstance(user, str) else ""
+    # What no system could start as must not spoil a whole list: messages are UTF-8, and have a limit.
+    return name if len(name) <= _LONGEST_USER and _is_text(name) else ""
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can write
+        return False
+    return True

@@ -1,0 +1,84 @@
+"""The HTTP server that hands numbers out.
+
+Any user of the machine can connect to a loopback port, also those who may not connect to our sockets. So connections
+are few at a time and short: who comes when there are too many is turned away, who says nothing is cut off.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+log = logging.getLogger(__name__)
+
+MOST_CONNECTIONS: Final = 32
+SILENCE_SECONDS: Final = 5.0
+
+
+class Publication:
+    """Answers requests, until closed.
+
+    Args:
+        handler: answers one request; a class of Prometheus' library.
+        host: to listen at.
+        port: 0 lets the system choose.
+        silence_seconds: how long a caller may say nothing, or not read.
+
+    Raises:
+        OSError: it can't listen there.
+    """
+
+    def __init__(
+        self, handler: type[BaseHTTPRequestHandler], host: str, port: int, silence_seconds: float = SILENCE_SECONDS
+    ) -> None:
+        # The library's class is everybody's; what we set is set on one of our own.
+        bounded = type("BoundedHandler", (handler,), {"timeout": silence_seconds})
+        self._server = _Server(host, port, bounded)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="numbers", daemon=True)
+        self._thread.start()
+        #: Where it listens.
+        self.port = self._server.server_port
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each connection, up to a limit."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__((host, port), handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give a connection its thread, or close it."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and make room."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log it; the library would write to standard error. Callers that go away are no news."""
+        log.debug("a request for numbers failed", exc_info=True)

@@ -1,0 +1,70 @@
+"""Numbers are handed out to few at a time, and silence holds nobody's place for long."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+
+from imagestore.server.publication import MOST_CONNECTIONS, Publication
+
+
+class Hello(BaseHTTPRequestHandler):
+    """Answers, and keeps quiet about it."""
+
+    def do_GET(self) -> None:
+        if self.path == "/broken":
+            raise ValueError("hunter2-canary")
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def publication() -> Iterator[Publication]:
+    published = Publication(Hello, "127.0.0.1", 0, silence_seconds=0.5)
+    yield published
+    published.close()
+
+
+def asked(publication: Publication, path: str = "/") -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{publication.port}{path}", timeout=5) as answer:
+        return bytes(answer.read())
+
+
+def test_silent_callers_take_bounded_threads_and_lose_their_places(publication: Publication) -> None:
+    before = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST_CONNECTIONS * 2):
+            silent = stack.enter_context(socket.create_connection(("127.0.0.1", publication.port), timeout=5))
+            with contextlib.suppress(OSError):
+                silent.sendall(b"GET /metr")
+        assert threading.active_count() <= before + MOST_CONNECTIONS
+        end = time.monotonic() + 10
+        while threading.active_count() > before:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        assert asked(publication) == b"hello"
+
+
+def test_failing_request_is_not_printed_and_the_next_is_answered(
+    publication: Publication, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(OSError, match="closed connection"):
+        asked(publication, "/broken")
+    assert asked(publication) == b"hello"
+    assert "canary" not in "".join(capfd.readouterr())
+
+
+def test_taken_port_is_an_error_of_the_system(publication: Publication) -> None:
+    with pytest.raises(OSError, match="in use"):
+        Publication(Hello, "127.0.0.1", publication.port)

@@ -1,0 +1,80 @@
+"""The store behind a server: replaced under work that goes on, and threads for all who need one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, cast
+
+import pytest
+
+from imagestore.cancel import CancelToken
+from imagestore.rpc.workers import StoreWorkers
+from imagestore.store import ImageStore
+
+
+class Store:
+    """Stands for a store: open until closed."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def made() -> tuple[Store, ImageStore]:
+    store = Store()
+    return store, cast("ImageStore", store)
+
+
+def test_held_store_serves_its_holder_after_it_was_replaced_and_is_closed_at_the_end() -> None:
+    async def run() -> None:
+        (first, first_store), (second, second_store) = made(), made()
+        workers = StoreWorkers(first_store)
+        with workers.hold() as held:
+            workers.replace(second_store)
+            assert await workers.transfer(lambda store, _: store, held=held) is first_store
+            assert await workers.transfer(lambda store, _: store) is second_store
+            assert first.closed == 0
+        assert first.closed == 1
+        workers.close()
+        assert (first.closed, second.closed) == (1, 1)
+
+    asyncio.run(run())
+
+
+def test_store_stays_open_for_a_thread_whose_caller_went_away() -> None:
+    async def run() -> None:
+        (first, first_store), (_, second_store) = made(), made()
+        workers, go, seen = StoreWorkers(first_store), threading.Event(), list[Any]()
+
+        def work(store: ImageStore, token: CancelToken) -> None:
+            go.wait(10)
+            seen.append((cast("Any", store).closed, token.is_cancelled))
+
+        caller = asyncio.create_task(workers.transfer(work))
+        await asyncio.sleep(0.01)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        workers.replace(second_store)
+        go.set()
+        await asyncio.to_thread(workers.close)
+        assert seen == [(0, True)]
+        assert first.closed == 1
+
+    asyncio.run(run())
+
+
+def test_as_many_pulls_as_are_allowed_leave_threads_for_other_transfers() -> None:
+    async def run() -> None:
+        workers, go = StoreWorkers(made()[1], pull_threads=64), threading.Event()
+        pulls = [asyncio.create_task(workers.transfer(lambda *_: go.wait(20))) for _ in range(64)]
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(workers.transfer(lambda *_: "read"), 10) == "read"
+        go.set()
+        await asyncio.gather(*pulls)
+        await asyncio.to_thread(workers.close)
+
+    asyncio.run(run())
