@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -157,6 +158,30 @@ def test_a_damaged_database_names_the_mend_and_the_mend_works(line: Line) -> Non
     assert f"restored {line.python} ({HYPERV})" in line("check", "--rebuild")
     assert line.json("images")["images"][0]["reference"] == line.python
     assert line.json("check", "--rebuild")["rebuild"]["wasWhole"] is True
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_rebuild_tells_what_it_keeps_for_a_change_that_may_not_have_been_made(line: Line, output: str) -> None:
+    digest, _ = line.layer()
+    metadata = SqliteMetadataStore(line.root / "metadata.db")
+    metadata.label_content(Digest.parse(digest), {"containerd.io/gc.root": "kept"})
+    with contextlib.suppress(ZeroDivisionError), metadata.exclusive():
+        metadata.label_content(Digest.parse(digest), {})
+        metadata.label_content(Digest.parse(digest), {"note": "x"})
+        raise ZeroDivisionError
+    metadata.close()
+    (line.root / "metadata.db").write_bytes(b"garbage" * 1000)
+    if output == "json":
+        rebuild = line.json("check", "--rebuild")["rebuild"]
+        assert rebuild["replaced"] == [digest]
+        name = rebuild["replacedLease"]
+    else:
+        told = r"replaced \(1 blobs .* by lease (rebuild-replaced-[0-9a-f]{32})$"
+        found = re.search(told, line("check", "--rebuild"), re.MULTILINE)
+        assert found is not None
+        name = found[1]
+    (lease,) = line.json("leases", "list")["leases"]
+    assert (lease["id"], lease["content"]) == (name, [digest])
 
 
 def test_a_backup_holds_the_records(line: Line, tmp_path: Path) -> None:

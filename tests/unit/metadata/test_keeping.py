@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import math
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from imagestore import gc_labels
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.errors import InvalidInputError, LeaseNotFoundError, StoreCorruptError
+from imagestore.errors import InvalidInputError, LeaseNotFoundError, StoreCorruptError, StoreFullError
 from imagestore.gc import climb, mark
 from imagestore.gc_labels import ContentTerms, LeaseTerms, moment
 from imagestore.media_types import OCI_MANIFEST
@@ -321,6 +322,67 @@ def test_a_long_journal_is_shortened(tmp_path: Path, store: SqliteMetadataStore)
     assert journal.stat().st_size < 2000
     assert restorable(store) == ([[kept]], 0)
     assert sorted(path.name for path in tmp_path.glob("records*")) == ["records.jsonl"]
+
+
+def undone(store: SqliteMetadataStore, record: ImageRecord) -> None:
+    """Put a record in a transaction that isn't committed; its line is in the journal."""
+    with contextlib.suppress(ZeroDivisionError), store.exclusive():
+        store.put_image(record, {})
+        raise ZeroDivisionError
+
+
+def test_a_shortened_journal_still_tells_what_was_never_committed(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    kept, journal = store.put_image(record(), {}), RecordJournal(tmp_path / "records.jsonl")
+    undone(store, replace(record(root=B), warnings=("x" * 1_100_000,)))
+    store.tidy()
+    assert journal.size() < 2000
+    found = journal.read()
+    assert (found.candidates, found.replaced) == ([[kept]], frozenset())
+    undone(store, record(root=B))
+    found = journal.read()
+    assert [[each.roots for each in some] for some in found.candidates] == [[(B,), (A,)]]
+    assert found.replaced == {A}
+    after = store.put_image(record("registry.example/c:1", C), {})
+    assert restorable(store) == ([[kept], [after]], 0)
+
+
+def test_what_was_never_committed_stays_so_when_the_journal_is_exchanged(
+    tmp_path: Path, store: SqliteMetadataStore
+) -> None:
+    kept = store.put_image(record(), {})
+    journal = RecordJournal(tmp_path / "records.jsonl")
+    length = journal.size()
+    with journal.prepared(1, [kept], [], []) as prepared:
+        assert prepared is not None
+        undone(store, record(root=B))
+        assert journal.exchange(prepared, length)
+    found = journal.read()
+    assert found.candidates[0][0].roots == (B,)
+    assert found.replaced == {A}
+    store.remove_images([("registry.example/none:1", "runc")])
+    assert journal.read().replaced == {A}, "a transaction that changed nothing tells nothing"
+    after = store.put_image(record("registry.example/c:1", C), {})
+    assert restorable(store) == ([[kept], [after]], 0)
+
+
+def test_a_journal_that_is_full_uses_no_number_up(store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever goes on in the same transaction still says first where the last one ended."""
+    store.put_image(record(), {})
+    undone(store, record(root=B))
+    real, full = os.write, [True]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if full:
+            full.clear()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    with store.exclusive():
+        with pytest.raises(StoreFullError):
+            store.put_image(record("registry.example/b:1", B), {})
+        store.put_image(record("registry.example/c:1", C), {})
+    assert [each[0].roots for each in restorable(store)[0]] == [(A,), (C,)]
 
 
 def test_what_is_journaled_while_a_new_journal_is_written_stays(tmp_path: Path, store: SqliteMetadataStore) -> None:
