@@ -65,7 +65,7 @@ def main() -> int:
         and "10.0.17763.4851" in both
         and "10.0.20348.1970" not in last
         and "10.0.17763.4851" in last
-        and f"in {blobs} blobs kept" in freed
+        and f"; {blobs} blobs kept" in freed
     )
     print("\nTwo builds of one reference lay side by side, shared bytes once; removing one left the other whole.")
     return 0 if right else 1
