@@ -1,18 +1,22 @@
-"""How long it takes to say what 20 runtime handlers get from one index of 10 to 10,000 entries, no two alike.
+"""How long it takes to say what 20 runtime handlers get from one index, against a JSON parse of the same index.
 
 Run: ``python benchmarks/match_bench.py``. It goes the way of ``imagestore match``: an index as bytes, handlers from a
-configuration, :func:`imagestore.pull.choice.match_handlers`. For each size it prints what it takes
+configuration, :func:`imagestore.pull.choice.match_handlers`. Two kinds of index, of 10 to 10,000 entries, no two alike:
+Windows builds for one architecture, and all kinds of platforms. All numbers are medians, and the runs that are compared
+take turns. For each index it prints
 
-* to find the best entry alone (match and sort key), for all handlers together;
-* to read and check the index, once;
-* to make a selection with a verdict for every entry, for all handlers, and the same for one entry and handler;
-* to read every rule and sentence of these verdicts;
-* to parse the same bytes with ``json.loads``, for scale, and how often that fits into all of the above.
+* ``choose``: from bytes to the choices of all handlers: read, check, select. No verdict but those of the chosen
+  entries is made before somebody reads it;
+* ``json.loads`` of the same bytes, and ``choose`` as a multiple of it;
+* ``read``: the part of ``choose`` that reads and checks the index;
+* ``explain``: ``choose``, and then every verdict of every handler, with rule and sentence.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import statistics
 import sys
 import time
 from itertools import product
@@ -27,7 +31,7 @@ from imagestore.pull.choice import match_handlers, wanted_platforms
 from imagestore.pull.sources import Documents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from imagestore.config import HandlerPlatform
     from imagestore.documents.index import Index
@@ -48,31 +52,37 @@ _NAMES = (
 _BUILDS = (17763, 20348, 26100, 14393)
 
 
-def _platforms(size: int) -> list[dict[str, Any]]:
-    """Platforms that are all different: of each kind, then each with a version (and a feature) of its own."""
-    found = []
-    for number, (build, (os_name, architecture, variant)) in zip(
-        range(size), product(range(size), _NAMES), strict=False
-    ):
-        platform: dict[str, Any] = {"os": os_name, "architecture": architecture}
-        if variant:
-            platform["variant"] = variant
-        platform["os.version"] = f"10.0.{_BUILDS[build % len(_BUILDS)]}.{number}"
-        if number % 10 == 9:
-            platform["os.features"] = [f"feature-{number}"]
-        found.append(platform)
-    return found
+def _mixed(number: int, _size: int) -> dict[str, Any]:
+    """A platform of any kind: of each kind, then each with a version (and a feature) of its own."""
+    os_name, architecture, variant = _NAMES[number % len(_NAMES)]
+    platform: dict[str, Any] = {"os": os_name, "architecture": architecture}
+    if variant:
+        platform["variant"] = variant
+    platform["os.version"] = f"10.0.{_BUILDS[number // len(_NAMES) % len(_BUILDS)]}.{number}"
+    if number % 10 == 9:
+        platform["os.features"] = [f"feature-{number}"]
+    return platform
 
 
-def _document(size: int) -> bytes:
+def _windows(number: int, size: int) -> dict[str, Any]:
+    """A Windows platform: as many builds as revisions of each."""
+    build, revision = divmod(number, math.isqrt(size))
+    return {"os": "windows", "architecture": "amd64", "os.version": f"10.0.{17763 + 300 * build}.{revision}"}
+
+
+#: What the platforms of an index are, by number of the entry and size of the index.
+KINDS = {"windows": _windows, "mixed": _mixed}
+
+
+def _document(kind: str, size: int) -> bytes:
     entries = [
         {
             "mediaType": media_types.OCI_MANIFEST,
             "digest": str(Digest.of(str(number).encode())),
             "size": 1_000 + number,
-            "platform": platform,
+            "platform": KINDS[kind](number, size),
         }
-        for number, platform in enumerate(_platforms(size))
+        for number in range(size)
     ]
     return json.dumps({"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, "manifests": entries}).encode()
 
@@ -90,68 +100,56 @@ def handlers() -> dict[str, HandlerPlatform]:
 class Case:
     """One index, and the steps that are measured."""
 
-    def __init__(self, size: int, handlers: dict[str, HandlerPlatform]) -> None:
-        self.raw = _document(size)
+    def __init__(self, kind: str, size: int, handlers: dict[str, HandlerPlatform]) -> None:
+        self.raw = _document(kind, size)
         self.handlers = handlers
         self.target = Descriptor(media_types.OCI_INDEX, Digest.of(self.raw), len(self.raw))
-        self.documents = self.fresh()
-        self.index = self.documents.index(self.target)
-        self.selections = self.match()
 
-    def fresh(self) -> Documents:
+    def _documents(self) -> Documents:
         documents = Documents(None, None, None, CancelToken())
         documents.remember(self.target, self.raw)
         return documents
 
     def read(self) -> Index:
         """Read and check the index."""
-        return self.fresh().index(self.target)
+        return self._documents().index(self.target)
 
-    def best(self) -> None:
-        """The best entry for each handler, and nothing about the others."""
-        platforms = [entry.platform for entry in self.index.manifests if entry.platform is not None]
-        for handler in self.handlers.values():
-            min(filter(handler.matcher.match, platforms), key=handler.matcher.sort_key, default=None)
+    def choose(self) -> dict[str, Selection]:
+        """Read the index, and choose for every handler."""
+        return match_handlers(self.target, self._documents(), self.handlers)
 
-    def match(self) -> dict[str, Selection]:
-        """A verdict for every entry and handler."""
-        return match_handlers(self.target, self.documents, self.handlers)
-
-    def reasons(self) -> int:
-        """Read every rule and sentence of the verdicts."""
-        verdicts = (verdict for selection in self.selections.values() for verdict in selection.verdicts)
+    def explain(self) -> int:
+        """The same, and then every rule and sentence of the verdict on every entry for every handler."""
+        verdicts = (verdict for selection in self.choose().values() for verdict in selection.verdicts)
         return sum(len(verdict.rule) + len(verdict.reason) for verdict in verdicts)
 
-    def parse(self) -> object:
+    def loads(self) -> object:
         """The same bytes as plain JSON."""
         return json.loads(self.raw)
 
 
-def _seconds(work: Callable[[], object], repeats: int) -> float:
-    """Best of several runs, which is the one that nothing else disturbed."""
-    best = float("inf")
+def _medians(steps: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """Milliseconds of each step; the steps take turns, so that what disturbs them disturbs all of them."""
+    taken: list[list[float]] = [[] for _ in steps]
     for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - start)
-    return best
+        for times, step in zip(taken, steps, strict=True):
+            start = time.perf_counter()
+            step()
+            times.append((time.perf_counter() - start) * 1e3)
+    return [statistics.median(times) for times in taken]
 
 
 def main() -> None:
-    """Measure and print one line for each size."""
+    """Measure and print one line for each index."""
     all_handlers = handlers()
-    head = ("entries", "best, ms", "read, ms", "select, ms", "µs/entry", "reasons, ms", "json.loads, ms", "all : json")
+    head = ("index", "entries", "choose, ms", "json.loads, ms", "choose : json", "read, ms", "explain, ms")
     sys.stdout.write("  ".join(f"{title:>14}" for title in head) + f"   ({len(all_handlers)} handlers)\n")
-    for size in _SIZES:
-        case = Case(size, all_handlers)
-        repeats = max(3, 2_000 // size)
-        steps = (case.best, case.read, case.match, case.reasons, case.parse)
-        best, read, match, reasons, parse = (_seconds(step, repeats) for step in steps)
-        row = (
-            *(best * 1e3, read * 1e3, match * 1e3, match / size / len(all_handlers) * 1e6),
-            *(reasons * 1e3, parse * 1e3, (read + match + reasons) / parse),
-        )
-        sys.stdout.write("  ".join([f"{size:>14}", *(f"{value:>14.3f}" for value in row)]) + "\n")
+    for kind, size in product(KINDS, _SIZES):
+        case = Case(kind, size, all_handlers)
+        choose, loads = _medians((case.choose, case.loads), min(max(5, 60_000 // size), 300))
+        read, explain = _medians((case.read, case.explain), 5)
+        row = (choose, loads, choose / loads, read, explain)
+        sys.stdout.write("  ".join([f"{kind:>14}", f"{size:>14,}", *(f"{value:>14.3f}" for value in row)]) + "\n")
 
 
 if __name__ == "__main__":

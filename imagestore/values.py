@@ -95,7 +95,7 @@ def _init_at_first_call(cls: type[Any], *, is_frozen: bool) -> Callable[..., Non
 
 def _written_init(cls: type[Any], *, is_frozen: bool) -> Callable[..., None]:
     """The ``__init__`` that the standard decorator would write."""
-    names: dict[str, Any] = {"_set_": object.__setattr__, "_called_": _CALLED}
+    names: dict[str, Any] = {"_called_": _CALLED}
     positional: list[str] = ["self"]
     keyword_only: list[str] = []
     body: list[str] = []
@@ -115,7 +115,9 @@ def _written_init(cls: type[Any], *, is_frozen: bool) -> Callable[..., None]:
             value = f"_default_{name}" if field.default is not dataclasses.MISSING else f"_make_{name}()"
         else:
             continue
-        body.append(f"_set_(self, {name!r}, {value})" if is_frozen else f"self.{name} = {value}")
+        # The slot's own setter: half as long as object.__setattr__, which would look the name up in every class.
+        names[f"_set_{name}"] = getattr(cls, name).__set__
+        body.append(f"_set_{name}(self, {value})" if is_frozen else f"self.{name} = {value}")
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     parameters = ", ".join(positional + (["*", *keyword_only] if keyword_only else []))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from benchmarks.match_bench import Case, handlers
+from benchmarks.match_bench import KINDS, Case, handlers
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.cost import Cost
-from benchmarks.suite.figures import Findings, compare
+from benchmarks.suite.figures import Figure, Findings, compare
 from benchmarks.suite.series import alternate, table
 
 ENTRIES = 1_000
@@ -17,22 +17,25 @@ _LEAST_ROUNDS = 15
 
 
 def measure(bench: Bench) -> Findings:
-    """Reading an index of 1,000 entries and choosing for 20 handlers, beside parsing it as JSON."""
-    case = Case(ENTRIES, handlers())
-
-    def everything() -> None:
-        case.read()
-        case.selections = case.match()
-
-    ours: dict[str, Callable[[], object]] = {
-        "choosing alone": case.match,
-        "reading and choosing": everything,
-    }
-    contestants = {name: _timed(work) for name, work in {**ours, "json.loads": case.parse}.items()}
-    title = f"match, {ENTRIES:,} entries, {len(case.handlers)} handlers"
-    series = alternate(title, contestants, rounds=max(3 * bench.rounds, _LEAST_ROUNDS))
-    figures = [compare("MATCH", series, name, "json.loads", goal=_GOAL, is_drawn=True) for name in ours]
-    return Findings(figures, list(table(series)))
+    """From the bytes of an index of 1,000 entries to the choices for 20 handlers, beside parsing it as JSON."""
+    figures: list[Figure] = []
+    lines: list[str] = []
+    for kind in KINDS:
+        case = Case(kind, ENTRIES, handlers())
+        contestants: dict[str, Callable[[], object]] = {
+            "reading and choosing": case.choose,
+            "and telling every reason": case.explain,
+            "json.loads": case.loads,
+        }
+        title = f"match, {ENTRIES:,} entries ({kind}), {len(case.handlers)} handlers"
+        timed = {name: _timed(work) for name, work in contestants.items()}
+        series = alternate(title, timed, rounds=max(3 * bench.rounds, _LEAST_ROUNDS))
+        figures += [
+            compare("MATCH", series, "reading and choosing", "json.loads", goal=_GOAL, is_drawn=True),
+            compare("MATCH", series, "and telling every reason", "json.loads", goal=None),
+        ]
+        lines += table(series)
+    return Findings(figures, lines)
 
 
 def _timed(work: Callable[[], object]) -> Callable[[], Cost]:

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 #: Variants that Go's toolchain and images use, in normal form, by architecture; others have none.
 _VARIANTS: Final = {
-    "amd64": re.compile(r"v[1-4]"),
-    "arm64": re.compile(r"v[89](\.[0-9])?"),
-    "arm": re.compile(r"v[5-8]"),
-    "386": re.compile(r"sse2|softfloat"),
-    "ppc64": re.compile(r"power[0-9]+"),
-    "ppc64le": re.compile(r"power[0-9]+"),
-    "riscv64": re.compile(r"rva[0-9]+u64"),
+    "amd64": r"v[1-4]",
+    "arm64": r"v[89](\.[0-9])?",
+    "arm": r"v[5-8]",
+    "386": r"sse2|softfloat",
+    "ppc64": r"power[0-9]+",
+    "ppc64le": r"power[0-9]+",
+    "riscv64": r"rva[0-9]+u64",
 }
 
 
@@ -108,7 +108,7 @@ def _is_variant(architecture: str, variant: str) -> bool:
     pattern = _VARIANTS.get(architecture)
     # The lowest level of amd64 and v8 of arm64 are no variant in normal form.
     normal = normalize_architecture(architecture, variant)[1]
-    return pattern is not None and (not normal or pattern.fullmatch(normal) is not None)
+    return pattern is not None and (not normal or re.fullmatch(pattern, normal) is not None)
 
 
 def _wasm(handler: RuntimeHandler, platform: Platform) -> Iterator[Finding]:

@@ -6,7 +6,6 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from imagestore.config import runtimes
 from imagestore.errors import ConfigError, UnknownRuntimeHandlerError
 from imagestore.values import dataclass
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from imagestore.config.findings import Finding
     from imagestore.config.handlers import RuntimeHandler
+    from imagestore.config.runtimes import HandlerPlatform
     from imagestore.config.tree import Table
     from imagestore.platforms.spec import Platform
 
@@ -137,7 +137,7 @@ class Config:
 
     def handler_platform(
         self, name: str, *, host: Platform | None = None, explicit: Platform | None = None
-    ) -> runtimes.HandlerPlatform:
+    ) -> HandlerPlatform:
         """The platform a handler's images are chosen for, and the matcher that chooses.
 
         Args:
@@ -149,4 +149,6 @@ class Config:
             UnknownRuntimeHandlerError: no such handler.
             InvalidPlatformError: ``explicit`` or the host is a Windows platform whose version can't be read.
         """
+        from imagestore.config import runtimes  # with matchers; who lists images has a configuration too
+
         return runtimes.resolve(self.handler(name), host=host or self.host, explicit=explicit)

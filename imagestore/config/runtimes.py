@@ -126,7 +126,7 @@ def resolve(handler: RuntimeHandler, *, host: Platform, explicit: Platform | Non
     # containerd's own handler on a Linux that images fit has nothing to contradict.
     is_usual = is_host and handler.location == BUILT_IN and platform.os == "linux" and matcher.match(platform)
     found: Iterable[Finding] = ()
-    if source is not PlatformSource.EXPLICIT and not (is_usual and platform.architecture != "unknown"):
+    if source is not PlatformSource.EXPLICIT and not (is_usual and platform.architecture not in ("unknown", "wasm")):
         from imagestore.config.contradictions import contradictions
 
         found = contradictions(handler, platform, host=host, is_host=is_host)

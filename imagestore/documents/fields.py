@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -153,6 +151,9 @@ def _inline(text: str | None, digest: Digest, size: int, path: str, what: str) -
         return None
     if size > _MAX_INLINE or len(text) > 2 * _MAX_INLINE:
         raise DocumentError(what, [f"{path}.data: longer than {_MAX_INLINE} bytes"])
+    import base64  # hardly any document has inline data
+    import binascii
+
     try:
         data = base64.b64decode(text, validate=True)
         if digest.is_verifiable:

@@ -5,10 +5,10 @@ Verdicts carry the matcher's explanation, or one of the rules named here: those 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.platforms import format_all
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,7 @@ def place(position: tuple[int, ...]) -> str:
     return ".".join(str(number) for number in position) or "-"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class Selection:
     """A choice with its explanation. Equal selections are equal, however their verdicts came about.
 

@@ -78,7 +78,7 @@ def test_a_killed_pull_is_taken_over_and_continues_at_its_offset(tmp_path: Path,
     [
         ("commit-sync:1:EIO", "Input/output error"),
         ("commit-rename:2:EIO", "Input/output error"),
-        ("commit-sync-folder:1:EIO", "Input/output error"),
+        ("names-sync:1:EIO", "Input/output error"),
         ("note-write:1:ENOSPC", "No space left"),
         ("ingest-write:3:EIO", "Input/output error"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore import config, platforms
+from imagestore.config.contradictions import contradictions
 from imagestore.platforms import Platform
 
 RUNHCS = "io.containerd.runhcs.v1"
@@ -276,3 +277,12 @@ def test_a_handler_that_fits_has_nothing_said_about_it() -> None:
     loaded = config.loads("version = 3", host=windows(20348))
     assert loaded.handler_platform("").findings == ()
     assert platforms.format_all(loaded.handler_platform("").platform) == "windows(10.0.20348)/amd64"
+
+
+@pytest.mark.parametrize("os_name", ["linux", "Linux", "freebsd", "wasi"])
+@pytest.mark.parametrize("architecture", ["amd64", "x86_64", "arm64", "arm", "wasm", "unknown", "weird"])
+@pytest.mark.parametrize("variant", ["", "v2", "v8", "v9.9"])
+def test_the_usual_handler_is_judged_as_every_other_one(os_name: str, architecture: str, variant: str) -> None:
+    host = Platform(os_name, architecture, variant)
+    found = config.default(host).handler_platform("")
+    assert found.findings == tuple(contradictions(found.handler, found.platform, host=host, is_host=True))

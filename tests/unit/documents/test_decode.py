@@ -41,6 +41,32 @@ def test_ambiguous_or_unbounded_json_is_refused(raw: bytes, reason: str) -> None
         decode(raw, "test document")
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        nested(MAX_DEPTH + 1)[:-1],
+        nested(MAX_DEPTH + 1) + b"}",
+        b'{"a": 1, "a": ' + nested(MAX_DEPTH) + b"}",
+        b'{"a": NaN, "b": ' + nested(MAX_DEPTH) + b"}",
+        b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1),
+        b'{"a": ' * MAX_DEPTH + b"{}" + b"}" * MAX_DEPTH,
+    ],
+)
+def test_deep_nesting_is_refused_before_whatever_else_is_wrong(raw: bytes) -> None:
+    with pytest.raises(DocumentError, match="nested deeper than 32 levels"):
+        decode(raw, "test document")
+
+
+@pytest.mark.parametrize("digits", [17, 18, 19, 20])
+def test_integers_of_any_length_are_judged_by_their_value(digits: int) -> None:
+    for text in ("9" * digits, "-" + "9" * (digits - 1), "1" + "0" * (digits - 1)):
+        if -(2**63) <= int(text) < 2**63:
+            assert decode(f'{{"a": {text}}}'.encode(), "test")["a"] == int(text)
+        else:
+            with pytest.raises(DocumentError, match="does not fit 64 bits"):
+                decode(f'{{"a": {text}}}'.encode(), "test")
+
+
 @pytest.mark.parametrize("raw", [nested(MAX_DEPTH), b'{"a": "[[[{{{ \\" ]"}', b'{"a": 9223372036854775807}', b" {} \n"])
 def test_legal_json_is_decoded(raw: bytes) -> None:
     assert isinstance(decode(raw, "test document"), dict)

@@ -98,6 +98,8 @@ def test_null_optional_members_count_as_absent() -> None:
         (index(config={}), r"\$\.config"),
         (index(Layers=[]), "Layers: differs from a known member only by case"),
         (index(mediaType=media_types.OCI_MANIFEST), "is no index"),
+        (index(manifests=[descriptor()] * 10_001), r"manifests: has 10001 items, at most 10000 are allowed"),
+        (index(manifests=[descriptor(), descriptor(), descriptor(size=-1)]), r"manifests\[2\]\.size"),
         (index(manifests=[descriptor(size=-1)]), r"manifests\[0\]\.size"),
         (index(manifests=[descriptor(size=2**63 - 1), descriptor(size=1.5)]), r"manifests\[1\]\.size"),
         (index(manifests=[descriptor(size=1.0)]), "expected an integer"),

@@ -419,3 +419,19 @@ def test_single_manifest_that_does_not_fit_is_not_chosen() -> None:
 def test_single_artifact_has_no_platform_to_judge() -> None:
     found = select_single(_entry(name="artifact"), None, AMD64, wanted="linux/amd64")
     assert (found.chosen, found.verdicts[0].rule, found.offered, found.hint) == (None, "no-image-config", (), "")
+
+
+def test_the_chosen_verdict_is_the_one_in_the_list() -> None:
+    found = _select(_entry("linux/386"), _entry("linux/amd64"))
+    assert found.chosen is found.verdicts[1]
+    assert found.verdicts is found.verdicts
+
+
+def test_selections_are_equal_however_their_verdicts_came_about() -> None:
+    made_when_read = _select(_entry("linux/386"), _entry("linux/amd64"))
+    given = Selection("linux/amd64", made_when_read.verdicts, made_when_read.chosen)
+    assert given == made_when_read
+    assert hash(given) == hash(made_when_read)
+    assert repr(given) == repr(made_when_read)
+    assert given != replace(given, wanted="other")
+    assert given != "linux/amd64"

@@ -49,11 +49,13 @@ def test_silent_callers_take_bounded_threads_and_lose_their_places(publication: 
             with contextlib.suppress(OSError):
                 silent.sendall(b"GET /metr")
         assert threading.active_count() <= before + MOST_CONNECTIONS
-        end = time.monotonic() + 10
-        while threading.active_count() > before:
+        # They stay connected, as far as they care: the server is what makes room.
+        end, answer = time.monotonic() + 20, b""
+        while answer != b"hello":
             assert time.monotonic() < end
-            time.sleep(0.02)
-        assert asked(publication) == b"hello"
+            with contextlib.suppress(OSError):
+                answer = asked(publication)
+            assert threading.active_count() <= before + MOST_CONNECTIONS
 
 
 def test_failing_request_is_not_printed_and_the_next_is_answered(
