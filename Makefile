@@ -14,7 +14,7 @@ ROWS ?=
 # The generators of gRPC code live apart: they are the oldest that will do, the rest is new.
 PROTOS := .venv-protos
 
-.PHONY: help demo test lint types format integration crash bench protos protos-check lock clean
+.PHONY: help demo test unit lint types format integration crash bench protos protos-check lock clean
 
 help:
 	@echo "make demo         one reference, two runtime handlers, two manifests; from recorded fixtures, no network"
@@ -44,7 +44,11 @@ lint: $(VENV)/ready
 types: $(VENV)/ready
 	$(BIN)/mypy
 
-test: lint types
+# Side by side, since the type checker uses one processor only.
+test: $(VENV)/ready
+	@$(MAKE) --no-print-directory -j 3 lint types unit
+
+unit: $(VENV)/ready
 	$(BIN)/pytest -n $(JOBS)
 
 integration: $(VENV)/ready protos-check
