@@ -9,13 +9,14 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Final
 
-_SHARE_SECONDS: Final = 0.1
-_LEAST_SHARE_BYTES: Final = 4096
-
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import Timing
+
+# A limited transfer reads as much at a time as it may in this many seconds, but never less than a few packets.
+_SHARE_SECONDS: Final = 0.1
+_LEAST_SHARE_BYTES: Final = 4096
 
 
 class Operation:
