@@ -11,11 +11,12 @@ Bodies that are chunked, coded, short, through a proxy or through a transport of
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING, Final
 
 import httpcore
+
+from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 LEAST_BYTES: Final = 256 * 1024
 #: A slow connection is read for so long at a time, so that progress is seen and what came is kept.
 _PATIENCE_SECONDS: Final = 0.1
-_NUMBER: Final = re.compile(rb"[0-9]{1,19}")
+_NUMBER: Final = pattern(rb"[0-9]{1,19}")
 
 
 def known_length(method: str, status: int, http_version: object, fields: Sequence[tuple[bytes, bytes]]) -> int | None:

@@ -1,4 +1,8 @@
-"""Every HTTP byte of a pull passes here; the only module (with ``network.py`` below it) that knows the HTTP library.
+"""Every HTTP byte of a pull passes here; the only package that knows the HTTP library.
+
+The library is httpx: its engine, httpcore, exchanges the messages (``pool.py``), and its transports may stand in the
+network's place (``given.py``). Its client, which would follow redirects, keep cookies and decode bodies, is not used,
+nor loaded: that takes twice as long as pulling a small image.
 
 What it adds to the library: bytes exactly as stored (identity coding, never decoded), no redirects, no cookies, no
 credentials from the environment, proxies by our own rules, limits on the response head, time limits that a slow peer
@@ -17,7 +21,6 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Final
 
 import httpcore
-import httpx
 
 from imagestore._version import __version__
 from imagestore.config.connection import ConnectionSettings
@@ -26,6 +29,7 @@ from imagestore.registry.exchange import Origin, Request, Response, Sender
 from imagestore.registry.transport import addresses, tls, urls
 from imagestore.registry.transport.answer import Answer, check_head
 from imagestore.registry.transport.direct import DirectBody, known_length
+from imagestore.registry.transport.message import library_request
 from imagestore.registry.transport.network import Exchange, Network, Pace, Stream
 from imagestore.registry.transport.pool import Pool
 from imagestore.registry.transport.proxies import ProxyRules
@@ -35,7 +39,10 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterator
 
+    import httpx
+
     from imagestore.cancel import CancelToken
+    from imagestore.registry.transport.pool import Exchanges
 
 _log = logging.getLogger(__name__)
 
@@ -43,22 +50,8 @@ _log = logging.getLogger(__name__)
 _NOWHERE: Final = Origin("https", "nowhere.invalid", 443)
 USER_AGENT: Final = f"imagestore/{__version__}"
 
-_TIMEOUTS: Final = (httpx.TimeoutException, httpcore.TimeoutException)
-_CONNECT_TIMEOUTS: Final = (httpx.ConnectTimeout, httpcore.ConnectTimeout)
-_CONNECT_ERRORS: Final = (httpx.ConnectError, httpcore.ConnectError)
-_PROXY_ERRORS: Final = (httpx.ProxyError, httpcore.ProxyError)
-_BROKEN_ANSWERS: Final = (httpx.RemoteProtocolError, httpcore.RemoteProtocolError)
-_BAD_REQUESTS: Final = (
-    httpx.LocalProtocolError,
-    httpcore.LocalProtocolError,
-    httpx.UnsupportedProtocol,
-    httpcore.UnsupportedProtocol,
-    httpx.InvalidURL,
-)
+_BAD_REQUESTS: Final = (httpcore.LocalProtocolError, httpcore.UnsupportedProtocol)
 _LIBRARY_ERRORS: Final = (
-    httpx.HTTPError,
-    httpx.InvalidURL,
-    httpx.StreamError,
     httpcore.TimeoutException,
     httpcore.NetworkError,
     httpcore.ProtocolError,
@@ -88,11 +81,11 @@ class Timeouts:
     pace: Pace = _DEFAULT_PACE
 
 
-class HttpxSender:
+class HttpSender:
     """Sends requests over pooled connections; thread-safe.
 
     Args:
-        transport: answers instead of the network (replay, tests).
+        transport: answers instead of the network (replay, tests); an httpx transport.
         proxies: by default those of the environment.
         timeouts: time limits.
         unix_socket: connect to this socket whatever the host, for servers under test.
@@ -111,13 +104,13 @@ class HttpxSender:
         unix_socket: str = "",
         user_agent_suffix: str = "",
     ) -> None:
-        self._given_transport = transport
+        self._given = _given(transport) if transport is not None else None
         self._proxies = ProxyRules.from_environment() if proxies is None else proxies
         self._timeouts = timeouts or Timeouts()
         self._unix_socket = unix_socket
         self._user_agent = f"{USER_AGENT} {user_agent_suffix}".strip()
         self._lock = threading.Lock()
-        self._pools: dict[tuple[ConnectionSettings, str, bool], httpx.BaseTransport] = {}
+        self._pools: dict[tuple[ConnectionSettings, str, bool], Pool] = {}
         self._peers = addresses.PeerMemory()
 
     def send(self, request: Request, *, cancel: CancelToken) -> Response:
@@ -159,7 +152,7 @@ class HttpxSender:
         pool = self._pool(origin, towards, public_only=public_only)
         started = time.monotonic()
         try:
-            answer = _send(pool, self._library_request(request, towards), cancel, self._timeouts)
+            answer = _send(pool, self._library_request(request, towards), request.url, cancel, self._timeouts)
         except ImageStoreError as error:
             seconds = time.monotonic() - started
             _log.debug("%s %s -> %s after %.3f s", request.method, urls.shown(request.url), error, seconds)
@@ -186,15 +179,7 @@ class HttpxSender:
         for pool in pools:
             pool.close()
 
-    def _library_request(self, request: Request, towards: ConnectionSettings) -> httpx.Request:
-        given = {name.lower() for name, _ in request.headers}
-        headers = list(request.headers)
-        # Digests are over bytes as stored; a transport coding would only add a decompression bomb.
-        headers += [
-            (name, value)
-            for name, value in (("Accept-Encoding", "identity"), ("User-Agent", self._user_agent))
-            if name.lower() not in given
-        ]
+    def _library_request(self, request: Request, towards: ConnectionSettings) -> httpcore.Request:
         connect = towards.dial_timeout_seconds or self._timeouts.connect
         timeouts = {
             "connect": connect,
@@ -202,17 +187,11 @@ class HttpxSender:
             "write": self._timeouts.idle,
             "pool": self._timeouts.pace.head_seconds,
         }
-        host = urls.host_port(urls.origin_of(request.url))
-        try:
-            return httpx.Request(
-                request.method, request.url, headers=headers, content=request.body, extensions={"timeout": timeouts}
-            )
-        except (httpx.InvalidURL, ValueError) as error:  # ValueError: a header value that isn't ASCII, for example
-            raise ProtocolError(f"{host}: the request can't be sent: {type(error).__name__}", host=host) from error
+        return library_request(request, user_agent=self._user_agent, timeouts=timeouts)
 
-    def _pool(self, origin: Origin, settings: ConnectionSettings, *, public_only: bool) -> httpx.BaseTransport:
-        if self._given_transport is not None:
-            return self._given_transport
+    def _pool(self, origin: Origin, settings: ConnectionSettings, *, public_only: bool) -> Exchanges:
+        if self._given is not None:
+            return self._given
         proxy = "" if self._unix_socket else self._proxies.proxy_for(origin)
         if public_only:
             _refuse_private_literal(origin)
@@ -223,16 +202,15 @@ class HttpxSender:
             pool = self._pools.get(key)
             if pool is None:
                 network = Network(public_only=public_only, unix_socket=self._unix_socket)
-                connections = Pool(settings, proxy, network, self._timeouts.keep_alive)
-                pool = self._pools[key] = _PoolTransport(connections)
+                pool = self._pools[key] = Pool(settings, proxy, network, self._timeouts.keep_alive)
             return pool
 
 
 @dataclass(frozen=True, slots=True)
 class _BoundSender:
-    """An HttpxSender on behalf of one endpoint."""
+    """An HttpSender on behalf of one endpoint."""
 
-    sender: HttpxSender
+    sender: HttpSender
     home: Origin
     settings: ConnectionSettings
     trusted_hosts: frozenset[str]
@@ -243,85 +221,51 @@ class _BoundSender:
         )
 
 
-class _PoolTransport(httpx.BaseTransport):
-    """A connection pool behind the library's transport interface, so that a test or a replay can stand in its place."""
+def _given(transport: httpx.BaseTransport) -> Exchanges:
+    from imagestore.registry.transport.given import Given
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Exchange a request for a response whose body has not been read."""
-        url = request.url
-        answer = self.pool.handle(
-            httpcore.Request(
-                request.method,
-                httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-                headers=request.headers.raw,
-                content=request.content,
-                extensions=request.extensions,
-            )
-        )
-        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer), extensions=answer.extensions)
-
-    def close(self) -> None:
-        """Close all connections."""
-        self.pool.close()
+    return Given(transport)
 
 
-class _Body(httpx.SyncByteStream):
-    def __init__(self, answer: httpcore.Response) -> None:
-        self._answer = answer
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._answer.iter_stream()
-
-    def close(self) -> None:
-        self._answer.close()
-
-
-def _send(pool: httpx.BaseTransport, request: httpx.Request, cancel: CancelToken, timeouts: Timeouts) -> Answer:
-    network = pool.pool.network if isinstance(pool, _PoolTransport) else None
+def _send(pool: Exchanges, request: httpcore.Request, url: str, cancel: CancelToken, timeouts: Timeouts) -> Answer:
     exchange = Exchange(cancel, timeouts.pace)
-    url = str(request.url)
     host = urls.host_port(urls.origin_of(url))
     with ExitStack() as stack:
         stack.enter_context(cancel.on_cancel(exchange.shut_down))
-        with _guarded(exchange, network, host, "while waiting for a response"):
-            response = pool.handle_request(request)
+        with _guarded(exchange, pool.network, host, "while waiting for a response"):
+            response = pool.handle(request)
         stack.callback(_close_quietly, response)
         # Closing runs backwards: first no cancel may touch the connection any more, then it is given back.
         stack.callback(exchange.finish)
         exchange.head_is_read()
-        check_head(response.headers.raw, host, response.status_code)
-        body = response.stream
-        assert isinstance(body, httpx.SyncByteStream)
+        check_head(response.headers, host, response.status)
         return Answer(
-            response.status_code,
-            response.headers.raw,
+            response.status,
+            response.headers,
             url=url,
             peer=exchange.peer,
-            pieces=iter(body),
+            pieces=response.iter_stream(),
             direct=_direct_body(pool, request, response, timeouts),
-            guard=lambda: _guarded(exchange, network, host, "while reading a response"),
+            guard=lambda: _guarded(exchange, pool.network, host, "while reading a response"),
             on_close=stack.pop_all(),
         )
 
 
 def _direct_body(
-    pool: httpx.BaseTransport, request: httpx.Request, response: httpx.Response, timeouts: Timeouts
+    pool: Exchanges, request: httpcore.Request, response: httpcore.Response, timeouts: Timeouts
 ) -> Callable[[int], DirectBody | None] | None:
     """What reads the body once the library has read some bytes of it; None where only the library can."""
     stream = response.extensions.get("network_stream")
-    if not isinstance(pool, _PoolTransport) or not pool.pool.is_direct or not isinstance(stream, Stream):
+    if not pool.is_direct or not isinstance(stream, Stream):
         return None
     version = response.extensions.get("http_version")
-    length = known_length(request.method, response.status_code, version, response.headers.raw)
+    length = known_length(request.method.decode("ascii"), response.status, version, response.headers)
     if length is None:
         return None
     return lambda read: DirectBody(stream, length - read, timeouts.idle) if read < length else None
 
 
-def _close_quietly(response: httpx.Response) -> None:
+def _close_quietly(response: httpcore.Response) -> None:
     # Giving a connection back can only fail when it is broken, and then the pool has dropped it.
     with suppress(*_LIBRARY_ERRORS):
         response.close()
@@ -361,15 +305,15 @@ def _translated(
     if isinstance(error, _BAD_REQUESTS):
         # The library's text may quote a header, and with it a token.
         return ProtocolError(f"{host}: the request can't be sent: {type(error).__name__}", host=host)
-    if isinstance(error, _BROKEN_ANSWERS) and exchange.is_reading_head and not exchange.saw_end:
+    if isinstance(error, httpcore.RemoteProtocolError) and exchange.is_reading_head and not exchange.saw_end:
         return ProtocolError(f"{host}: the answer is no valid HTTP: {_reason(error)}", host=host)
-    if isinstance(error, _CONNECT_TIMEOUTS):
+    if isinstance(error, httpcore.ConnectTimeout):
         what = "no connection within the time allowed"
-    elif isinstance(error, _TIMEOUTS):
+    elif isinstance(error, httpcore.TimeoutException):
         what = f"no answer within the time allowed {when} ({_reason(error)})"
-    elif isinstance(error, _PROXY_ERRORS):
+    elif isinstance(error, httpcore.ProxyError):
         what = f"the proxy refused: {_reason(error)}"
-    elif isinstance(error, _CONNECT_ERRORS):
+    elif isinstance(error, httpcore.ConnectError):
         what = f"no connection: {_reason(error)}"
     else:
         what = f"the connection broke {when}: {_reason(error)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 import httpcore
@@ -21,6 +21,21 @@ if TYPE_CHECKING:
 _MAX_CONNECTIONS: Final = 64
 _MAX_IDLE_CONNECTIONS: Final = 16
 _PROXY_PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
+
+
+class Exchanges(Protocol):
+    """What exchanges messages: connections to the network, or what was given to stand in their place."""
+
+    @property
+    def network(self) -> Network | None:
+        """Where waits are bounded; None where there is no network."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether connections lead to the hosts themselves, not to a proxy."""
+
+    def handle(self, request: httpcore.Request) -> httpcore.Response:
+        """Exchange a request for a response whose body has not been read; raises what httpcore raises."""
 
 
 class Pool:
@@ -45,11 +60,11 @@ class Pool:
 
     @property
     def is_direct(self) -> bool:
-        """Whether connections lead to the hosts themselves, not to a proxy."""
+        """See Exchanges."""
         return self._proxy is None
 
     def handle(self, request: httpcore.Request) -> httpcore.Response:
-        """Exchange a request for a response whose body has not been read.
+        """See Exchanges.
 
         Raises:
             ConfigError: a certificate file or the proxy can't be used.
