@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import random
-import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -88,8 +87,13 @@ def is_transient(error: ImageStoreError) -> bool:
     """
     if isinstance(error, RateLimitedError):
         return True
-    if not isinstance(error, RegistryUnavailableError) or isinstance(error.__cause__, ssl.SSLError):
+    if not isinstance(error, RegistryUnavailableError):
         return False
+    if error.__cause__ is not None:
+        import ssl
+
+        if isinstance(error.__cause__, ssl.SSLError):
+            return False
     return error.status == 0 or error.status in TRANSIENT_STATUSES
 
 

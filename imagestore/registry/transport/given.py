@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-import httpcore
 import httpx
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from imagestore.pieces import PieceReader
+from imagestore.registry.transport import faults
+from imagestore.registry.transport.translation import translating
 
-# What has no counterpart is a broken connection. The nearest class of an error decides.
-_COUNTERPARTS: Final[dict[type[Exception], type[Exception]]] = {
-    httpx.ConnectTimeout: httpcore.ConnectTimeout,
-    httpx.TimeoutException: httpcore.TimeoutException,
-    httpx.ConnectError: httpcore.ConnectError,
-    httpx.ProxyError: httpcore.ProxyError,
-    httpx.RemoteProtocolError: httpcore.RemoteProtocolError,
-    httpx.LocalProtocolError: httpcore.LocalProtocolError,
-    httpx.UnsupportedProtocol: httpcore.UnsupportedProtocol,
-    httpx.InvalidURL: httpcore.LocalProtocolError,
-    httpx.HTTPError: httpcore.NetworkError,
-    httpx.StreamError: httpcore.NetworkError,
+if TYPE_CHECKING:
+    from imagestore.registry.transport.message import Fields, Outgoing
+    from imagestore.registry.transport.network import Exchange
+
+# The nearest class of an error decides.
+_COUNTERPARTS: Final[dict[type[Exception], type[faults.TransportError]]] = {
+    httpx.ConnectTimeout: faults.ConnectWaitError,
+    httpx.TimeoutException: faults.WaitError,
+    httpx.ConnectError: faults.ConnectError,
+    httpx.ProxyError: faults.ProxyError,
+    httpx.RemoteProtocolError: faults.InvalidAnswerError,
+    httpx.LocalProtocolError: faults.UnsendableError,
+    httpx.UnsupportedProtocol: faults.UnsendableError,
+    httpx.InvalidURL: faults.UnsendableError,
+    httpx.HTTPError: faults.TransportError,
+    httpx.StreamError: faults.TransportError,
+    OSError: faults.TransportError,
 }
 
 
@@ -34,57 +38,43 @@ class Given:
         transport: answers; closed by who gave it.
     """
 
-    #: There is no network below it, and nothing can be read past it.
-    network = None
-    is_direct = False
-
     def __init__(self, transport: httpx.BaseTransport) -> None:
         self._transport = transport
 
-    def handle(self, request: httpcore.Request) -> httpcore.Response:
+    def handle(self, request: Outgoing, exchange: Exchange) -> _Answer:
         """See Exchanges."""
-        url, body = request.url, request.stream
-        assert isinstance(body, Iterable)
-        with _in_words_of_the_engine():
-            answer = self._transport.handle_request(
-                httpx.Request(
-                    request.method.decode("ascii"),
-                    httpx.URL(
-                        scheme=url.scheme.decode("ascii"),
-                        host=url.host.decode("ascii"),
-                        port=url.port,
-                        raw_path=url.target,
-                    ),
-                    headers=request.headers,
-                    content=b"".join(body),
-                    extensions=request.extensions,
-                )
+        request.head()
+        seconds = request.idle_seconds
+        limits = {"connect": request.connect_seconds, "read": seconds, "write": seconds, "pool": seconds}
+        with translating(_COUNTERPARTS):
+            url = httpx.URL(scheme=request.scheme, host=request.host, port=request.given_port, raw_path=request.target)
+            outgoing = httpx.Request(
+                request.method,
+                url,
+                headers=list(request.fields),
+                content=request.body,
+                extensions={"timeout": limits},
             )
-        return httpcore.Response(
-            answer.status_code, headers=answer.headers.raw, content=_Body(answer), extensions=answer.extensions
-        )
-
-
-class _Body:
-    def __init__(self, answer: httpx.Response) -> None:
-        self._answer = answer
-
-    def __iter__(self) -> Iterator[bytes]:
-        stream = self._answer.stream
-        assert isinstance(stream, httpx.SyncByteStream)
-        with _in_words_of_the_engine():
-            yield from stream
+            return _Answer(self._transport.handle_request(outgoing))
 
     def close(self) -> None:
-        with _in_words_of_the_engine():
+        """See Exchanges; whoever gave the transport closes it."""
+
+
+class _Answer:
+    """See Incoming."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        assert isinstance(answer.stream, httpx.SyncByteStream)
+        self.status = answer.status_code
+        self.fields: Fields = tuple(answer.headers.raw)
+        self._answer = answer
+        self._reader = PieceReader(iter(answer.stream))
+
+    def readinto(self, buffer: memoryview) -> int:
+        with translating(_COUNTERPARTS):
+            return self._reader.readinto(buffer)
+
+    def close(self) -> None:
+        with contextlib.suppress(*_COUNTERPARTS):
             self._answer.close()
-
-
-@contextlib.contextmanager
-def _in_words_of_the_engine() -> Iterator[None]:
-    """Errors as httpcore raises them."""
-    try:
-        yield
-    except tuple(_COUNTERPARTS) as error:
-        kind = next(_COUNTERPARTS[each] for each in type(error).__mro__ if each in _COUNTERPARTS)
-        raise kind(*error.args) from error

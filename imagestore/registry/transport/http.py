@@ -1,15 +1,12 @@
-"""Every HTTP byte of a pull passes here; the only package that knows the HTTP library.
+"""Every HTTP byte of a pull passes here; above it nobody knows how messages are exchanged.
 
-The library is httpx: its engine, httpcore, exchanges the messages (``pool.py``), and its transports may stand in the
-network's place (``given.py``). Its client, which would follow redirects, keep cookies and decode bodies, is not used,
-nor loaded: that takes twice as long as pulling a small image.
+Hosts that are reached directly are spoken to by our own connections (``pool.py``): a body's bytes go from the socket
+into the caller's buffer, and no HTTP library is loaded for a small image. Through a proxy httpx's engine, httpcore,
+exchanges the messages (``proxied.py``), and a transport of httpx may stand in the network's place (``given.py``).
 
-What it adds to the library: bytes exactly as stored (identity coding, never decoded), no redirects, no cookies, no
+What holds on every way: bytes exactly as stored (identity coding, never decoded), no redirects, no cookies, no
 credentials from the environment, proxies by our own rules, limits on the response head, time limits that a slow peer
 can't stretch, cancellation that ends a blocked read, and the package's own errors with addresses that hold no secret.
-
-Large bodies are read past the library (``direct.py``); others come in the pieces it reads, since asking it for another
-chunk size costs two thirds of the throughput.
 """
 
 from __future__ import annotations
@@ -17,27 +14,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
-
-import httpcore
 
 from imagestore._version import __version__
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ImageStoreError, ProtocolError, RegistryUnavailableError
 from imagestore.registry.exchange import Origin, Request, Response, Sender
-from imagestore.registry.transport import addresses, tls, urls
+from imagestore.registry.transport import addresses, faults, tls, urls
 from imagestore.registry.transport.answer import Answer, check_head
-from imagestore.registry.transport.direct import DirectBody, known_length
-from imagestore.registry.transport.message import library_request
-from imagestore.registry.transport.network import Exchange, Network, Pace, Stream
+from imagestore.registry.transport.message import outgoing
+from imagestore.registry.transport.network import Exchange, Pace, Route
 from imagestore.registry.transport.pool import Pool
 from imagestore.registry.transport.proxies import ProxyRules
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import httpx
 
@@ -49,18 +43,6 @@ _log = logging.getLogger(__name__)
 # No request goes there, so every host counts as named by a server.
 _NOWHERE: Final = Origin("https", "nowhere.invalid", 443)
 USER_AGENT: Final = f"imagestore/{__version__}"
-
-_BAD_REQUESTS: Final = (httpcore.LocalProtocolError, httpcore.UnsupportedProtocol)
-_LIBRARY_ERRORS: Final = (
-    httpcore.TimeoutException,
-    httpcore.NetworkError,
-    httpcore.ProtocolError,
-    httpcore.ProxyError,
-    httpcore.UnsupportedProtocol,
-    OSError,
-)
-
-
 _DEFAULT_PACE: Final = Pace()
 
 
@@ -110,7 +92,7 @@ class HttpSender:
         self._unix_socket = unix_socket
         self._user_agent = f"{USER_AGENT} {user_agent_suffix}".strip()
         self._lock = threading.Lock()
-        self._pools: dict[tuple[ConnectionSettings, str, bool], Pool] = {}
+        self._pools: dict[tuple[ConnectionSettings, str, bool], Exchanges] = {}
         self._peers = addresses.PeerMemory()
 
     def send(self, request: Request, *, cancel: CancelToken) -> Response:
@@ -152,7 +134,7 @@ class HttpSender:
         pool = self._pool(origin, towards, public_only=public_only)
         started = time.monotonic()
         try:
-            answer = _send(pool, self._library_request(request, towards), request.url, cancel, self._timeouts)
+            answer = self._exchange(pool, request, towards, cancel)
         except ImageStoreError as error:
             seconds = time.monotonic() - started
             _log.debug("%s %s -> %s after %.3f s", request.method, urls.shown(request.url), error, seconds)
@@ -179,15 +161,30 @@ class HttpSender:
         for pool in pools:
             pool.close()
 
-    def _library_request(self, request: Request, towards: ConnectionSettings) -> httpcore.Request:
-        connect = towards.dial_timeout_seconds or self._timeouts.connect
-        timeouts = {
-            "connect": connect,
-            "read": self._timeouts.idle,
-            "write": self._timeouts.idle,
-            "pool": self._timeouts.pace.head_seconds,
-        }
-        return library_request(request, user_agent=self._user_agent, timeouts=timeouts)
+    def _exchange(self, pool: Exchanges, request: Request, towards: ConnectionSettings, cancel: CancelToken) -> Answer:
+        exchange = Exchange(cancel, self._timeouts.pace)
+        host = urls.host_port(urls.origin_of(request.url))
+        with ExitStack() as stack:
+            stack.enter_context(cancel.on_cancel(exchange.shut_down))
+            with _guarded(exchange, host, "while waiting for a response"):
+                connect = towards.dial_timeout_seconds or self._timeouts.connect
+                idle = self._timeouts.idle
+                sent = outgoing(request, user_agent=self._user_agent, connect_seconds=connect, idle_seconds=idle)
+                incoming = pool.handle(sent, exchange)
+            stack.callback(incoming.close)
+            # Closing runs backwards: first no cancel may touch the connection any more, then it is given back.
+            stack.callback(exchange.finish)
+            exchange.head_is_read()
+            check_head(incoming.fields, host, incoming.status)
+            return Answer(
+                incoming.status,
+                incoming.fields,
+                url=request.url,
+                peer=exchange.peer,
+                body=incoming,
+                guard=lambda: _guarded(exchange, host, "while reading a response"),
+                on_close=stack.pop_all(),
+            )
 
     def _pool(self, origin: Origin, settings: ConnectionSettings, *, public_only: bool) -> Exchanges:
         if self._given is not None:
@@ -201,8 +198,8 @@ class HttpSender:
         with self._lock:
             pool = self._pools.get(key)
             if pool is None:
-                network = Network(public_only=public_only, unix_socket=self._unix_socket)
-                pool = self._pools[key] = Pool(settings, proxy, network, self._timeouts.keep_alive)
+                route = Route(public_only=public_only, unix_socket=self._unix_socket)
+                pool = self._pools[key] = _new_pool(settings, proxy, route, self._timeouts.keep_alive)
             return pool
 
 
@@ -227,48 +224,12 @@ def _given(transport: httpx.BaseTransport) -> Exchanges:
     return Given(transport)
 
 
-def _send(pool: Exchanges, request: httpcore.Request, url: str, cancel: CancelToken, timeouts: Timeouts) -> Answer:
-    exchange = Exchange(cancel, timeouts.pace)
-    host = urls.host_port(urls.origin_of(url))
-    with ExitStack() as stack:
-        stack.enter_context(cancel.on_cancel(exchange.shut_down))
-        with _guarded(exchange, pool.network, host, "while waiting for a response"):
-            response = pool.handle(request)
-        stack.callback(_close_quietly, response)
-        # Closing runs backwards: first no cancel may touch the connection any more, then it is given back.
-        stack.callback(exchange.finish)
-        exchange.head_is_read()
-        check_head(response.headers, host, response.status)
-        return Answer(
-            response.status,
-            response.headers,
-            url=url,
-            peer=exchange.peer,
-            pieces=response.iter_stream(),
-            direct=_direct_body(pool, request, response, timeouts),
-            guard=lambda: _guarded(exchange, pool.network, host, "while reading a response"),
-            on_close=stack.pop_all(),
-        )
+def _new_pool(settings: ConnectionSettings, proxy: str, route: Route, keep_alive_seconds: float) -> Exchanges:
+    if not proxy:
+        return Pool(settings, route, keep_alive_seconds)
+    from imagestore.registry.transport.proxied import ProxiedPool
 
-
-def _direct_body(
-    pool: Exchanges, request: httpcore.Request, response: httpcore.Response, timeouts: Timeouts
-) -> Callable[[int], DirectBody | None] | None:
-    """What reads the body once the library has read some bytes of it; None where only the library can."""
-    stream = response.extensions.get("network_stream")
-    if not pool.is_direct or not isinstance(stream, Stream):
-        return None
-    version = response.extensions.get("http_version")
-    length = known_length(request.method.decode("ascii"), response.status, version, response.headers)
-    if length is None:
-        return None
-    return lambda read: DirectBody(stream, length - read, timeouts.idle) if read < length else None
-
-
-def _close_quietly(response: httpcore.Response) -> None:
-    # Giving a connection back can only fail when it is broken, and then the pool has dropped it.
-    with suppress(*_LIBRARY_ERRORS):
-        response.close()
+    return ProxiedPool(settings, proxy, route, keep_alive_seconds)
 
 
 def _refuse_private_literal(origin: Origin) -> None:
@@ -285,12 +246,11 @@ def _refuse_private_literal(origin: Origin) -> None:
 
 
 @contextmanager
-def _guarded(exchange: Exchange, network: Network | None, host: str, when: str) -> Iterator[None]:
-    """The border: what the library raises becomes our own."""
+def _guarded(exchange: Exchange, host: str, when: str) -> Iterator[None]:
+    """The border: what this package raises becomes what callers know."""
     try:
-        with network.serving(exchange) if network is not None else nullcontext():
-            yield
-    except _LIBRARY_ERRORS as error:
+        yield
+    except faults.TransportError as error:
         exchange.check()
         failure = tls.failure_in(error)
         raise _translated(error, failure, exchange, host, when) from (failure or error)
@@ -302,21 +262,22 @@ def _translated(
     if failure is not None:
         message = f"{host}: no TLS connection: {tls.describe(failure)}"
         return RegistryUnavailableError(message, host=host, hint=tls.hint(failure))
-    if isinstance(error, _BAD_REQUESTS):
-        # The library's text may quote a header, and with it a token.
-        return ProtocolError(f"{host}: the request can't be sent: {type(error).__name__}", host=host)
-    if isinstance(error, httpcore.RemoteProtocolError) and exchange.is_reading_head and not exchange.saw_end:
-        return ProtocolError(f"{host}: the answer is no valid HTTP: {_reason(error)}", host=host)
-    if isinstance(error, httpcore.ConnectTimeout):
-        what = "no connection within the time allowed"
-    elif isinstance(error, httpcore.TimeoutException):
-        what = f"no answer within the time allowed {when} ({_reason(error)})"
-    elif isinstance(error, httpcore.ProxyError):
-        what = f"the proxy refused: {_reason(error)}"
-    elif isinstance(error, httpcore.ConnectError):
-        what = f"no connection: {_reason(error)}"
-    else:
-        what = f"the connection broke {when}: {_reason(error)}"
+    match error:
+        case faults.UnsendableError():
+            # Its text may quote a header, and with it a token.
+            return ProtocolError(f"{host}: the request can't be sent as it is", host=host)
+        case faults.InvalidAnswerError() if exchange.is_reading_head and not exchange.saw_end:
+            return ProtocolError(f"{host}: the answer is no valid HTTP: {_reason(error)}", host=host)
+        case faults.ConnectWaitError():
+            what = "no connection within the time allowed"
+        case faults.WaitError():
+            what = f"no answer within the time allowed {when} ({_reason(error)})"
+        case faults.ProxyError():
+            what = f"the proxy refused: {_reason(error)}"
+        case faults.ConnectError():
+            what = f"no connection: {_reason(error)}"
+        case _:
+            what = f"the connection broke {when}: {_reason(error)}"
     return RegistryUnavailableError(f"{host}: {what}", host=host)
 
 

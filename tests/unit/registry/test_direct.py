@@ -19,12 +19,12 @@ from imagestore.cancel import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError
 from imagestore.registry.exchange import Origin, Request, Response
-from imagestore.registry.transport.direct import LEAST_BYTES, known_length
 from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxies import ProxyRules
 from tests.support.streams import drain, pieces
 
+LEAST_BYTES = 256 * 1024
 SIZE = 3 * LEAST_BYTES + 17
 BODY = bytes(index * 7 % 251 for index in range(SIZE))
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
@@ -260,30 +260,3 @@ def test_over_tls_the_connection_serves_again(serve: Serve) -> None:
             with bound.send(Request("GET", f"{origin}/x"), cancel=CancelToken()) as response:
                 assert drain(response) == expected
     assert server.connections == 1
-
-
-GOOD = ((b"Content-Length", b"%d" % LEAST_BYTES),)
-
-
-@pytest.mark.parametrize(
-    ("method", "status", "version", "fields", "expected"),
-    [
-        ("GET", 200, b"HTTP/1.1", GOOD, LEAST_BYTES),
-        ("GET", 206, b"HTTP/1.1", ((b"content-length", b"999999"), (b"Content-Encoding", b"identity")), 999999),
-        ("HEAD", 200, b"HTTP/1.1", GOOD, None),
-        ("GET", 404, b"HTTP/1.1", GOOD, None),
-        ("GET", 200, b"HTTP/1.0", GOOD, None),
-        ("GET", 200, b"HTTP/2", GOOD, None),
-        ("GET", 200, b"HTTP/1.1", (), None),
-        ("GET", 200, b"HTTP/1.1", ((b"Content-Length", b"%d" % (LEAST_BYTES - 1)),), None),
-        ("GET", 200, b"HTTP/1.1", ((b"Content-Length", b"+999999"),), None),
-        ("GET", 200, b"HTTP/1.1", ((b"Content-Length", "\uff19\uff19\uff19\uff19\uff19\uff19".encode()),), None),
-        ("GET", 200, b"HTTP/1.1", (*GOOD, *GOOD), None),
-        ("GET", 200, b"HTTP/1.1", (*GOOD, (b"Transfer-Encoding", b"identity")), None),
-        ("GET", 200, b"HTTP/1.1", (*GOOD, (b"Content-Encoding", b"gzip")), None),
-    ],
-)
-def test_only_plain_bodies_of_known_length_are_read_directly(
-    method: str, status: int, version: bytes, fields: tuple[tuple[bytes, bytes], ...], expected: int | None
-) -> None:
-    assert known_length(method, status, version, fields) == expected
