@@ -76,13 +76,12 @@ class ProxiedPool:
         seconds = request.idle_seconds
         limits = {"connect": request.connect_seconds, "read": seconds, "write": seconds, "pool": seconds}
         pool = self._by_scheme(request.scheme)
+        url = httpcore.URL(scheme=request.scheme, host=request.host, port=request.given_port, target=request.target)
         with translating(_COUNTERPARTS), self._network.serving(exchange):
             answer = pool.handle_request(
                 httpcore.Request(
                     request.method,
-                    httpcore.URL(
-                        scheme=request.scheme, host=request.host, port=request.given_port, target=request.target
-                    ),
+                    url,
                     headers=list(request.fields),
                     content=request.body,
                     extensions={"timeout": limits},
