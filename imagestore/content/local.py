@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import math
 import os
 import re
@@ -19,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content import adopt
+from imagestore.content import adopt, small
 from imagestore.content.adopt import Adoption
 from imagestore.content.api import ContentInfo, IngestStatus
 from imagestore.content.batch import BlobBatches, batches
@@ -29,6 +30,7 @@ from imagestore.content.disk import make_directory, sync_directory, translated
 from imagestore.content.filling import Buffers
 from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
+from imagestore.content.small import Gathering, SmallWriter
 from imagestore.digest import VERIFIABLE, Digest, verify
 from imagestore.errors import (
     AlreadyExistsError,
@@ -70,7 +72,10 @@ class LocalContentStore:
         self._blobs = root / "blobs"
         self._ingests = root / "ingest"
         self._locks = locks
+        # Joined as text: a path object costs more than the look it is made for.
+        self._blobs_text, self._ingests_text, self._locks_text = map(os.fspath, (self._blobs, self._ingests, locks))
         self._buffers = Buffers()
+        self._small_buffers = Buffers(small.BUFFER_BYTES)
         with translated("make the content folders", root):
             for directory in (self._blobs / "sha256", self._ingests, locks):
                 make_directory(directory)
@@ -87,7 +92,7 @@ class LocalContentStore:
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob."""
-        path = self._blob(digest)
+        path = self._blob_text(digest)
         # One look: between two, a collection in another process may take the file.
         with translated("look at", path):
             try:
@@ -188,6 +193,41 @@ class LocalContentStore:
         on_wait: Callable[[], None] | None = None,
     ) -> LocalIngestWriter:
         """Open an ingest, waiting while another writer (thread or process) holds it; ``on_wait`` is called before."""
+        name, lock = self._locked(ref, cancel, on_wait)
+        try:
+            self._check_missing(expected)
+            return self._ingest(name, ref, expected.algorithm, total, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def gathering(self, cancel: CancelToken) -> Gathering:
+        """What gathering_writer() needs, for one piece of work; a context manager."""
+        return Gathering(self._ingests, self._blobs, self._locks, buffers=self._small_buffers, cancel=cancel)
+
+    def gathering_writer(
+        self,
+        gathering: Gathering,
+        ref: str,
+        *,
+        expected: Digest,
+        total: int,
+        cancel: CancelToken,
+        on_wait: Callable[[], None] | None = None,
+    ) -> LocalIngestWriter | SmallWriter:
+        """As writer(), but a small blob of which nothing is here gets no ingest."""
+        name, lock = self._locked(ref, cancel, on_wait)
+        try:
+            self._check_missing(expected)
+            as_ingest = functools.partial(self._ingest, name, ref, expected.algorithm, total, lock)
+            if total > small.SMALL_BYTES or os.path.lexists(f"{self._ingests_text}/{name}"):
+                return as_ingest()
+            return gathering.writer(ref, expected, lock, as_ingest)
+        except BaseException:
+            lock.release()
+            raise
+
+    def _locked(self, ref: str, cancel: CancelToken, on_wait: Callable[[], None] | None) -> tuple[str, FileLock]:
         if not ref:
             raise InvalidInputError("an ingest needs a name")
         name = ingest_name(ref)
@@ -196,21 +236,22 @@ class LocalContentStore:
             if on_wait is not None:
                 on_wait()
             lock.acquire(cancel)
-        try:
-            if self.exists(expected):
-                raise AlreadyExistsError(f"content {expected} is in the store already")
-            return LocalIngestWriter(
-                self._ingests / name,
-                self._blobs,
-                ref=ref,
-                algorithm=expected.algorithm,
-                total=total,
-                lock=lock,
-                buffers=self._buffers,
-            )
-        except BaseException:
-            lock.release()
-            raise
+        return name, lock
+
+    def _check_missing(self, expected: Digest) -> None:
+        if self.exists(expected):
+            raise AlreadyExistsError(f"content {expected} is in the store already")
+
+    def _ingest(self, name: str, ref: str, algorithm: str, total: int, lock: FileLock) -> LocalIngestWriter:
+        return LocalIngestWriter(
+            self._ingests / name,
+            self._blobs,
+            ref=ref,
+            algorithm=algorithm,
+            total=total,
+            lock=lock,
+            buffers=self._buffers,
+        )
 
     def _busy(self, ref: str) -> StoreBusyError:
         """As containerd says it: which, since when, and for how long."""
@@ -240,15 +281,7 @@ class LocalContentStore:
         if not lock.try_acquire():
             raise self._busy(ref)
         try:
-            return LocalIngestWriter(
-                self._ingests / name,
-                self._blobs,
-                ref=ref,
-                algorithm=algorithm,
-                total=total,
-                lock=lock,
-                buffers=self._buffers,
-            )
+            return self._ingest(name, ref, algorithm, total, lock)
         except BaseException:
             lock.release()
             raise
@@ -374,9 +407,12 @@ class LocalContentStore:
         return ContentNotFoundError(f"content {digest} is not in the store at {self.root}")
 
     def _lock(self, name: str) -> FileLock:
-        return FileLock(self._locks / f"ingest-{name}")
+        return FileLock(f"{self._locks_text}/ingest-{name}")
 
     def _blob(self, digest: Digest) -> Path:
+        return Path(self._blob_text(digest))
+
+    def _blob_text(self, digest: Digest) -> str:
         if not digest.is_verifiable:
             raise ContentNotFoundError(f"content {digest}: algorithm {digest.algorithm} can't be verified or stored")
-        return self._blobs / digest.algorithm / digest.encoded
+        return f"{self._blobs_text}/{digest.algorithm}/{digest.encoded}"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.content.api import IngestWriter
     from imagestore.content.local import LocalContentStore
+    from imagestore.content.small import Gathering
     from imagestore.descriptor import Descriptor
     from imagestore.observe import Observer
     from imagestore.pull.origin import Origin
@@ -67,6 +68,7 @@ class Fetcher:
         reference: names the repository.
         observer: hears of progress.
         keep_alive: called now and then while bytes come; renews the lease.
+        gathering: for small blobs.
         parallel: blobs in flight at once.
     """
 
@@ -75,6 +77,7 @@ class Fetcher:
     reference: Reference
     observer: Observer
     keep_alive: Callable[[], None]
+    gathering: Gathering
     parallel: int = PARALLEL_BLOBS
 
     def check(self, descriptors: Iterable[Descriptor]) -> None:
@@ -125,13 +128,7 @@ class Fetcher:
             self.observer(BlobDone(descriptor, 0))
             return 0
         try:
-            writer = self.content.writer(
-                ingest_ref(descriptor),
-                expected=descriptor.digest,
-                total=descriptor.size,
-                cancel=cancel,
-                on_wait=lambda: self.observer(BlobAwaited(descriptor)),
-            )
+            writer = self._writer(descriptor, descriptor.size, cancel)
         except AlreadyExistsError:
             self.observer(BlobDone(descriptor, 0))
             return 0
@@ -143,9 +140,7 @@ class Fetcher:
     def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken) -> None:
         """Store a document whose bytes are at hand."""
         try:
-            with self.content.writer(
-                ingest_ref(descriptor), expected=descriptor.digest, total=len(raw), cancel=cancel
-            ) as writer:
+            with self._writer(descriptor, len(raw), cancel) as writer:
                 writer.truncate()
                 writer.write(raw)
                 writer.commit(descriptor.digest, len(raw), has_durable_name=False)
@@ -153,6 +148,16 @@ class Fetcher:
             self.observer(BlobDone(descriptor, 0))
             return
         self.observer(BlobDone(descriptor, len(raw)))
+
+    def _writer(self, descriptor: Descriptor, size: int, cancel: CancelToken) -> IngestWriter:
+        return self.content.gathering_writer(
+            self.gathering,
+            ingest_ref(descriptor),
+            expected=descriptor.digest,
+            total=size,
+            cancel=cancel,
+            on_wait=lambda: self.observer(BlobAwaited(descriptor)),
+        )
 
     def _fill(self, writer: IngestWriter, descriptor: Descriptor, cancel: CancelToken) -> int:
         received = 0

@@ -95,9 +95,12 @@ class PullWork:
         with (
             lease.held(self.metadata, purpose="pull") as held,
             undone_on_failure(self.metadata, self.content, held, choice.descriptors),
+            self.content.gathering(self.cancel) as gathering,
         ):
             held.hold([descriptor.digest for descriptor in choice.descriptors])
-            fetcher = Fetcher(self.content, self.client, self.reference, self.observer, held.renew, self.parallel)
+            fetcher = Fetcher(
+                self.content, self.client, self.reference, self.observer, held.renew, gathering, self.parallel
+            )
             fetcher.check(choice.manifest.children)
             for descriptor in (*choice.documents, choice.manifest.config):
                 known = documents.remembered(descriptor)
