@@ -9,9 +9,10 @@ Names of blobs are durable only after ``settle()``, once for all that were fetch
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import time
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Verifier
@@ -27,10 +28,11 @@ from imagestore.errors import (
 )
 from imagestore.media_types import Kind
 from imagestore.observe import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
+from imagestore.pull.flow import Flow
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from imagestore.cancel import CancelToken
     from imagestore.content.api import IngestWriter
@@ -56,6 +58,23 @@ _INGEST_PREFIX: Final = {
     Kind.LAYER: "layer",
     Kind.FOREIGN_LAYER: "layer",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A blob whose bytes came, not yet verified.
+
+    Attributes:
+        descriptor: of it.
+        writer: has them.
+        received: how many came over the network.
+        hosts: where they came from.
+    """
+
+    descriptor: Descriptor
+    writer: IngestWriter
+    received: int
+    hosts: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +124,17 @@ class Fetcher:
         wanted = {descriptor.digest: descriptor for descriptor in descriptors}
         # Largest first: the longest download decides when the pull ends.
         ordered = sorted(wanted.values(), key=lambda descriptor: -descriptor.size)
-        with cancel.child() as part, ThreadPoolExecutor(self.parallel, "imagestore-fetch") as pool:
-            jobs = [pool.submit(self.fetch, descriptor, cancel=part) for descriptor in ordered]
-            try:
-                done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
-                failed = next((job for job in done if job.exception() is not None), None)
-                if failed is not None:
-                    failed.result()
-            except BaseException:
-                part.cancel("another part of the pull failed")
-                pool.shutdown(cancel_futures=True)
-                raise
-            return sum(job.result() for job in jobs)
+        if len(ordered) == 1:
+            return self.fetch(ordered[0], cancel=cancel)
+        with cancel.child() as part:
+            flow = Flow(
+                ordered,
+                receive=functools.partial(self._arrive, cancel=part),
+                settle=functools.partial(self._settle, cancel=part),
+                parallel=self.parallel,
+                cancel=part,
+            )
+            return flow.run()
 
     def fetch(self, descriptor: Descriptor, *, cancel: CancelToken) -> int:
         """Fetch one blob unless it is here.
@@ -124,18 +142,8 @@ class Fetcher:
         Returns:
             Bytes that came over the network.
         """
-        if self._is_present(descriptor) or self._is_adopted(descriptor, cancel):
-            self.observer(BlobDone(descriptor, 0))
-            return 0
-        try:
-            writer = self._writer(descriptor, descriptor.size, cancel)
-        except AlreadyExistsError:
-            self.observer(BlobDone(descriptor, 0))
-            return 0
-        with writer:
-            received = self._fill(writer, descriptor, cancel)
-        self.observer(BlobDone(descriptor, received))
-        return received
+        arrival = self._arrive(descriptor, cancel=cancel)
+        return 0 if arrival is None else self._settle(arrival, cancel=cancel)
 
     def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken) -> None:
         """Store a document whose bytes are at hand."""
@@ -159,28 +167,48 @@ class Fetcher:
             on_wait=lambda: self.observer(BlobAwaited(descriptor)),
         )
 
-    def _fill(self, writer: IngestWriter, descriptor: Descriptor, cancel: CancelToken) -> int:
-        received = 0
-        avoid: Collection[str] = ()
+    def _arrive(self, descriptor: Descriptor, *, cancel: CancelToken) -> _Arrival | None:
+        """Receive a blob; None when it is here already."""
+        if self._is_present(descriptor) or self._is_adopted(descriptor, cancel):
+            self.observer(BlobDone(descriptor, 0))
+            return None
         try:
-            for is_last in (False, True):
-                more, avoid = self._receive(writer, descriptor, avoid, cancel)
-                received += more
-                self.observer(BlobVerifying(descriptor))
-                try:
-                    writer.commit(descriptor.digest, descriptor.size, has_durable_name=False)
-                    return received
-                except IntegrityError as error:
-                    if is_last:
-                        raise
-                    # Once more from the start, and from another host if there is one: nothing of this can be trusted.
-                    log.warning("%s: fetching it again", error, extra={"digest": descriptor.digest})
-                    self.observer(
-                        Noticed(f"{descriptor.kind.value} {descriptor.digest.short} came damaged; fetching again")
-                    )
-                    writer.truncate()
+            writer = self._writer(descriptor, descriptor.size, cancel)
         except AlreadyExistsError:
-            return received
+            self.observer(BlobDone(descriptor, 0))
+            return None
+        with self._ended_by_failure(writer, descriptor):
+            received, hosts = self._receive(writer, descriptor, (), cancel)
+        return _Arrival(descriptor, writer, received, hosts)
+
+    def _settle(self, arrival: _Arrival, *, cancel: CancelToken) -> int:
+        """Verify what arrived and make it visible; what came damaged is received once more."""
+        descriptor, writer, received = arrival.descriptor, arrival.writer, arrival.received
+        with self._ended_by_failure(writer, descriptor):
+            try:
+                self._commit(writer, descriptor)
+            except IntegrityError as error:
+                # From the start, and from another host if there is one: nothing of this can be trusted.
+                log.warning("%s: fetching it again", error, extra={"digest": descriptor.digest})
+                self.observer(
+                    Noticed(f"{descriptor.kind.value} {descriptor.digest.short} came damaged; fetching again")
+                )
+                writer.truncate()
+                received += self._receive(writer, descriptor, arrival.hosts, cancel)[0]
+                self._commit(writer, descriptor)
+        self.observer(BlobDone(descriptor, received))
+        return received
+
+    def _commit(self, writer: IngestWriter, descriptor: Descriptor) -> None:
+        self.observer(BlobVerifying(descriptor))
+        with contextlib.suppress(AlreadyExistsError):
+            writer.commit(descriptor.digest, descriptor.size, has_durable_name=False)
+
+    @contextlib.contextmanager
+    def _ended_by_failure(self, writer: IngestWriter, descriptor: Descriptor) -> Iterator[None]:
+        """What a failure leaves: bytes that can be resumed. Damage must not be, and a full disk needs the space."""
+        try:
+            yield
         except DigestMismatchError as error:
             writer.abort()
             what = f"{self.reference}: {descriptor.kind.value} {descriptor.digest.short}"
@@ -191,10 +219,11 @@ class Fetcher:
                 raise self._foreign(descriptor, error) from error
             raise
         except (IntegrityError, StoreFullError):
-            # Damage must not be resumed, and a full disk needs the space.
             writer.abort()
             raise
-        raise AssertionError("unreachable")
+        except BaseException:
+            writer.close()
+            raise
 
     def _receive(
         self, writer: IngestWriter, descriptor: Descriptor, avoid: Collection[str], cancel: CancelToken
