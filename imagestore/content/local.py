@@ -82,26 +82,25 @@ class LocalContentStore:
 
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is here."""
-        if not digest.is_verifiable:
-            return False
-        try:
-            self.info(digest)
-        except ContentNotFoundError:
-            return False
-        return True
+        return digest.is_verifiable and self.find(digest) is not None
 
-    def info(self, digest: Digest) -> ContentInfo:
-        """Size and time of a blob."""
+    def find(self, digest: Digest) -> ContentInfo | None:
+        """As info(), but None where the blob isn't here."""
         path = self._blob_text(digest)
         # One look: between two, a collection in another process may take the file.
         with translated("look at", path):
             try:
                 status = os.lstat(path)  # a link is nobody's verified bytes
-            except (FileNotFoundError, NotADirectoryError) as error:
-                raise self._missing(digest) from error
-        if not stat.S_ISREG(status.st_mode):
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return ContentInfo(digest, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+
+    def info(self, digest: Digest) -> ContentInfo:
+        """Size and time of a blob."""
+        found = self.find(digest)
+        if found is None:
             raise self._missing(digest)
-        return ContentInfo(digest, status.st_size, status.st_mtime)
+        return found
 
     def path(self, digest: Digest) -> Path:
         """Where the blob's file is."""

@@ -1,10 +1,10 @@
 """Fetching small blobs: each comes whole into memory and is verified there; only then is a file written.
 
-An ingest costs a folder, four notes and their removal, several times what the bytes of a small blob cost. So a blob of a
-few mebibytes gets none: its bytes are received into a buffer that is used again, hashed, written past the page cache to
-a file of ours, made read-only, synced and named. The lock of its ingest is held meanwhile as for any other: nobody else
-fetches it, and those who wait find it afterwards. What came of a transfer that broke becomes an ingest then, and is
-resumed as any other; only who is killed loses it.
+An ingest costs a folder, four notes and their removal, several times what the bytes of a small blob cost. So a blob of
+a few mebibytes gets none: its bytes are received into a buffer that is used again, hashed, written past the page cache
+to a file of ours, made read-only, synced and named. The lock of its ingest is held meanwhile as for any other: nobody
+else fetches it, and those who wait find it afterwards. What came of a transfer that broke becomes an ingest then, and
+is resumed as any other; only who is killed loses it.
 """
 
 from __future__ import annotations
@@ -162,6 +162,11 @@ class SmallWriter:
     def offset(self) -> int:
         """Bytes received so far."""
         return self._offset
+
+    def held(self) -> bytes:
+        """The bytes so far, as they came."""
+        self._check_open()
+        return bytes(self._buffer[: self._offset])
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append bytes."""

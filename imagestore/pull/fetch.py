@@ -15,10 +15,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.digest import Verifier
+from imagestore.content.small import SmallWriter
+from imagestore.digest import Digest, Verifier
 from imagestore.errors import (
     AlreadyExistsError,
-    ContentNotFoundError,
     DigestMismatchError,
     IntegrityError,
     InvalidDigestError,
@@ -77,6 +77,10 @@ class _Arrival:
     hosts: Collection[str]
 
 
+#: Brings blobs; made by Fetcher.flow().
+BlobFlow = Flow["Descriptor", _Arrival]
+
+
 @dataclass(frozen=True, slots=True)
 class Fetcher:
     """Brings blobs of one reference into the store; a lease must hold them already.
@@ -121,20 +125,23 @@ class Fetcher:
         Raises:
             RegistryError, IntegrityError, StoreError, OperationCancelledError: as each blob.
         """
-        wanted = {descriptor.digest: descriptor for descriptor in descriptors}
-        # Largest first: the longest download decides when the pull ends.
-        ordered = sorted(wanted.values(), key=lambda descriptor: -descriptor.size)
-        if len(ordered) == 1:
-            return self.fetch(ordered[0], cancel=cancel)
-        with cancel.child() as part:
-            flow = Flow(
-                ordered,
+        with self.flow(cancel) as flow:
+            flow.bring(fetch_order(descriptors))
+        return flow.received_bytes
+
+    @contextlib.contextmanager
+    def flow(self, cancel: CancelToken) -> Iterator[BlobFlow]:
+        """For bringing several blobs at once, until the end of the block."""
+        with (
+            cancel.child() as part,
+            Flow(
                 receive=functools.partial(self._arrive, cancel=part),
                 settle=functools.partial(self._settle, cancel=part),
                 parallel=self.parallel,
                 cancel=part,
-            )
-            return flow.run()
+            ) as flow,
+        ):
+            yield flow
 
     def fetch(self, descriptor: Descriptor, *, cancel: CancelToken) -> int:
         """Fetch one blob unless it is here.
@@ -145,17 +152,33 @@ class Fetcher:
         arrival = self._arrive(descriptor, cancel=cancel)
         return 0 if arrival is None else self._settle(arrival, cancel=cancel)
 
-    def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken) -> None:
-        """Store a document whose bytes are at hand."""
+    def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken, flow: BlobFlow | None = None) -> None:
+        """Store a document whose bytes are at hand, with a flow beside what comes next."""
         try:
-            with self._writer(descriptor, len(raw), cancel) as writer:
-                writer.truncate()
-                writer.write(raw)
-                writer.commit(descriptor.digest, len(raw), has_durable_name=False)
+            writer = self._writer(descriptor, len(raw), cancel)
         except AlreadyExistsError:
             self.observer(BlobDone(descriptor, 0))
             return
-        self.observer(BlobDone(descriptor, len(raw)))
+        with self._ended_by_failure(writer, descriptor):
+            writer.truncate()
+            writer.write(raw)
+        arrival = _Arrival(descriptor, writer, len(raw), ())
+        if flow is None:
+            self._settle(arrival, cancel=cancel)
+        else:
+            flow.settle(arrival)
+
+    def document(self, descriptor: Descriptor, flow: BlobFlow) -> bytes | None:
+        """Fetch a document, which is stored beside what comes next; None when it can be read from the store."""
+        arrival = self._arrive(descriptor, cancel=flow.cancel)
+        if arrival is None:
+            return None
+        raw = arrival.writer.held() if isinstance(arrival.writer, SmallWriter) else b""
+        if len(raw) == descriptor.size and Digest.of(raw, descriptor.digest.algorithm) == descriptor.digest:
+            flow.settle(arrival)
+            return raw
+        self._settle(arrival, cancel=flow.cancel)
+        return None
 
     def _writer(self, descriptor: Descriptor, size: int, cancel: CancelToken) -> IngestWriter:
         return self.content.gathering_writer(
@@ -264,9 +287,8 @@ class Fetcher:
 
     def _is_present(self, descriptor: Descriptor) -> bool:
         """Whether the blob is here and whole; a damaged file is removed, a wrong descriptor refused."""
-        try:
-            info = self.content.info(descriptor.digest)
-        except ContentNotFoundError:
+        info = self.content.find(descriptor.digest) if descriptor.digest.is_verifiable else None
+        if info is None:
             return False
         if info.size == descriptor.size:
             return True
@@ -305,6 +327,12 @@ class Fetcher:
                 f"{self.reference}: needs {needed} bytes more, but {self.content.root} has {free} free",
                 hint="free space there, run 'imagestore gc', or choose another --root",
             )
+
+
+def fetch_order(descriptors: Iterable[Descriptor]) -> list[Descriptor]:
+    """Each digest once, the largest first: the longest download decides when the pull ends."""
+    wanted = {descriptor.digest: descriptor for descriptor in descriptors}
+    return sorted(wanted.values(), key=lambda descriptor: -descriptor.size)
 
 
 def ingest_ref(descriptor: Descriptor) -> str:
