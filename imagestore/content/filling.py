@@ -48,11 +48,12 @@ class Buffers:
 
     Args:
         size: of each in bytes.
+        most_kept: the others are given back to the system.
     """
 
-    def __init__(self, size: int = BUFFER_BYTES) -> None:
+    def __init__(self, size: int = BUFFER_BYTES, most_kept: int = _MOST_KEPT) -> None:
         self._size = size
-        self._kept: deque[mmap.mmap] = deque(maxlen=_MOST_KEPT)
+        self._kept: deque[mmap.mmap] = deque(maxlen=most_kept)
 
     def take(self) -> mmap.mmap:
         """One buffer; memory that it never held takes no room."""

@@ -9,7 +9,6 @@ import itertools
 import os
 import stat
 import threading
-import uuid
 from typing import TYPE_CHECKING
 
 from imagestore.content.disk import translated
@@ -36,7 +35,7 @@ class Scratch:
     """
 
     def __init__(self, ingests: Path, locks: Path, cancel: CancelToken) -> None:
-        name = ingest_name(f"batch-{uuid.uuid4().hex}")
+        name = ingest_name(f"batch-{os.urandom(16).hex()}")
         self._folder = ingests / name
         self._file_lock = FileLock(locks / f"ingest-{name}")
         self._cancel = cancel

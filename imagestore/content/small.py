@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from imagestore.content.ingest import LocalIngestWriter
     from imagestore.content.locks import FileLock
 
-#: Larger blobs have an ingest, which can be resumed.
-SMALL_BYTES: Final = 3 * 1024 * 1024
+#: Larger blobs have an ingest from the start. Each transfer holds as much memory, about half of a large one's.
+SMALL_BYTES: Final = 9 * 256 * 1024
+#: As many buffers are kept for the next pull.
+MOST_KEPT: Final = 6
 #: A byte more must fit, to see that a blob ends; and whole blocks are written.
 BUFFER_BYTES: Final = SMALL_BYTES + BLOCK_BYTES
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

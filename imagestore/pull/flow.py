@@ -1,7 +1,7 @@
 """Bringing several blobs at once: some threads receive, others verify, write and name what came.
 
 A connection that waits while its last blob is hashed and synced is lost time, so whoever received a blob asks for the
-next one at once. As many blobs may wait to be settled as may be received at a time; that bounds the memory they hold.
+next one at once. Few may wait to be settled at a time, which bounds the memory they hold.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
 
 _SETTLERS: Final = 2
+# Being settled, or waiting for it.
+_MOST_UNSETTLED: Final = 3
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -46,7 +48,7 @@ class Flow(Generic[T, A]):
         #: Ended by the first failure.
         self.cancel = cancel
         self._arrived: SimpleQueue[A | None] = SimpleQueue()
-        self._room = threading.Semaphore(parallel)
+        self._room = threading.Semaphore(_MOST_UNSETTLED)
         self._receivers: list[threading.Thread] = []
         self._settlers: list[threading.Thread] = []
         self._failures: deque[BaseException] = deque()
