@@ -12,7 +12,6 @@ import contextlib
 import errno
 import functools
 import os
-import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,6 +36,7 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.failpoint import reach
+from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from imagestore.content.locks import FileLock
 
 
-_HEX: Final = re.compile(r"[a-f0-9]+")
+_HEX: Final = pattern(r"[a-f0-9]+")
 
 
 class LocalContentStore(Ingests):

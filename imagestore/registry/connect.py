@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from imagestore.registry.exchange import Origin
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import Timing
-    from imagestore.registry.transport.http import HttpxSender
+    from imagestore.registry.transport.http import HttpSender
 
 
 def connect(
@@ -65,9 +65,9 @@ def connect(
         ConfigError: a proxy variable can't be used.
     """
     # The HTTP library costs 100 ms to load and is only needed here.
-    from imagestore.registry.transport.http import HttpxSender
+    from imagestore.registry.transport.http import HttpSender
 
-    sender = HttpxSender(transport=transport, unix_socket=unix_socket)
+    sender = HttpSender(transport=transport, unix_socket=unix_socket)
     if endpoints is None:
         endpoints = ConfiguredEndpoints(reader_for(config)) if config is not None else DirectEndpoints()
     if config is not None:
@@ -95,7 +95,7 @@ class EndpointLines:
         auth_policy: what the operator allows in authentication.
     """
 
-    def __init__(self, sender: HttpxSender, credentials: CredentialLookup, auth_policy: AuthPolicy | None) -> None:
+    def __init__(self, sender: HttpSender, credentials: CredentialLookup, auth_policy: AuthPolicy | None) -> None:
         self._sender = sender
         self._credentials = credentials
         self._auth_policy = auth_policy or AuthPolicy()

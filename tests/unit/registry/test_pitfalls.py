@@ -35,7 +35,7 @@ from imagestore.reference import Reference
 from imagestore.registry.connect import connect
 from imagestore.registry.credentials.lookup import CredentialResolver, Surroundings
 from imagestore.registry.exchange import Origin, Request
-from imagestore.registry.transport.http import HttpxSender
+from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.proxies import ProxyRules
 from imagestore.testing import (
     BasicAuth,
@@ -219,7 +219,7 @@ def test_a_link_to_another_host_is_not_followed(tmp_path: Path) -> None:
 )
 def test_a_public_registry_cannot_send_us_to_a_private_address(url: str) -> None:
     """GHSA-h7vf-4x9w-h99v, go-containerregistry#2440; names are judged when they are connected to (test_addresses)."""
-    sender = HttpxSender(proxies=ProxyRules())
+    sender = HttpSender(proxies=ProxyRules())
     bound = sender.bound(Origin("https", "registry.example", 443), ConnectionSettings())
     with pytest.raises(errors.ProtocolError, match="expected a public address"):
         bound.send(Request("GET", url), cancel=CancelToken(5))
@@ -420,7 +420,7 @@ def test_a_member_that_parsers_read_differently_is_refused(tmp_path: Path) -> No
 )
 def test_a_host_that_parsers_read_differently_is_refused(host: str) -> None:
     """CVE-2024-11168."""
-    sender = HttpxSender(proxies=ProxyRules())
+    sender = HttpSender(proxies=ProxyRules())
     with pytest.raises(errors.ProtocolError):
         sender.send(Request("GET", f"https://{host}/v2/"), cancel=CancelToken(5))
 
