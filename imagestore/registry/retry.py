@@ -7,7 +7,6 @@ nothing and a bound that doubles, so that many clients don't come back together.
 from __future__ import annotations
 
 import datetime
-import random
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -30,6 +29,12 @@ TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504, *range(520,
 _SECONDS: Final = pattern(r"[0-9]{1,9}")
 
 
+def _chance() -> float:
+    import random
+
+    return random.random()  # noqa: S311 - jitter, not a secret
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Clocks, chance and sleep, so that tests need none of them.
@@ -43,7 +48,7 @@ class Timing:
 
     monotonic: Callable[[], float] = time.monotonic
     now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)
-    random: Callable[[], float] = random.random
+    random: Callable[[], float] = _chance
     sleep: Callable[[CancelToken, float], None] = lambda cancel, seconds: cancel.wait(seconds)
 
 

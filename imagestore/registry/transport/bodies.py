@@ -21,7 +21,7 @@ _PATIENCE_SECONDS: Final = 0.1
 _PIECE_BYTES: Final = 64 * 1024
 _MAX_LINE_BYTES: Final = 8 * 1024
 _MAX_TRAILER_BYTES: Final = 64 * 1024
-_CHUNK_LINE: Final = pattern(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\n]*)?")
+_CHUNK_LINE: Final = pattern(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?")
 
 
 class Body(Protocol):
@@ -145,15 +145,15 @@ class _ChunkedBody:
             self._is_over = True
 
     def _line(self) -> bytes:
-        """The next line without its end."""
+        """The next line without its end; only CRLF ends one here, since others have been used to smuggle."""
         searched = 0
-        while (end := self._data.find(b"\n", searched)) < 0:
-            searched = len(self._data)
+        while (end := self._data.find(b"\r\n", searched)) < 0:
+            searched = max(0, len(self._data) - 1)
             if searched > _MAX_LINE_BYTES:
                 raise InvalidAnswerError("a line of a chunk is too long")
             self._receive()
-        line = bytes(self._data[:end]).removesuffix(b"\r")
-        del self._data[: end + 1]
+        line = bytes(self._data[:end])
+        del self._data[: end + 2]
         return line
 
     def _receive(self) -> None:

@@ -128,15 +128,10 @@ class Head:
     status: int
     fields: Fields
 
-    def values(self, name: bytes) -> list[bytes]:
-        """The members of a list field, in order; empty ones left out."""
-        found = [value.split(b",") for key, value in self.fields if key.lower() == name]
-        return [member.strip(b" \t") for members in found for member in members if member.strip(b" \t")]
-
     @property
     def keeps_connection(self) -> bool:
         """Whether the connection serves again once the body has been read (section 9.3)."""
-        options = [option.lower() for option in self.values(b"connection")]
+        options = {option.strip(b" \t").lower() for option in _all(self, b"connection")}
         return self.version == b"1.1" and b"close" not in options
 
 
@@ -172,7 +167,7 @@ def parse_head(data: bytes) -> Head:
             if not fields:
                 raise InvalidAnswerError("the first field is folded")
             name, value = fields.pop()
-            fields.append((name, value + b" " + line.strip(b" \t")))
+            fields.append((name, (value + b" " + line.strip(b" \t")).strip(b" \t")))
         elif line:
             name, colon, value = line.partition(b":")
             if not colon or not _TOKEN.fullmatch(name):
@@ -189,18 +184,18 @@ def body_length(method: str, head: Head) -> int:
     Raises:
         InvalidAnswerError: the fields that say it contradict each other, or name a coding nobody asked for.
     """
+    codings = [value.lower() for name, value in head.fields if name.lower() == b"transfer-encoding"]
+    if codings and codings != [b"chunked"]:
+        raise InvalidAnswerError("a transfer coding that was not asked for")
+    lengths = {part.strip(b" \t") for part in _all(head, b"content-length")}
+    if len(lengths) > 1 or not all(_LENGTH.fullmatch(length) for length in lengths):
+        raise InvalidAnswerError("no valid Content-Length")
     if method == "HEAD" or head.status in (204, 304):
         return 0
-    codings = [coding.lower() for coding in head.values(b"transfer-encoding")]
     if codings:
-        if codings != [b"chunked"]:
-            raise InvalidAnswerError("a transfer coding that was not asked for")
         return CHUNKED
-    given = [value for name, value in head.fields if name.lower() == b"content-length"]
-    if not given:
-        return UNTIL_END
-    lengths = set(head.values(b"content-length")) or {b""}
-    length = lengths.pop()
-    if lengths or not _LENGTH.fullmatch(length):
-        raise InvalidAnswerError("no valid Content-Length")
-    return int(length)
+    return int(lengths.pop()) if lengths else UNTIL_END
+
+
+def _all(head: Head, name: bytes) -> list[bytes]:
+    return [part for key, value in head.fields if key.lower() == name for part in value.split(b",")]

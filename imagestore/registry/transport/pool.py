@@ -103,6 +103,7 @@ class Pool:
                 # Asking again is safe where nothing changes by it (RFC 9110 section 9.2.2).
                 if request.method not in ("GET", "HEAD"):
                     raise
+                exchange.saw_end = False
         return self._exchange(request, head, self._connect(request, exchange, context), exchange, context)
 
     def close(self) -> None:
@@ -144,7 +145,7 @@ class Pool:
             except TransportError:
                 # A peer that refuses before it has read everything hangs up, and may have said why.
                 pass
-            answer, rest = _read_head(link, request.idle_seconds)
+            answer, rest = read_head(link, request.idle_seconds)
             body = body_of(body_length(request.method, answer), link, rest, request.idle_seconds)
 
         def finish(*, is_reusable: bool) -> None:
@@ -211,7 +212,7 @@ class _Answer:
             finish(is_reusable=self._body.is_finished)
 
 
-def _read_head(link: Link, idle_seconds: float) -> tuple[Head, bytes]:
+def read_head(link: Link, idle_seconds: float) -> tuple[Head, bytes]:
     """The head of the final answer, and what came behind it; informational answers are overlooked.
 
     Raises:

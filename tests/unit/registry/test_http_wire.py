@@ -22,7 +22,7 @@ from imagestore.errors import (
     ProtocolError,
     RegistryUnavailableError,
 )
-from imagestore.registry.auth.authenticate import AuthPolicy
+from imagestore.registry.auth.policy import AuthPolicy
 from imagestore.registry.connect import EndpointLines
 from imagestore.registry.credentials.model import Anonymous
 from imagestore.registry.endpoints import default_endpoint

@@ -1,4 +1,4 @@
-"""Bodies read past the HTTP library: the same bytes, errors and limits, and connections that serve again."""
+"""Connections of our own: bytes, errors and limits, and when they serve again."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxies import ProxyRules
 from tests.support.streams import drain, pieces
 
-LEAST_BYTES = 256 * 1024
-SIZE = 3 * LEAST_BYTES + 17
+PIECE = 256 * 1024
+SIZE = 3 * PIECE + 17
 BODY = bytes(index * 7 % 251 for index in range(SIZE))
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
@@ -150,7 +150,7 @@ def test_a_large_body_comes_whole_and_its_connection_serves_again(sender: HttpSe
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(size=st.integers(LEAST_BYTES - 2, LEAST_BYTES + 70_000), cuts=st.lists(st.integers(1, 70_000), max_size=5))
+@given(size=st.integers(PIECE - 2, PIECE + 70_000), cuts=st.lists(st.integers(1, 70_000), max_size=5))
 def test_however_it_is_cut_on_the_way_the_bytes_are_the_same(serve: Serve, size: int, cuts: list[int]) -> None:
     raw = HEAD % size + BODY[:size]
     parts, position = [], 0
@@ -210,7 +210,7 @@ def test_a_body_left_unread_closes_its_connection(sender: HttpSender, serve: Ser
     assert server.connections == 2
 
 
-def test_chunked_bodies_stay_with_the_library(sender: HttpSender, serve: Serve) -> None:
+def test_a_connection_serves_again_after_chunks(sender: HttpSender, serve: Serve) -> None:
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (SIZE, BODY)
     server = serve(say(chunked), whole(b"next"))
     assert read(sender, server) == BODY
@@ -218,8 +218,54 @@ def test_chunked_bodies_stay_with_the_library(sender: HttpSender, serve: Serve) 
     assert server.connections == 1
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_connection_that_dies_under_a_request_is_replaced_where_asking_again_is_safe(
+    sender: HttpSender, serve: Serve, method: str
+) -> None:
+    server = serve(whole(b"first"), socket.socket.close, whole(b"again"))
+    assert read(sender, server) == b"first"
+    request = Request(method, f"http://127.0.0.1:{server.port}/v2/x", body=b"x" if method == "POST" else None)
+    if method == "POST":
+        with pytest.raises(RegistryUnavailableError, match="connection broke"):
+            sender.send(request, cancel=CancelToken())
+        assert server.connections == 1
+    else:
+        with sender.send(request, cancel=CancelToken()) as response:
+            assert drain(response) == b"again"
+        assert server.connections == 2
+
+
+def test_a_new_connection_that_dies_is_not_replaced(sender: HttpSender, serve: Serve) -> None:
+    server = serve(socket.socket.close, whole())
+    with pytest.raises(RegistryUnavailableError, match="connection broke"):
+        get(sender, server)
+    assert server.connections == 1
+
+
+def test_the_server_says_when_a_connection_ends(sender: HttpSender, serve: Serve) -> None:
+    closing = b"HTTP/1.1 200 OK\r\nConnection: Close\r\nContent-Length: 5\r\n\r\nhello"
+    old = b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+    server = serve(say(closing), say(old), whole(b"next"))
+    assert [read(sender, server) for _ in range(3)] == [b"hello", b"hello", b"next"]
+    assert server.connections == 3
+
+
+def test_informational_answers_are_overlooked(sender: HttpSender, serve: Serve) -> None:
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+    server = serve(say(hints, hints + HEAD % 5, b"hello", pause=0.01), whole(b"next"))
+    assert [read(sender, server) for _ in range(2)] == [b"hello", b"next"]
+    assert server.connections == 1
+
+
+def test_a_refusal_before_everything_is_sent_is_heard(sender: HttpSender, serve: Serve) -> None:
+    server = serve(hang_up_after(say(b"HTTP/1.1 413 No\r\nContent-Length: 4\r\n\r\nmuch")))
+    url = f"http://127.0.0.1:{server.port}/token"
+    with sender.send(Request("POST", url, body=b"x" * 100_000), cancel=CancelToken()) as response:
+        assert response.status == 413
+
+
 def test_a_stall_in_the_body_is_unavailable(sender: HttpSender, serve: Serve) -> None:
-    server = serve(say(HEAD % SIZE + BODY[:LEAST_BYTES], pause=1.0))
+    server = serve(say(HEAD % SIZE + BODY[:PIECE], pause=1.0))
     with get(sender, server) as response, pytest.raises(RegistryUnavailableError, match="within the time"):
         drain(response)
 
@@ -236,7 +282,7 @@ def test_a_body_that_drips_is_unavailable(serve: Serve) -> None:
 
 
 def test_cancelling_ends_a_blocked_read_at_once(serve: Serve) -> None:
-    server = serve(say(HEAD % SIZE + BODY[:LEAST_BYTES], pause=1.0))
+    server = serve(say(HEAD % SIZE + BODY[:PIECE], pause=1.0))
     cancel = CancelToken()
     with contextlib.closing(HttpSender(proxies=ProxyRules())) as sender, get(sender, server, cancel) as response:
         coming = pieces(response)
