@@ -58,9 +58,14 @@ class Scratch:
 
     def _make(self) -> None:
         self._file_lock.acquire(self._cancel)
-        with translated("make a folder for small blobs", self._folder):
-            reach("batch-make")
-            self._folder.mkdir(0o755)
+        try:
+            with translated("make a folder for small blobs", self._folder):
+                reach("batch-make")
+                self._folder.mkdir(0o755)
+        except BaseException:
+            # Whoever tries again must not wait for us.
+            self._file_lock.release()
+            raise
         self._made = os.fspath(self._folder)
 
     def __enter__(self) -> Self:

@@ -270,6 +270,23 @@ def test_a_disk_that_fails_leaves_no_name_and_no_file(
     assert leftovers(store) == []
 
 
+def test_a_folder_that_cannot_be_made_is_tried_again(
+    store: LocalContentStore, gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for _ in range(2):
+        with opened(store, gathering, b"x") as writer, monkeypatch.context() as full:
+            full.setattr(Path, "mkdir", failing)
+            writer.write(b"x")
+            with pytest.raises(StoreFullError):
+                writer.commit(Digest.of(b"x"), 1)
+    with opened(store, gathering, b"x") as writer:
+        writer.write(b"x")
+        writer.commit(Digest.of(b"x"), 1)
+
+
 def test_a_name_that_came_meanwhile_is_told(store: LocalContentStore, gathering: Gathering) -> None:
     with store.batches(CancelToken()):
         with opened(store, gathering, b"x") as writer:
