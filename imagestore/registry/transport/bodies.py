@@ -6,7 +6,6 @@ times on its way, which costs more than hashing it.)
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.patterns import pattern
@@ -16,8 +15,6 @@ from imagestore.registry.transport.message import CHUNKED, UNTIL_END
 if TYPE_CHECKING:
     from imagestore.registry.transport.link import Link
 
-#: A slow connection is read for so long at a time, so that progress is seen and what came is kept.
-_PATIENCE_SECONDS: Final = 0.1
 _PIECE_BYTES: Final = 64 * 1024
 _MAX_LINE_BYTES: Final = 8 * 1024
 _MAX_TRAILER_BYTES: Final = 64 * 1024
@@ -70,16 +67,14 @@ class _SizedBody:
     def readinto(self, buffer: memoryview) -> int:
         wanted = min(len(buffer), self._remaining)
         filled = min(wanted, len(self._received))
-        buffer[:filled] = self._received[:filled]
-        self._received = self._received[filled:]
-        self._remaining -= filled
-        until = time.monotonic() + _PATIENCE_SECONDS
-        while filled < wanted and (not filled or time.monotonic() < until):
-            count = self._link.receive_into(buffer[filled:wanted], self._idle_seconds)
-            if not count:
+        if filled:
+            buffer[:filled] = self._received[:filled]
+            self._received = self._received[filled:]
+        elif wanted:
+            filled = self._link.fill(buffer[:wanted], self._idle_seconds)
+            if not filled:
                 raise TransportError(f"peer closed connection with {self._remaining} bytes of the body to come")
-            filled += count
-            self._remaining -= count
+        self._remaining -= filled
         return filled
 
 

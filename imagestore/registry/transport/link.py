@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Each change of a socket's time limit is a system call.
 _WORTH_CHANGING: Final = 1.25
+#: A slow connection is read for so long at a time, so that progress is seen and what came is kept.
+_PATIENCE_SECONDS: Final = 0.1
 
 
 class Link:
@@ -30,6 +32,8 @@ class Link:
         self._tls: ssl.SSLSocket | None = None
         self._exchange: Exchange | None = None
         self._limit: float | None = connection.gettimeout()
+        # What ended a read that had bytes to hand out first.
+        self._failure: TransportError | None = None
 
     def serve(self, exchange: Exchange) -> None:
         """From now on it belongs to this exchange."""
@@ -84,18 +88,43 @@ class Link:
             WaitError, TransportError: nothing comes, or the connection broke.
             OperationCancelledError: cancelled, or past the deadline.
         """
+        return self._receive(buffer, seconds, patience_seconds=0.0)
+
+    def fill(self, buffer: memoryview, seconds: float) -> int:
+        """Read until the buffer is full, the peer closed its side, or a moment is over; 0 only at the end.
+
+        What came before something failed is handed out first.
+
+        Raises:
+            as receive_into().
+        """
+        return self._receive(buffer, seconds, patience_seconds=_PATIENCE_SECONDS)
+
+    def _receive(self, buffer: memoryview, seconds: float, *, patience_seconds: float) -> int:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
         exchange = self._begin(seconds)
-        started = time.monotonic()
+        receive, filled, size = self._socket.recv_into, 0, len(buffer)
+        started = now = time.monotonic()
         try:
-            count = self._socket.recv_into(buffer)
-        except TimeoutError as error:
-            raise WaitError(str(error)) from error
+            # Over TLS a record comes at a time, 16 KiB: nothing else may be done for each.
+            while count := receive(buffer[filled:]):
+                filled += count
+                now = time.monotonic()
+                if filled == size or now - started >= patience_seconds:
+                    break
+            else:
+                exchange.saw_end = True
         except OSError as error:
-            raise TransportError(error) from error
-        if not count:
-            exchange.saw_end = True
-        exchange.note_read(count, time.monotonic() - started)
-        return count
+            kind = WaitError if isinstance(error, TimeoutError) else TransportError
+            failure = kind(str(error) if kind is WaitError else error)
+            failure.__cause__ = error
+            if not filled:
+                raise failure from error
+            self._failure = failure
+        exchange.note_read(filled, now - started)
+        return filled
 
     def close(self) -> None:
         """Close the connection; may be called again."""

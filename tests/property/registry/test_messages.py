@@ -83,6 +83,9 @@ class CutLink(Link):
         """Whether nothing follows that a look before the next request would find."""
         return not self._pieces
 
+    def fill(self, buffer: memoryview, seconds: float) -> int:
+        return self.receive_into(buffer, seconds)
+
     def receive_into(self, buffer: memoryview, seconds: float) -> int:
         if not self._pieces:
             return 0

@@ -394,8 +394,11 @@ def test_an_endless_body_ends_at_the_deadline(tmp_path: Path, what: Stall | Drip
         client = bench.enter_context(connect())
         reference = Reference.parse(server.server.reference(REFERENCE))
         started = time.monotonic()
-        with pytest.raises(errors.DeadlineExceededError):
-            drain(client.blob(reference, image.layers[0], cancel=CancelToken(0.3)))
+        with (
+            pytest.raises(errors.DeadlineExceededError),
+            client.blob(reference, image.layers[0], cancel=CancelToken(0.3)) as reader,
+        ):
+            drain(reader)
         assert time.monotonic() - started < 10
 
 
