@@ -37,31 +37,43 @@ LEAST_LARGE_BYTES: Final = 4 * 1024 * 1024
 BUFFER_BYTES: Final = 1024 * 1024
 _BUFFERS_PER_BLOB: Final = 4
 _MOST_KEPT: Final = 12
-# What every device and file system accepts as alignment of offsets, lengths and addresses.
-_BLOCK_BYTES: Final = 4096
-# Not on every system that has files.
-_DIRECT: Final = getattr(os, "O_DIRECT", 0)
+#: What every device and file system accepts as alignment of offsets, lengths and addresses.
+BLOCK_BYTES: Final = 4096
+#: Not on every system that has files.
+DIRECT: Final = getattr(os, "O_DIRECT", 0)
 
 
 class Buffers:
-    """Page-aligned buffers of BUFFER_BYTES, kept for the next blob; thread-safe."""
+    """Page-aligned buffers, kept for the next blob; thread-safe.
 
-    def __init__(self) -> None:
-        self._kept: deque[mmap.mmap] = deque(maxlen=_MOST_KEPT)
+    Args:
+        size: of each in bytes.
+        most_kept: the others are given back to the system.
+    """
+
+    def __init__(self, size: int = BUFFER_BYTES, most_kept: int = _MOST_KEPT) -> None:
+        self._size = size
+        self._kept: deque[mmap.mmap] = deque(maxlen=most_kept)
+
+    def take(self) -> mmap.mmap:
+        """One buffer; memory that it never held takes no room."""
+        try:
+            return self._kept.pop()
+        except IndexError:
+            return mmap.mmap(-1, self._size)
+
+    def give(self, *taken: mmap.mmap) -> None:
+        """Give buffers back."""
+        self._kept.extend(taken)
 
     @contextlib.contextmanager
     def lend(self, count: int) -> Iterator[list[memoryview]]:
         """Some buffers until the end of the block."""
-        taken = []
-        for _ in range(count):
-            try:
-                taken.append(self._kept.pop())
-            except IndexError:
-                taken.append(mmap.mmap(-1, BUFFER_BYTES))
+        taken = [self.take() for _ in range(count)]
         try:
             yield [memoryview(each) for each in taken]
         finally:
-            self._kept.extend(taken)
+            self.give(*taken)
 
 
 class Filling:
@@ -128,13 +140,13 @@ class Filling:
         return not is_over
 
     def _begin_block(self, buffer: memoryview) -> int:
-        begun = self.offset % _BLOCK_BYTES if self._direct >= 0 else 0
+        begun = self.offset % BLOCK_BYTES if self._direct >= 0 else 0
         if begun and os.preadv(self._descriptor, [buffer[:begun]], self.offset - begun) != begun:
             raise OSError(errno.EIO, "the ingest became shorter", str(self._path))
         return begun
 
     def _keep(self, data: memoryview, offset: int) -> None:
-        whole = len(data) - len(data) % _BLOCK_BYTES if self._direct >= 0 else 0
+        whole = len(data) - len(data) % BLOCK_BYTES if self._direct >= 0 else 0
         if whole:
             try:
                 self._write(self._direct, data[:whole], offset)
@@ -155,10 +167,10 @@ class Filling:
             offset += written
 
     def _open_direct(self) -> int:
-        if not _DIRECT:
+        if not DIRECT:
             return -1
         try:
-            return os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | _DIRECT)
+            return os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | DIRECT)
         except OSError:
             # Not here, then (tmpfs, some network and overlay file systems).
             return -1

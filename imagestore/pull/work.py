@@ -26,7 +26,7 @@ from imagestore.errors import (
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved
 from imagestore.pull.decide import Decider
-from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher
+from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, fetch_order
 from imagestore.pull.plan import PullPlan, plan
 from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents
@@ -95,18 +95,22 @@ class PullWork:
         with (
             lease.held(self.metadata, purpose="pull") as held,
             undone_on_failure(self.metadata, self.content, held, choice.descriptors),
+            self.content.gathering(self.cancel) as gathering,
         ):
             held.hold([descriptor.digest for descriptor in choice.descriptors])
-            fetcher = Fetcher(self.content, self.client, self.reference, self.observer, held.renew, self.parallel)
+            fetcher = Fetcher(
+                self.content, self.client, self.reference, self.observer, held.renew, gathering, self.parallel
+            )
             fetcher.check(choice.manifest.children)
-            for descriptor in (*choice.documents, choice.manifest.config):
-                known = documents.remembered(descriptor)
-                if known is not None:
-                    fetcher.keep(descriptor, known, cancel=self.cancel)
-                else:
-                    fetcher.fetch(descriptor, cancel=self.cancel)
-            choice = self._decider.complete(choice, documents)
-            fetcher.fetch_all(choice.manifest.layers, cancel=self.cancel)
+            with fetcher.flow(self.cancel) as flow:
+                for descriptor in (*choice.documents, choice.manifest.config):
+                    known = documents.remembered(descriptor)
+                    if known is not None:
+                        fetcher.keep(descriptor, known, cancel=flow.cancel, flow=flow)
+                    elif (raw := fetcher.document(descriptor, flow)) is not None:
+                        documents.remember(descriptor, raw)
+                choice = self._decider.complete(choice, documents)
+                flow.bring(fetch_order(choice.manifest.layers))
             settle(self.content, choice.descriptors)
             with self.metadata.exclusive():
                 confirm(self.content, choice.descriptors, what=str(self.reference))

@@ -212,7 +212,8 @@ class RegistryClient:
             def open_at(offset: int, end: int, suspects: AbstractSet[str]) -> Body:
                 if descriptor.data is not None:
                     return inline_body(descriptor, descriptor.data, offset, what)
-                asked = replace(call, byte_range=range_field(offset, end, descriptor.size))
+                byte_range = range_field(offset, end, descriptor.size)
+                asked = replace(call, byte_range=byte_range) if byte_range else call
 
                 def ask(session: Session) -> Body:
                     return open_blob(session, asked, descriptor, offset, self._places)
@@ -327,9 +328,10 @@ class RegistryClient:
         avoid: Collection[str] = (),
     ) -> T:
         """Ask the reference's endpoints in order."""
-        able = [one for one in self._endpoints.endpoints(reference.host) if needed <= one.capabilities]
-        able.sort(key=lambda endpoint: endpoint.host in avoid)
         policy, operation = self._shared.policy, self._operations.of(cancel)
+        able = [one for one in operation.endpoints(reference.host, self._endpoints) if needed <= one.capabilities]
+        if avoid:
+            able.sort(key=lambda endpoint: endpoint.host in avoid)
 
         def attempt(endpoint: Endpoint, behind: int) -> T:
             attempts = policy.mirror_attempts if behind else policy.attempts

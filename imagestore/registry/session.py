@@ -196,7 +196,8 @@ class Session:
         authorization = authenticator.authorization(endpoint.origin, call.repository)
         answered: set[tuple[str, ...]] = set()
         while True:
-            secrets = secrets_in((*endpoint.headers, ("Authorization", authorization)))
+            is_plain = not authorization and not endpoint.headers
+            secrets = () if is_plain else secrets_in((*endpoint.headers, ("Authorization", authorization)))
             response = self._follow(self._request(call, authorization), secrets)
             if response.status != 401 or urls.origin_of(response.url) != endpoint.origin:
                 return response, secrets

@@ -61,7 +61,7 @@ def nothing(_: int) -> None:
 
 @pytest.fixture(params=["direct", "refused when opened", "refused when written"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalContentStore:
-    direct = filling._DIRECT
+    direct = filling.DIRECT
     if request.param != "direct":
         refuse(monkeypatch, direct, when_opened=request.param == "refused when opened")
     return LocalContentStore(tmp_path / "content", tmp_path / "locks")
