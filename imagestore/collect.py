@@ -11,6 +11,7 @@ After a removal only what the removed records reached can have become garbage; `
 
 from __future__ import annotations
 
+import collections
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -18,16 +19,21 @@ from imagestore.errors import ContentNotFoundError
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from imagestore.content.deleting import Deleting, Deletion
     from imagestore.content.local import LocalContentStore
     from imagestore.digest import Digest
     from imagestore.metadata.api import MetadataStore
 
-#: How long a batch holds other writers, but for its commit.
-_BATCH_SECONDS: Final = 0.004
+#: How long a batch holds other writers when they wait, and at most, but for its commit.
+_SHORTEST_SECONDS: Final = 0.004
+_LONGEST_SECONDS: Final = 0.025
+#: How often it is looked whether somebody waits.
+_LOOK_SECONDS: Final = 0.001
 #: As many are asked about with one query.
-_STEP: Final = 16
+_STEP: Final = 128
 #: As many are asked at once what they point at.
 _MARKED_AT_ONCE: Final = 256
 #: An ingest that nobody touched for so long is thrown away; containerd's default for unleased ingests.
@@ -132,28 +138,55 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Seque
     Returns:
         Bytes freed by digest, of what was there.
     """
-    deleted: dict[Digest, int] = {}
-    position = 0
-    while position < len(candidates):
-        with content.deleting() as files, metadata.batch():
-            end = time.monotonic() + _BATCH_SECONDS
-            is_due = False
-            while position < len(candidates) and not is_due:
-                step = candidates[position : position + _STEP]
-                unheld, doomed = frozenset(metadata.unheld(step)), []
-                for digest in step:
-                    position += 1
-                    if digest in unheld:
-                        doomed.append(digest)
-                        size = files.delete(digest)
-                        if size is not None:
-                            deleted[digest] = size
-                    # Looked at after each file: a busy disk may take its time for every one.
-                    is_due = time.monotonic() >= end
-                    if is_due:
-                        break
-                metadata.forget_content(doomed)
-    return deleted
+    freed: dict[Digest, int] = {}
+    waiting = collections.deque(candidates)
+    with content.deleting() as files:
+        while waiting:
+            try:
+                with metadata.batch(), files.settled():
+                    freed.update(_swept(metadata, files, waiting))
+            finally:
+                files.let_go()
+    return freed
+
+
+def _swept(metadata: MetadataStore, files: Deleting, waiting: deque[Digest]) -> Iterator[tuple[Digest, int]]:
+    """One batch: takes candidates, deletes what nothing keeps and puts back what there was no time for.
+
+    While threads delete what was found, the next are asked about.
+    """
+    patience = _Patience(metadata)
+    under_way, is_first = None, True
+    while True:
+        begun = None
+        if waiting and (is_first or not patience.is_over()):
+            some = [waiting.popleft() for _ in range(min(_STEP, len(waiting)))]
+            begun = files.begin(metadata.unheld(some))
+        if under_way is not None:
+            # What was begun but not ended is asked about again: it may be wanted by then.
+            waiting.extendleft(reversed(files.end(under_way, patience.is_over)))
+            metadata.forget_content(under_way.sizes)
+            yield from ((digest, size) for digest, size in under_way.sizes.items() if size is not None)
+        if begun is None:
+            return
+        under_way, is_first = begun, False
+
+
+class _Patience:
+    """Of those who wait for a batch: they say so soon after it began, and those who can't are thought of too."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        started = time.monotonic()
+        self._next_look, self._end = started + _SHORTEST_SECONDS, started + _LONGEST_SECONDS
+
+    def is_over(self) -> bool:
+        now = time.monotonic()
+        if self._next_look <= now < self._end:
+            self._next_look = now + _LOOK_SECONDS
+            if self._metadata.is_awaited():
+                self._end = now
+        return now >= self._end
 
 
 class _Counted:

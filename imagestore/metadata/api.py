@@ -312,6 +312,9 @@ class MetadataStore(Protocol):
         Only for changes that a power cut may undo without harm.
         """
 
+    def is_awaited(self) -> bool:
+        """Whether somebody waits to write, or for this process's connection; then a batch should end soon."""
+
     def give_way(self) -> None:
         """Let those go first who wait to write; between two steps of a long work."""
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 COPIED: Final = "copied"
 # SQLite's own default.
 _LOG_PAGES: Final = 1000
+# So many rows may have been changed in batches since; each costs some pages.
+_LOG_CHANGES: Final = 250
 
 
 class SchemaTooNewError(StoreCorruptError):
@@ -69,6 +71,7 @@ class Database:
         self._process = os.getpid()
         self._depth = 0
         self._writer = 0
+        self._changes_in_log = 0
         self._file: os.stat_result | None = None
         self._turns = Turns(path.with_name("waiting"))
         self._after_commit: list[Callable[[], None]] = []
@@ -142,8 +145,13 @@ class Database:
         is_part = self._is_writing()
         with self._relaxed(log_pages=0):
             yield
-        if not is_part:
+        if not is_part and self._connection.total_changes - self._changes_in_log > _LOG_CHANGES:
+            self._changes_in_log = self._connection.total_changes
             self._shorten_log()
+
+    def is_awaited(self) -> bool:
+        """Whether somebody waits to write, or for this process's connection; then a batch should end soon."""
+        return self._turns.is_wanted()
 
     def give_way(self) -> None:
         """Let those go first who wait to write; between two steps of a long work."""
