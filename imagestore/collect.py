@@ -155,7 +155,7 @@ def _swept(metadata: MetadataStore, files: Deleting, waiting: deque[Digest]) -> 
 
     While threads delete what was found, the next are asked about.
     """
-    patience = _Patience(metadata)
+    patience = Patience(metadata)
     under_way, is_first = None, True
     while True:
         begun = None
@@ -172,8 +172,12 @@ def _swept(metadata: MetadataStore, files: Deleting, waiting: deque[Digest]) -> 
         under_way, is_first = begun, False
 
 
-class _Patience:
-    """Of those who wait for a batch: they say so soon after it began, and those who can't are thought of too."""
+class Patience:
+    """Of those who wait for a batch's end: most say so, and those who can't are thought of too.
+
+    Args:
+        metadata: knows who waits.
+    """
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
@@ -181,6 +185,7 @@ class _Patience:
         self._next_look, self._end = started + _SHORTEST_SECONDS, started + _LONGEST_SECONDS
 
     def is_over(self) -> bool:
+        """Whether to end the batch."""
         now = time.monotonic()
         if self._next_look <= now < self._end:
             self._next_look = now + _LOOK_SECONDS
