@@ -15,16 +15,17 @@ import collections
 import time
 from typing import TYPE_CHECKING, Final
 
+from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError
+from imagestore.gc import in_order
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
-    from imagestore.content.deleting import Deleting, Deletion
+    from imagestore.content.deleting import Deleting
     from imagestore.content.local import LocalContentStore
-    from imagestore.digest import Digest
     from imagestore.metadata.api import MetadataStore
 
 #: How long a batch holds other writers when they wait, and at most, but for its commit.
@@ -84,22 +85,22 @@ def collect(
     present = _Counted(content.names())
     candidates = metadata.garbage(present)
     if dry_run:
-        sizes = ((digest, _size(content, digest)) for digest in candidates)
-        garbage = {digest: size for digest, size in sizes if size is not None}
+        sizes = ((text, _size(content, text)) for text in candidates)
+        garbage = {text: size for text, size in sizes if size is not None}
     else:
         garbage = sweep(metadata, content, candidates)
         metadata.tidy()
     stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), dry_run=dry_run)
     return GarbageReport(
         dry_run=dry_run,
-        digests=tuple(sorted(garbage, key=str)),
+        digests=tuple(map(_written, in_order(garbage))),
         bytes_freed=sum(garbage.values()) + stale_bytes,
         ingests=tuple(stale),
         kept_blobs=present.count - len(garbage),
     )
 
 
-def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Iterable[Digest]) -> dict[Digest, int]:
+def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Iterable[Digest]) -> dict[str, int]:
     """Free what removed records held and nothing else needs; costs what they reached, not what the store has.
 
     Args:
@@ -108,13 +109,13 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
         roots: what the records held.
 
     Returns:
-        Bytes freed by digest.
+        Bytes freed by digest in text form.
 
     Raises:
         StoreError: a file can't be deleted; what was freed before stays freed.
     """
-    reached = dict.fromkeys(roots)
-    parents: set[Digest] = set()
+    reached = dict.fromkeys(map(str, roots))
+    parents: set[str] = set()
     waiting = list(reached)
     while waiting:
         some, waiting = waiting[:_MARKED_AT_ONCE], waiting[_MARKED_AT_ONCE:]
@@ -124,21 +125,21 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
         reached.update(dict.fromkeys(new))
         waiting += dict.fromkeys(new)
     # What points on goes first; then nothing is above what it pointed at any more, and asking for that is cheap.
-    return sweep(metadata, content, sorted(reached, key=lambda digest: (digest not in parents, str(digest))))
+    return sweep(metadata, content, [*in_order(parents), *in_order(reached.keys() - parents)])
 
 
-def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Sequence[Digest]) -> dict[Digest, int]:
+def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Iterable[str]) -> dict[str, int]:
     """Delete candidates that nothing keeps now.
 
     Args:
         metadata: records, leases and edges.
         content: the blobs.
-        candidates: digests that may be garbage.
+        candidates: digests, in text form, that may be garbage.
 
     Returns:
-        Bytes freed by digest, of what was there.
+        Bytes freed by digest in text form, of what was there.
     """
-    freed: dict[Digest, int] = {}
+    freed: dict[str, int] = {}
     waiting = collections.deque(candidates)
     with content.deleting() as files:
         while waiting:
@@ -150,7 +151,7 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Seque
     return freed
 
 
-def _swept(metadata: MetadataStore, files: Deleting, waiting: deque[Digest]) -> Iterator[tuple[Digest, int]]:
+def _swept(metadata: MetadataStore, files: Deleting, waiting: deque[str]) -> Iterator[tuple[str, int]]:
     """One batch: takes candidates, deletes what nothing keeps and puts back what there was no time for.
 
     While threads delete what was found, the next are asked about.
@@ -166,7 +167,7 @@ def _swept(metadata: MetadataStore, files: Deleting, waiting: deque[Digest]) -> 
             # What was begun but not ended is asked about again: it may be wanted by then.
             waiting.extendleft(reversed(files.end(under_way, patience.is_over)))
             metadata.forget_content(under_way.sizes)
-            yield from ((digest, size) for digest, size in under_way.sizes.items() if size is not None)
+            yield from ((text, size) for text, size in under_way.sizes.items() if size is not None)
         if begun is None:
             return
         under_way, is_first = begun, False
@@ -207,9 +208,15 @@ class _Counted:
             yield item
 
 
-def _size(content: LocalContentStore, digest: Digest) -> int | None:
+def _written(text: str) -> Digest:
+    """A digest from a text that was made from one."""
+    algorithm, _, encoded = text.partition(":")
+    return Digest(algorithm, encoded)
+
+
+def _size(content: LocalContentStore, text: str) -> int | None:
     try:
-        return content.info(digest).size
+        return content.info(_written(text)).size
     except ContentNotFoundError:
         return None
 

@@ -15,6 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
+from imagestore.digest import VERIFIABLE
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.digest import Digest
 
 #: Smaller files go in less than a millisecond.
 _LARGE_BYTES: Final = 8 * 1024 * 1024
@@ -42,38 +42,38 @@ class Deletion:
     """Blobs on their way out.
 
     Args:
-        digests: the blobs.
+        texts: the blobs' digests in text form.
         threads: how many work on it; with none the one that waits for it does.
 
     Attributes:
-        sizes: bytes by digest of those that are gone; None for what wasn't there.
+        sizes: bytes by digest, in text form, of those that are gone; None for what wasn't there.
     """
 
-    def __init__(self, digests: Sequence[Digest], threads: int) -> None:
-        self.sizes: dict[Digest, int | None] = {}
-        self._digests = digests
+    def __init__(self, texts: Sequence[str], threads: int) -> None:
+        self.sizes: dict[str, int | None] = {}
+        self._texts = texts
         self._threads = threads
         # A list's iterator gives each item once, whichever threads ask.
-        self._rest = iter(list(digests))
+        self._rest = iter(list(texts))
         self._is_hurried = False
         self._ended: list[BaseException | None] = []
         self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def work(self, delete: Callable[[Digest], int | None]) -> None:
+    def work(self, delete: Callable[[str], int | None]) -> None:
         """One thread's part: delete what no other took, until there is no more or time is up."""
         failure: BaseException | None = None
         try:
-            for digest in self._rest:
-                self.sizes[digest] = delete(digest)
+            for text in self._rest:
+                self.sizes[text] = delete(text)
                 if self._is_hurried:
                     break
-        except BaseException as error:  # for the thread that waits
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             failure = error
             self._is_hurried = True
         self._ended.append(failure)
         self._news.put(None)
 
-    def wait(self, delete: Callable[[Digest], int | None], is_due: Callable[[], bool]) -> list[Digest]:
+    def wait(self, delete: Callable[[str], int | None], is_due: Callable[[], bool]) -> list[str]:
         """Until it has ended; once time is up, no further blob is begun, but at least one was.
 
         Returns:
@@ -83,15 +83,15 @@ class Deletion:
             StoreError: a blob can't be deleted.
         """
         if not self._threads:
-            for digest in self._rest:
-                self.sizes[digest] = delete(digest)
+            for text in self._rest:
+                self.sizes[text] = delete(text)
                 if is_due():
                     break
         self.settle(is_due)
         for failure in self._ended:
             if failure is not None:
                 raise failure
-        return [digest for digest in self._digests if digest not in self.sizes]
+        return [text for text in self._texts if text not in self.sizes]
 
     def settle(self, is_due: Callable[[], bool]) -> None:
         """Until no thread works on it any more."""
@@ -112,30 +112,43 @@ class Deleting:
     def __init__(self, blobs: Path) -> None:
         self._blobs = os.fspath(blobs)
         self._open: list[int] = []
+        self._folders: dict[str, int] = {}
         self._threads: list[threading.Thread] = []
         self._inbox: queue.SimpleQueue[Deletion | None] = queue.SimpleQueue()
         self._under_way: list[Deletion] = []
 
-    def delete(self, digest: Digest) -> int | None:
-        """Remove a blob and return its size in bytes; None when it wasn't there.
+    def delete(self, text: str) -> int | None:
+        """Remove a blob, given by its digest in text form, and return its size in bytes; None when it wasn't there.
 
         Raises:
             StoreError: it can't be deleted.
         """
-        if not digest.is_verifiable:  # labels may name anything; such a blob never was here
+        algorithm, _, name = text.partition(":")
+        # Labels may name anything, and such a blob never was here.
+        if len(name) != VERIFIABLE.get(algorithm) or not name.isalnum():
             return None
-        path = f"{self._blobs}/{digest.algorithm}/{digest.encoded}"
-        with translated("delete", path):
+        with translated("delete", f"{self._blobs}/{algorithm}/{name}"):
             try:
-                size = os.lstat(path).st_size
+                folder = self._folder(algorithm)
+                size = os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
                 if size >= _LARGE_BYTES and len(self._open) < _MOST_OPEN:
                     with contextlib.suppress(OSError):  # whoever has no descriptor left waits a little longer
-                        self._open.append(os.open(path, _FLAGS))
+                        self._open.append(os.open(name, _FLAGS, dir_fd=folder))
                 reach("delete-unlink")
-                os.unlink(path)
+                os.unlink(name, dir_fd=folder)
             except FileNotFoundError:
                 return None
         return size
+
+    def _folder(self, algorithm: str) -> int:
+        """An open folder: a path of many parts for each of many thousand files takes its time."""
+        folder = self._folders.get(algorithm)
+        if folder is None:
+            opened = os.open(f"{self._blobs}/{algorithm}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            folder = self._folders.setdefault(algorithm, opened)
+            if folder != opened:  # another thread was faster
+                os.close(opened)
+        return folder
 
     @contextlib.contextmanager
     def settled(self) -> Iterator[None]:
@@ -149,18 +162,18 @@ class Deleting:
                     self._under_way[-1].settle(lambda: True)
                     self._under_way.pop()
 
-    def begin(self, digests: Sequence[Digest]) -> Deletion:
+    def begin(self, texts: Sequence[str]) -> Deletion:
         """Remove blobs; many go in threads beside this one, at once. To be waited for, in the same settled() block."""
-        if len(digests) < _FEWEST_FOR_THREADS:
-            return Deletion(digests, 0)
+        if len(texts) < _FEWEST_FOR_THREADS:
+            return Deletion(texts, 0)
         self._start_threads()
-        deletion = Deletion(digests, len(self._threads))
+        deletion = Deletion(texts, len(self._threads))
         self._under_way.append(deletion)
         for _ in self._threads:
             self._inbox.put(deletion)
         return deletion
 
-    def end(self, deletion: Deletion, is_due: Callable[[], bool]) -> list[Digest]:
+    def end(self, deletion: Deletion, is_due: Callable[[], bool]) -> list[str]:
         """Wait for what was begun, as Deletion.wait()."""
         left = deletion.wait(self.delete, is_due)
         if deletion in self._under_way:
@@ -194,3 +207,5 @@ class Deleting:
         while self._threads:
             self._threads.pop().join()
         self.let_go()
+        while self._folders:
+            os.close(self._folders.popitem()[1])
