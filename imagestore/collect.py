@@ -33,8 +33,9 @@ _SHORTEST_SECONDS: Final = 0.004
 _LONGEST_SECONDS: Final = 0.025
 #: How often it is looked whether somebody waits.
 _LOOK_SECONDS: Final = 0.001
-#: As many are asked about with one query.
-_STEP: Final = 128
+#: As many are asked about with one query: few at first, since the first look for others comes after them.
+_FIRST_STEP: Final = 32
+_LONGEST_STEP: Final = 256
 #: As many are asked at once what they point at.
 _MARKED_AT_ONCE: Final = 256
 #: An ingest that nobody touched for so long is thrown away; containerd's default for unleased ingests.
@@ -141,28 +142,33 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Itera
     """
     freed: dict[str, int] = {}
     waiting = collections.deque(candidates)
+    patience = Patience(metadata)
     with content.deleting() as files:
         while waiting:
+            files.expect(len(waiting))
             try:
                 with metadata.batch(), files.settled():
-                    freed.update(_swept(metadata, files, waiting))
+                    freed.update(_swept(metadata, files, waiting, patience))
             finally:
                 files.let_go()
     return freed
 
 
-def _swept(metadata: MetadataStore, files: Deleting, waiting: deque[str]) -> Iterator[tuple[str, int]]:
+def _swept(
+    metadata: MetadataStore, files: Deleting, waiting: deque[str], patience: Patience
+) -> Iterator[tuple[str, int]]:
     """One batch: takes candidates, deletes what nothing keeps and puts back what there was no time for.
 
     While threads delete what was found, the next are asked about.
     """
-    patience = Patience(metadata)
-    under_way, is_first = None, True
+    patience.begin()
+    under_way, step = None, _FIRST_STEP
     while True:
         begun = None
-        if waiting and (is_first or not patience.is_over()):
-            some = [waiting.popleft() for _ in range(min(_STEP, len(waiting)))]
+        if waiting and (step == _FIRST_STEP or not patience.is_over()):
+            some = [waiting.popleft() for _ in range(min(step, len(waiting)))]
             begun = files.begin(metadata.unheld(some))
+            step = min(2 * step, _LONGEST_STEP)
         if under_way is not None:
             # What was begun but not ended is asked about again: it may be wanted by then.
             waiting.extendleft(reversed(files.end(under_way, patience.is_over)))
@@ -170,11 +176,11 @@ def _swept(metadata: MetadataStore, files: Deleting, waiting: deque[str]) -> Ite
             yield from ((text, size) for text, size in under_way.sizes.items() if size is not None)
         if begun is None:
             return
-        under_way, is_first = begun, False
+        under_way = begun
 
 
 class Patience:
-    """Of those who wait for a batch's end: most say so, and those who can't are thought of too.
+    """Of those who wait for batches to end: most say so, and those who can't are thought of too.
 
     Args:
         metadata: knows who waits.
@@ -182,17 +188,24 @@ class Patience:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
+        self._length = _SHORTEST_SECONDS / 2
+        self._next_look = self._end = 0.0
+        self._is_awaited = False
+
+    def begin(self) -> None:
+        """A batch begins. It may be long where nobody waited for the last ones."""
+        self._length = _SHORTEST_SECONDS if self._is_awaited else min(2 * self._length, _LONGEST_SECONDS)
+        self._is_awaited = False
         started = time.monotonic()
-        self._next_look, self._end = started + _SHORTEST_SECONDS, started + _LONGEST_SECONDS
+        self._next_look, self._end = started + _SHORTEST_SECONDS, started + self._length
 
     def is_over(self) -> bool:
         """Whether to end the batch."""
         now = time.monotonic()
-        if self._next_look <= now < self._end:
+        if now >= self._next_look and not self._is_awaited:
             self._next_look = now + _LOOK_SECONDS
-            if self._metadata.is_awaited():
-                self._end = now
-        return now >= self._end
+            self._is_awaited = self._metadata.is_awaited()
+        return self._is_awaited or now >= self._end
 
 
 class _Counted:

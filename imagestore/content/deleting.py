@@ -30,9 +30,9 @@ _LARGE_BYTES: Final = 8 * 1024 * 1024
 #: However many descriptors the process may have, these few it can spare.
 _MOST_OPEN: Final = 64
 #: They wait for the disk most of the time.
-_THREADS: Final = 8
+_THREADS: Final = 16
 #: Fewer are gone before threads would have started.
-_FEWEST_FOR_THREADS: Final = 32
+_FEWEST_FOR_THREADS: Final = 64
 #: How often it is looked at whether time is up, while threads delete.
 _LOOK_SECONDS: Final = 0.001
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -163,10 +163,12 @@ class Deleting:
                     self._under_way.pop()
 
     def begin(self, texts: Sequence[str]) -> Deletion:
-        """Remove blobs; many go in threads beside this one, at once. To be waited for, in the same settled() block."""
-        if len(texts) < _FEWEST_FOR_THREADS:
+        """Remove blobs: at once, in threads beside this one, where many are expected. To be waited for by end().
+
+        Only inside of a settled() block.
+        """
+        if not texts or not self._threads:
             return Deletion(texts, 0)
-        self._start_threads()
         deletion = Deletion(texts, len(self._threads))
         self._under_way.append(deletion)
         for _ in self._threads:
@@ -185,7 +187,10 @@ class Deleting:
         while self._open:
             os.close(self._open.pop())
 
-    def _start_threads(self) -> None:
+    def expect(self, count: int) -> None:
+        """Be ready for so many blobs; before the lock is taken, since threads take a while to start."""
+        if count < _FEWEST_FOR_THREADS:
+            return
         with contextlib.suppress(RuntimeError):  # no more threads for this process: with those there are, or none
             while len(self._threads) < _THREADS:
                 thread = threading.Thread(target=self._work, name="deleting", daemon=True)

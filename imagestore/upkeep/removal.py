@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from imagestore.metadata.api import ImageRecord, MetadataStore
 
 #: Names that are looked up together: some milliseconds.
-_AT_ONCE: Final = 128
+_AT_ONCE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,11 @@ class Remover:
         removed: dict[str, tuple[tuple[str, str], ...]] = {}
         roots: set[Digest] = set()
         waiting = collections.deque(dict.fromkeys(names))
+        patience = Patience(self.metadata)
         while waiting:
             self.metadata.give_way()
             with self.metadata.exclusive():
-                patience = Patience(self.metadata)
+                patience.begin()
                 while waiting:
                     some = [waiting.popleft() for _ in range(min(_AT_ONCE, len(waiting)))]
                     roots.update(self._remove(some, removed))
