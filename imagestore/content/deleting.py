@@ -30,7 +30,7 @@ _LARGE_BYTES: Final = 8 * 1024 * 1024
 #: However many descriptors the process may have, these few it can spare.
 _MOST_OPEN: Final = 64
 #: They wait for the disk most of the time.
-_THREADS: Final = 16
+_THREADS: Final = 8
 #: Fewer are gone before threads would have started.
 _FEWEST_FOR_THREADS: Final = 64
 #: How often it is looked at whether time is up, while threads delete.
