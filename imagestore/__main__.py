@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
-from typing import Final
+import types
+from typing import Any, Final
 
 # A command makes some ten thousand objects and ends; looking for circles among them earlier is in vain.
 _COLLECT_AFTER: Final = 100_000
+# The standard library's dataclasses loads it, and a parser's tables with it, to look into undocumented classes only.
+_RARELY_USED: Final = ("inspect",)
 
 
 def main() -> int:
     """Run the command line, or say what to install for it."""
+    from imagestore.cli import quick
+
+    status = quick.run(sys.argv[1:])
+    if status is not None:
+        return status
     try:
         from imagestore.cli.main import main as run
     except ModuleNotFoundError as error:
@@ -23,9 +32,24 @@ def main() -> int:
     return run()
 
 
+class _Postponed(types.ModuleType):
+    """A module that is loaded when something in it is used; its importers can't tell."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        module = importlib.import_module(self.__name__)
+        self.__dict__.update(module.__dict__)
+        return getattr(module, name)
+
+
 def command() -> None:
     """The installed command: runs, and ends the process at once."""
     gc.set_threshold(_COLLECT_AFTER)
+    for name in _RARELY_USED:
+        sys.modules.setdefault(name, _Postponed(name))
     status = main()
     for stream in (sys.stdout, sys.stderr):
         try:

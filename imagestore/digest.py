@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DigestMismatchError, InvalidDigestError, SizeMismatchError
+from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 VERIFIABLE: Final = {"sha256": 64, "sha384": 96, "sha512": 128}
 #: Registered algorithms whose form is known; blake3 is known but can't be verified here.
 _HEX_LENGTHS: Final = {**VERIFIABLE, "blake3": 64}
-_GRAMMAR: Final = re.compile(r"([a-z0-9]+(?:[+._-][a-z0-9]+)*):([a-zA-Z0-9=_-]+)")
-_HEX: Final = re.compile(r"[a-f0-9]+")
+_GRAMMAR: Final = pattern(r"([a-z0-9]+(?:[+._-][a-z0-9]+)*):([a-zA-Z0-9=_-]+)")
+_HEX: Final = pattern(r"[a-f0-9]+")
 # Nearly every digest there is, in one look.
-_USUAL: Final = re.compile(r"sha256:[a-f0-9]{64}")
+_USUAL: Final = pattern(r"sha256:[a-f0-9]{64}")
 # Longer than any registered digest, short enough for a file name.
 _MAX_LENGTH: Final = 255
 

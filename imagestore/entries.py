@@ -8,7 +8,6 @@ digest has no tag in CRI's eyes, as in containerd. The CRI face and the embedded
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ContentNotFoundError, ImageNotFoundError, IntegrityError
 from imagestore.image_service import ImageSpec, ServedImage
+from imagestore.patterns import pattern
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: All references of one image of one handler; never empty.
 Group: TypeAlias = "Sequence[ImageRecord]"
 
-_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+_NUMBER: Final = pattern(r"[0-9]{1,18}")
 _MOST_USERS: Final = 20_000
 _LONGEST_USER: Final = 1024
 

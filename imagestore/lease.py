@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
-import uuid
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ImageStoreError
@@ -76,7 +76,7 @@ def held(metadata: MetadataStore, *, purpose: str, renew_seconds: float = _RENEW
         purpose: first part of its id, for people who list leases.
         renew_seconds: how often it is renewed.
     """
-    lease_id = f"{purpose}-{uuid.uuid4().hex}"
+    lease_id = f"{purpose}-{os.urandom(16).hex()}"
     metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS)
     try:
         yield HeldLease(metadata, lease_id, renew_seconds=renew_seconds)

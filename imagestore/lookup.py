@@ -7,11 +7,11 @@ digests (``name@sha256:…`` of the index or the manifest) are understood.
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import InvalidDigestError, InvalidInputError, InvalidReferenceError
+from imagestore.patterns import pattern
 from imagestore.reference import Reference
 from imagestore.values import dataclass
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from imagestore.metadata.api import ImageRecord, MetadataStore
 
-_ID: Final = re.compile(r"(?:(sha256|sha384|sha512):)?([a-f0-9]{4,128})")
+_ID: Final = pattern(r"(?:(sha256|sha384|sha512):)?([a-f0-9]{4,128})")
 
 
 def by_name(metadata: MetadataStore, text: str) -> list[ImageRecord]:

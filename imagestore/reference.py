@@ -7,12 +7,12 @@ Grammar and Docker Hub's short forms are those of the distribution project's ref
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import InvalidDigestError, InvalidReferenceError, without_login
+from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ DEFAULT_TAG: Final = "latest"
 # Host, slash and path together, as the distribution project caps it.
 _MAX_NAME: Final = 255
 
-_PATH: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
-_TAG: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
-_LABEL: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?")
-_IPV6: Final = re.compile(r"\[[0-9a-fA-F:]+(?:\.[0-9]+){0,3}\]")
-_PORT: Final = re.compile(r"[0-9]{1,5}")
-_LEGAL: Final = re.compile(r"[a-zA-Z0-9._:/@+=\[\]-]*")
-_HEX_ID: Final = re.compile(r"[a-f0-9]{64}")
+_PATH: Final = pattern(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
+_TAG: Final = pattern(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
+_LABEL: Final = pattern(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?")
+_IPV6: Final = pattern(r"\[[0-9a-fA-F:]+(?:\.[0-9]+){0,3}\]")
+_PORT: Final = pattern(r"[0-9]{1,5}")
+_LEGAL: Final = pattern(r"[a-zA-Z0-9._:/@+=\[\]-]*")
+_HEX_ID: Final = pattern(r"[a-f0-9]{64}")
 
 
 @dataclass(frozen=True, slots=True)

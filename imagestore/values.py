@@ -28,31 +28,85 @@ if not TYPE_CHECKING:
 
 
 def _defined(cls: type[Any], *, is_frozen: bool) -> type[Any]:
-    own = set(cls.__dict__)
-    if cls.__doc__ is None:
-        # Without one, the standard decorator would work out a signature.
-        cls.__doc__ = cls.__name__
-    made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
-    fields = dataclasses.fields(made)
-    compared = _getter([field.name for field in fields if field.compare])
-    hashed = _getter([field.name for field in fields if (field.compare if field.hash is None else field.hash)])
+    annotations: dict[str, Any] = cls.__dict__.get("__annotations__", {})  # noqa: RUF063 - inspect would be loaded
+    own = [_member(cls, name) for name, kind in annotations.items() if not _is_class_variable(kind)]
+    inherited = {each.name: each for base in reversed(cls.__mro__[1:]) for each in base.__dict__.get("__members__", ())}
+    members = tuple({**inherited, **{each.name: each for each in own}}.values())
+    names = [each.name for each in members]
+    compared = _getter([each.name for each in members if each.is_compared])
+    hashed = _getter([each.name for each in members if each.is_hashed])
     methods: dict[str, Any] = {
-        "__init__": _init_at_first_call(made, is_frozen=is_frozen),
-        "__repr__": _repr([field.name for field in fields if field.repr]),
+        "__repr__": _repr([each.name for each in members if each.is_shown]),
         "__eq__": lambda self, other: (
             compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
         ),
         "__hash__": (lambda self: hash(hashed(self))) if is_frozen else None,
-        "__getstate__": lambda self: [getattr(self, field.name) for field in fields],
-        "__setstate__": lambda self, state: _restore(self, fields, state),
+        "__getstate__": lambda self: [getattr(self, name) for name in names],
+        "__setstate__": lambda self, state: _restore(self, names, state),
     }
     if is_frozen:
         methods |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
-    for name, method in methods.items():
-        # A class that defines __eq__ has an implicit __hash__ of None.
-        if name not in own or (name == "__hash__" and cls.__dict__[name] is None):
-            setattr(made, name, method)
+    taken = {each.name for each in own} | {"__dict__", "__weakref__"}
+    defined = {name: value for name, value in cls.__dict__.items() if name not in taken}
+    if defined.get("__hash__", cls) is None:
+        # A class that defines __eq__ has it without a word.
+        del defined["__hash__"]
+    namespace = {
+        **methods,
+        **defined,
+        "__slots__": tuple(each.name for each in own),
+        "__members__": members,
+        "__match_args__": tuple(each.name for each in members if each.is_argument and not each.is_keyword),
+        **{name: _Late(name, cls) for name in ("__dataclass_fields__", "__dataclass_params__")},
+    }
+    namespace.setdefault("__init__", _init_at_first_call(members, is_frozen=is_frozen))
+    made: type[Any] = type(cls.__name__, cls.__bases__, namespace)
+    made.__qualname__ = cls.__qualname__
     return made
+
+
+class _Member:
+    """What the methods need to know of a field."""
+
+    __slots__ = ("default", "is_argument", "is_compared", "is_hashed", "is_keyword", "is_shown", "make", "name")
+
+    def __init__(self, name: str, default: Any) -> None:
+        self.name = name
+        self.default = default
+        self.make: Any = dataclasses.MISSING
+        self.is_argument = self.is_compared = self.is_hashed = self.is_shown = True
+        self.is_keyword = False
+        if isinstance(default, dataclasses.Field):
+            self.default, self.make = default.default, default.default_factory
+            self.is_argument, self.is_compared, self.is_shown = default.init, default.compare, default.repr
+            self.is_hashed = default.compare if default.hash is None else default.hash
+            self.is_keyword = default.kw_only is True
+
+
+def _member(cls: type[Any], name: str) -> _Member:
+    member = _Member(name, cls.__dict__.get(name, dataclasses.MISSING))
+    if member.default.__class__.__hash__ is None:
+        raise ValueError(f"{cls.__qualname__}.{name}: one {type(member.default).__name__} for all; use default_factory")
+    return member
+
+
+def _is_class_variable(kind: object) -> bool:
+    return isinstance(kind, str) and kind.startswith(("ClassVar", "typing.ClassVar"))
+
+
+class _Late:
+    """An attribute that the standard decorator gives to a class, worked out by it when somebody asks."""
+
+    def __init__(self, name: str, cls: type[Any]) -> None:
+        self._name = name
+        self._cls = cls
+
+    def __get__(self, _instance: object, owner: type[Any]) -> Any:
+        twin = type(self._cls.__name__, self._cls.__bases__, {**self._cls.__dict__, "__doc__": self._cls.__name__})
+        found = getattr(dataclasses.dataclass(init=False, repr=False, eq=False)(twin), self._name)
+        made = next(each for each in owner.__mro__ if self._name in each.__dict__)
+        setattr(made, self._name, found)
+        return found
 
 
 def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
@@ -70,9 +124,9 @@ def _repr(names: list[str]) -> Callable[[Any], str]:
     return __repr__
 
 
-def _restore(self: Any, fields: tuple[dataclasses.Field[Any], ...], state: list[Any]) -> None:
-    for field, value in zip(fields, state, strict=True):
-        object.__setattr__(self, field.name, value)
+def _restore(self: Any, names: list[str], state: list[Any]) -> None:
+    for name, value in zip(names, state, strict=True):
+        object.__setattr__(self, name, value)
 
 
 def _refuse_to_set(_self: Any, name: str, _value: object) -> None:
@@ -83,36 +137,37 @@ def _refuse_to_delete(_self: Any, name: str) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def _init_at_first_call(cls: type[Any], *, is_frozen: bool) -> Callable[..., None]:
+def _init_at_first_call(members: tuple[_Member, ...], *, is_frozen: bool) -> Callable[..., None]:
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - it becomes that method
-        written = _written_init(cls, is_frozen=is_frozen)
-        if cls.__init__ is __init__:
-            cls.__init__ = written
+        # The class that has it, which isn't the instance's where that derives from it.
+        cls: Any = next(each for each in type(self).__mro__ if each.__dict__.get("__members__") is members)
+        written = _written_init(cls, members, is_frozen=is_frozen)
+        cls.__init__ = written
         written(self, *arguments, **named)
 
     return __init__
 
 
-def _written_init(cls: type[Any], *, is_frozen: bool) -> Callable[..., None]:
+def _written_init(cls: type[Any], members: tuple[_Member, ...], *, is_frozen: bool) -> Callable[..., None]:
     """The ``__init__`` that the standard decorator would write."""
     names: dict[str, Any] = {"_called_": _CALLED}
     positional: list[str] = ["self"]
     keyword_only: list[str] = []
     body: list[str] = []
-    for field in dataclasses.fields(cls):
-        name, value = field.name, field.name
+    for member in members:
+        name = value = member.name
         default = ""
-        if field.default is not dataclasses.MISSING:
-            names[f"_default_{name}"] = field.default
+        if member.default is not dataclasses.MISSING:
+            names[f"_default_{name}"] = member.default
             default = f"=_default_{name}"
-        elif field.default_factory is not dataclasses.MISSING:
-            names[f"_make_{name}"] = field.default_factory
+        elif member.make is not dataclasses.MISSING:
+            names[f"_make_{name}"] = member.make
             default = "=_called_"
             value = f"_make_{name}() if {name} is _called_ else {name}"
-        if field.init:
-            (keyword_only if field.kw_only else positional).append(f"{name}{default}")
+        if member.is_argument:
+            (keyword_only if member.is_keyword else positional).append(f"{name}{default}")
         elif default:
-            value = f"_default_{name}" if field.default is not dataclasses.MISSING else f"_make_{name}()"
+            value = f"_default_{name}" if member.default is not dataclasses.MISSING else f"_make_{name}()"
         else:
             continue
         # The slot's own setter: half as long as object.__setattr__, which would look the name up in every class.

@@ -9,11 +9,11 @@ disagree which counts), hard links, devices, FIFOs and sparse files. Symbolic li
 
 from __future__ import annotations
 
-import re
 from dataclasses import field
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.errors import DocumentError
+from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ MAX_MEMBERS: Final = 100_000
 #: Bytes of one long name or extended header; real ones have a few hundred.
 MAX_EXTENSION_BYTES: Final = 64 * 1024
 _MAX_NAME: Final = 1024
-_OCTAL: Final = re.compile(rb"[ \0]*([0-7]*)[ \0]*")
-_RECORD: Final = re.compile(rb"([1-9][0-9]{0,5}) ")
-_DECIMAL: Final = re.compile(rb"[0-9]{1,19}")
+_OCTAL: Final = pattern(rb"[ \0]*([0-7]*)[ \0]*")
+_RECORD: Final = pattern(rb"([1-9][0-9]{0,5}) ")
+_DECIMAL: Final = pattern(rb"[0-9]{1,19}")
 _ZEROS: Final = bytes(BLOCK)
 _FILES: Final = frozenset(b"0\x007")
 _REFUSED: Final = {

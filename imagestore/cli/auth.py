@@ -179,13 +179,13 @@ def _check(app: App, registry: str, credential: Credential, cancel: CancelToken)
     from imagestore.registry.credentials.login import check_login
     from imagestore.registry.endpoints import ConfiguredEndpoints
     from imagestore.registry.settings import auth_policy
-    from imagestore.registry.transport.http import HttpxSender
+    from imagestore.registry.transport.http import HttpSender
 
     # The registry itself, which comes last; a mirror has no say about its logins.
     endpoint = ConfiguredEndpoints(reader_for(app.config)).endpoints(registry)[-1]
     # The login to be tried is the host's own, also where pulls show it another registry's.
     policy = replace(auth_policy(app.config.settings.registry), credential_hosts={})
-    sender = HttpxSender()
+    sender = HttpSender()
     try:
         trusted = policy.token_hosts(endpoint.origin.host)
         bound = sender.bound(endpoint.origin, endpoint.connection, trusted_hosts=trusted)

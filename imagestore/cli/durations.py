@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from imagestore.patterns import pattern
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_GRAMMAR: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhdw]?)")
+_GRAMMAR: Final = pattern(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhdw]?)")
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 

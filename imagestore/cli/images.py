@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import sys
-from typing import TYPE_CHECKING
-
 import click
 
-from imagestore.cli import render
+from imagestore.cli import actions, render
 from imagestore.cli.context import App, output_option, pass_app
-from imagestore.cli.names import familiar
-from imagestore.platforms import format_all
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from imagestore.metadata.summaries import ImageSummary
 
 
 @click.command()
@@ -36,32 +25,7 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
 
         show_list(app.service, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
         return
-    if output == "json" and not quiet:
-        from imagestore.cli import describe
-
-        shown = app.store.list(name=name, runtime_handler=runtime_handler)
-        render.dump_json({"images": [describe.image(each) for each in shown]})
-        return
-    found = _summaries(app, name, runtime_handler)
-    if quiet:
-        print("".join([f"{each.image_id}\n" for each in found]), end="")
-        return
-    headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "IMAGE ID", "SIZE")
-    render.table(headings, [_row(each, whole_id=no_trunc) for each in found])
-
-
-def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSummary]:
-    """What the table shows; without conditions straight from the database: no store, no configuration."""
-    from imagestore.metadata.summaries import ImageSummary, read_summaries
-
-    if name is None and handler is None:
-        found = read_summaries(app.root / "metadata.db")
-        if found is not None:
-            return found
-    return [
-        ImageSummary(each.reference, each.runtime_handler, str(each.id), each.platform, each.size)
-        for each in app.store.list(name=name, runtime_handler=handler)
-    ]
+    actions.show_images(app, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
 
 
 @click.command()
@@ -127,35 +91,4 @@ def rmi(
         remote.refuse_local_options({"--gc": collect})
         remote.remove(app.service, names, runtime_handler, is_everywhere=all_handlers, output=output)
         return
-    freed: int | None = None
-    by_name: Mapping[str, tuple[tuple[str, str], ...]]
-    if collect:
-        removals = app.store.delete_each(names, runtime_handler=runtime_handler, all_handlers=all_handlers)
-        by_name, freed = removals.removed, removals.bytes_freed
-    else:
-        by_name = {
-            name: app.store.remove(name, runtime_handler=runtime_handler, all_handlers=all_handlers)
-            for name in dict.fromkeys(names)
-        }
-    for name, gone in by_name.items():
-        if not gone:
-            print(f"imagestore: {render.printable(name)}: not in the store, nothing removed", file=sys.stderr)
-    removed = [key for gone in by_name.values() for key in gone]
-    if output == "json":
-        pairs = [{"reference": reference, "runtimeHandler": handler} for reference, handler in removed]
-        render.dump_json({"removed": pairs, "bytesFreed": freed})
-        return
-    for reference, handler in removed:
-        print(f"removed {reference} ({handler})")
-    if freed is not None:
-        print(f"freed {render.size(freed)}")
-
-
-def _row(image: ImageSummary, *, whole_id: bool) -> tuple[str, ...]:
-    name, tag = familiar(image.reference)
-    shown = image.image_id if whole_id else image.image_id.partition(":")[2][:12]
-    return (name, tag, image.handler, _platform(image.platform), shown, render.size(image.size))
-
-
-# A list has thousands of lines and few platforms.
-_platform = functools.lru_cache(maxsize=256)(format_all)
+    actions.remove(app, names, runtime_handler, is_everywhere=all_handlers, frees=collect, output=output)

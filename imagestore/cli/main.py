@@ -1,11 +1,7 @@
-"""``imagestore``: global options, lazily loaded commands, and the one place where errors become exit statuses."""
+"""``imagestore``: global options and lazily loaded commands."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import signal
 import sys
 import types
 from pathlib import Path
@@ -13,10 +9,10 @@ from typing import Final
 
 import click
 
-from imagestore import errors
 from imagestore._version import __version__
+from imagestore.cli import frame
 from imagestore.cli.context import App, RemoteOptions
-from imagestore.cli.failure import MEANINGS, ExitStatus, report
+from imagestore.cli.failure import MEANINGS, ExitStatus
 from imagestore.cli.lazy import LazyGroup
 
 #: Command name to module, attribute and the one line that --help shows, so that help loads none of them.
@@ -153,43 +149,20 @@ def _remote(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    _prepare_streams()
+    return frame.run(lambda: _invoke(arguments))
+
+
+def _invoke(arguments: list[str] | None) -> int:
     _leave_out_httpx_commands()
-    with contextlib.suppress(ValueError):  # not the main thread
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _terminate)
     try:
-        status = int(cli.main(args=arguments, prog_name="imagestore", standalone_mode=False) or ExitStatus.OK)
-        sys.stdout.flush()
-        return status
-    except errors.ImageStoreError as error:
-        return report(error)
+        return int(cli.main(args=arguments, prog_name="imagestore", standalone_mode=False) or ExitStatus.OK)
     except click.exceptions.Exit as request:
         return request.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        print("imagestore: interrupted", file=sys.stderr)
-        return ExitStatus.INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output left; whatever is still buffered has nowhere to go.
-        _silence_output()
-        return ExitStatus.FAILURE
-    except OSError as error:
-        print(f"imagestore: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
-        _silence_output()
-        return ExitStatus.FAILURE
-
-
-def _prepare_streams() -> None:
-    """A service may start without standard streams, and a terminal may know only ASCII."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - lives as long as the process
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    except click.Abort:
+        return frame.interrupted()
 
 
 def _leave_out_httpx_commands() -> None:
@@ -197,13 +170,3 @@ def _leave_out_httpx_commands() -> None:
     unused = types.ModuleType("httpx._main")
     unused.main = lambda: None  # type: ignore[attr-defined]
     sys.modules.setdefault(unused.__name__, unused)
-
-
-def _silence_output() -> None:
-    """What is still buffered has nowhere to go, and the interpreter would complain about it at its end."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _terminate(_signum: int, _frame: object) -> None:
-    raise KeyboardInterrupt

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.cli import describe
 from imagestore.cli.render import printable, size
 from imagestore.descriptor import Descriptor
 from imagestore.media_types import Kind
@@ -68,6 +66,10 @@ def _write(line: str) -> None:
 
 
 def _print_json(event: Event) -> None:
+    import json
+
+    from imagestore.cli import describe
+
     members: dict[str, Any] = {"event": type(event).__name__}
     for name in event.__dataclass_fields__:
         value = getattr(event, name)

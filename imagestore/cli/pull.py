@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import access, describe, render
+from imagestore.cli import access, actions, describe, render
 from imagestore.cli.access import access_options
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 from imagestore.cli.rate import limit_rate_option
@@ -15,7 +15,6 @@ from imagestore.reference import Reference
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from imagestore.image import Image
     from imagestore.pull.plan import PullPlan
 
 
@@ -68,8 +67,6 @@ def pull(
     Of a multi-platform image only the manifest that the handler's sandbox can run is fetched. Content that another
     handler's image has already is not fetched again.
     """
-    from imagestore.cli import progress as shown
-
     if handlers and platform is not None:
         raise click.UsageError("--runtime-handler and --platform exclude each other")
     if not references and not sandbox:
@@ -84,24 +81,11 @@ def pull(
     host = _single_host((reference for reference, _ in work), creds_stdin=creds_stdin)
     app.credentials = access.lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
     app.bytes_per_second = limit_rate
-    pulled: list[Image] = []
-    try:
-        with cancelled_by_signals(deadline_seconds=deadline) as token, shown.observer(progress) as observer:
-            if dry_run:
-                _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
-                return
-            for reference, handler in work:
-                image = app.store.pull(
-                    reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
-                )
-                pulled.append(image)
-    finally:
-        # Also what came before a failure; but not while bars are drawn, which would take the lines for theirs.
-        if output != "json":
-            for image in pulled:
-                print(f"{image.reference} ({image.runtime_handler}): {image.id}")
-    if output == "json":
-        render.dump_json({"images": [describe.image(image) for image in pulled]})
+    if dry_run:
+        with cancelled_by_signals(deadline_seconds=deadline) as token:
+            _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
+        return
+    actions.pull(app, work, platform=platform, deadline_seconds=deadline, progress=progress, output=output)
 
 
 def _pull_remotely(

@@ -11,12 +11,13 @@ import click
 
 from imagestore.cli.context import App, pass_app
 from imagestore.cli.durations import duration_option
+from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from imagestore.server.settings import ProxyContent
     from imagestore.store import ImageStore
 
-_MODE: Final = re.compile(r"0?[0-7]{3}")
+_MODE: Final = pattern(r"0?[0-7]{3}")
 _PROXY_NAME: Final = "containerd"
 _UNITS: Final = ("imagestore.service", "imagestore.socket")
 

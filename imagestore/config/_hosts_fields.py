@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.config.findings import Location, dotted, refusal, show
+from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from imagestore.config.lines import KeyLines
 
 CAPABILITIES: Final = frozenset({"pull", "resolve", "push", "referrers"})
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKEN: Final = pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Visible ASCII and Latin-1, blanks and tabs inside; no control characters (header injection).
-_FIELD_VALUE: Final = re.compile(r"[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?|")
+_FIELD_VALUE: Final = pattern(r"[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?|")
 # Framing, and which part of a blob is wanted: one value for every request would break them.
 _OF_EACH_REQUEST: Final = frozenset({"connection", "content-length", "range", "te", "transfer-encoding", "upgrade"})
-_DURATION: Final = re.compile(r"[+-]?(?:[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})(?:ns|us|µs|μs|ms|s|m|h)")
+_DURATION: Final = pattern(r"[+-]?(?:[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})(?:ns|us|µs|μs|ms|s|m|h)")
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART: Final = re.compile(r"([0-9.]+)([a-zµμ]+)")
+_PART: Final = pattern(r"([0-9.]+)([a-zµμ]+)")
 
 
 @dataclass(frozen=True, slots=True)

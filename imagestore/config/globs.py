@@ -8,12 +8,12 @@ number of stars.
 from __future__ import annotations
 
 import os
-import re
 from typing import Final
 
+from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
-_MAGIC: Final = re.compile(r"[*?\[\\]")
+_MAGIC: Final = pattern(r"[*?\[\\]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from imagestore.config.connection import ConnectionSettings
 from imagestore.config.findings import Location, RefusalError, refusal
 from imagestore.config.lines import KeyLines
 from imagestore.errors import ConfigError
+from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ FILE_NAME: Final = "hosts.toml"
 DEFAULT_FOLDERS: Final = ("/etc/containerd/certs.d", "/etc/docker/certs.d")
 _DEFAULT: Final = "_default"
 _MAX_FILE_BYTES: Final = 1024 * 1024
-_HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+")
-_PATH: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/%-]*")
-_PORT: Final = re.compile(r"(?P<host>.*):(?P<port>[0-9]+)")
+_HOST: Final = pattern(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+")
+_PATH: Final = pattern(r"[A-Za-z0-9._~!$&'()*+,;=:@/%-]*")
+_PORT: Final = pattern(r"(?P<host>.*):(?P<port>[0-9]+)")
 _MEMBERS: Final = frozenset({"capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout"})
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-import re
 import string
 from dataclasses import dataclass
 from typing import Final
 
 from imagestore.errors import InvalidInputError
+from imagestore.patterns import pattern
 
 #: Go's bound of a repetition.
 _MOST_REPEATED: Final = 1000
@@ -31,9 +31,9 @@ _POSIX: Final = {
     "xdigit": frozenset(string.hexdigits),
 }
 _CHARACTER_ESCAPES: Final = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_HEX: Final = re.compile(r"x(?:([0-9A-Fa-f]{2})|\{([0-9A-Fa-f]{1,6})\})")
-_COUNTS: Final = re.compile(r"\{([0-9]{1,4})(?:(,)([0-9]{1,4})?)?\}")
-_GROUP: Final = re.compile(r"\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>)")
+_HEX: Final = pattern(r"x(?:([0-9A-Fa-f]{2})|\{([0-9A-Fa-f]{1,6})\})")
+_COUNTS: Final = pattern(r"\{([0-9]{1,4})(?:(,)([0-9]{1,4})?)?\}")
+_GROUP: Final = pattern(r"\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>)")
 _QUANTIFIERS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 

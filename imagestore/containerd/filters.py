@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.containerd.expressions import Expression
 from imagestore.errors import InvalidInputError
+from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,11 +31,11 @@ _log: Final = logging.getLogger(__name__)
 #: Gives an object's field by its path, or None when it has none.
 Fields = Callable[[tuple[str, ...]], str | None]
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_]+")
-_WORD: Final = re.compile(r"[^\s,]+")
-_OPERATOR: Final = re.compile(r"==|!=|~=")
-_BLANKS: Final = re.compile(r"\s*")
-_ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_NAME: Final = pattern(r"[A-Za-z0-9_]+")
+_WORD: Final = pattern(r"[^\s,]+")
+_OPERATOR: Final = pattern(r"==|!=|~=")
+_BLANKS: Final = pattern(r"\s*")
+_ESCAPE: Final = pattern(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _SIMPLE: Final = {
     "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\", '"': '"', "'": "'",
 }  # fmt: skip

@@ -19,6 +19,7 @@ from imagestore import collect
 from imagestore.errors import ContentNotFoundError, PreconditionError
 from imagestore.metadata.api import lease_key
 from imagestore.metadata.namespace_api import HOME, ContentRecord, proxy_owner
+from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from imagestore.store import ImageStore
 
 #: Somebody's ingest on disk; what doesn't look like it is a pull's.
-_OWNED_REF: Final = re.compile(r"(?:proxy:[^/]+|[A-Za-z0-9._-]+/[0-9]+)/.*", re.DOTALL)
+_OWNED_REF: Final = pattern(r"(?:proxy:[^/]+|[A-Za-z0-9._-]+/[0-9]+)/.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import math
 import os
-import re
 import stat
 import time
 from datetime import UTC, datetime
@@ -39,6 +38,7 @@ from imagestore.errors import (
     StoreBusyError,
 )
 from imagestore.failpoint import reach
+from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
 
 
-_INGEST_NAME: Final = re.compile(r"[a-f0-9]{64}")
-_HEX: Final = re.compile(r"[a-f0-9]+")
+_INGEST_NAME: Final = pattern(r"[a-f0-9]{64}")
+_HEX: Final = pattern(r"[a-f0-9]+")
 
 
 class LocalContentStore:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import random
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
@@ -63,6 +62,8 @@ class FileLock:
         """
         ceiling = _FIRST_WAIT_SECONDS
         while not self.try_acquire():
+            import random
+
             cancel.wait(random.uniform(ceiling / 4, ceiling))  # noqa: S311 - jitter, not a secret
             ceiling = min(ceiling * 2, _LONGEST_WAIT_SECONDS)
 

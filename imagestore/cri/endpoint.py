@@ -10,12 +10,13 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
+from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from typing import Self
 
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://)?(.*)", re.DOTALL)
+_SCHEME: Final = pattern(r"([A-Za-z][A-Za-z0-9+.-]*):(?://)?(.*)", re.DOTALL)
 # sockaddr_un has room for 108 bytes with the final zero (Linux; 104 elsewhere).
 _MOST_PATH_BYTES: Final = 107
 _HINT: Final = "write unix:///absolute/path, for example unix:///run/containerd/containerd.sock"

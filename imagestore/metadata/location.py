@@ -6,11 +6,11 @@ The kernel's mount table says what file system a path is on (proc(5), mountinfo)
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Final
 
 from imagestore.errors import StoreError
+from imagestore.patterns import pattern
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
 #: File systems that several machines write, or that lock and map files for one machine only by chance.
@@ -24,7 +24,7 @@ NETWORK: Final = frozenset(
 )
 # The index of the write-ahead log alone takes 32 KiB.
 _LEAST_BYTES: Final = 64 * 1024
-_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+_ESCAPE: Final = pattern(r"\\([0-7]{3})")
 
 
 def file_system(path: Path, *, mounts: Path = MOUNTS) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import random
 import sqlite3
 import threading
 import time
@@ -99,7 +98,7 @@ class Turns:
             with self.waiting_process() as say:
                 while not _has_begun(db, is_last=time.monotonic() > give_up_at):
                     say()
-                    time.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter, not a secret
+                    time.sleep(_uniform(pause / 2, pause))
                     pause = min(pause * 2, _LONGEST_TRY_SECONDS)
         finally:
             db.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
@@ -153,4 +152,10 @@ def use_log(db: sqlite3.Connection) -> None:
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() > give_up_at:
                 raise
-            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - jitter, not a secret
+            time.sleep(_uniform(0.001, 0.02))
+
+
+def _uniform(least: float, most: float) -> float:
+    import random
+
+    return random.uniform(least, most)  # noqa: S311 - jitter, not a secret

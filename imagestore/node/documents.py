@@ -7,10 +7,10 @@ of it (YAML 1.1 words for true and false; no dates, no numbers to the base of 60
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError
+from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +27,8 @@ _BOOLEANS: Final = {
     for spelling in (word, word.capitalize(), word.upper())
 }
 _NULLS: Final = ("", "~", "null", "Null", "NULL")
-_INTEGER: Final = re.compile(r"[-+]?(?:0b[01]+|0o?[0-7]+|0x[0-9a-fA-F]+|0|[1-9][0-9]*)")
-_FLOAT: Final = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
+_INTEGER: Final = pattern(r"[-+]?(?:0b[01]+|0o?[0-7]+|0x[0-9a-fA-F]+|0|[1-9][0-9]*)")
+_FLOAT: Final = pattern(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
 _MAX_DIGITS: Final = 400
 _MERGE: Final = "<<"
 

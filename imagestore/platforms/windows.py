@@ -18,10 +18,10 @@ either rule.
 from __future__ import annotations
 
 import functools
-import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidPlatformError
+from imagestore.patterns import pattern
 from imagestore.platforms.windows_releases import LTSC_STABLE, RELEASES
 from imagestore.values import dataclass
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: First build whose kernel interface is stable for newer hosts (Server 2022, ltsc2022).
 STABLE_INTERFACE: Final = LTSC_STABLE[0]
 
-_CHECKED: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:\.[0-9]+)?")
+_CHECKED: Final = pattern(r"[0-9]+\.[0-9]+\.[0-9]+(?:\.[0-9]+)?")
 _MAX_MAJOR: Final = 255
 _MAX_BUILD: Final = 65535
 _MAX_REVISION: Final = 2**32 - 1

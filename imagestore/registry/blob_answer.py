@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from imagestore import digest as digests
 from imagestore.errors import SizeMismatchError
+from imagestore.pieces import PieceReader
 from imagestore.registry.blob import Body
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
@@ -29,8 +30,8 @@ def inline_body(descriptor: Descriptor, data: bytes, offset: int, what: str) -> 
         SizeMismatchError, DigestMismatchError: the descriptor contradicts itself.
     """
     digests.verify(data, descriptor.digest, descriptor.size, what=f"inline data of {what}")
-    pieces = iter((data[offset:],))
-    answer = Answer(200, (), url="", peer=None, pieces=pieces, guard=nullcontext, on_close=ExitStack())
+    body = PieceReader(iter((data[offset:],)))
+    answer = Answer(200, (), url="", peer=None, body=body, guard=nullcontext, on_close=ExitStack())
     return Body(answer, offset, descriptor.size, "the descriptor")
 
 

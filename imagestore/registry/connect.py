@@ -6,16 +6,17 @@ addresses never mix between registries.
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import TYPE_CHECKING
 
 from imagestore.config.registry_hosts import reader_for
 from imagestore.observe import ignore
 from imagestore.registry import settings
-from imagestore.registry.auth.authenticate import AuthPolicy, RegistryAuthenticator
+from imagestore.registry.auth.late import LateAuthenticator
+from imagestore.registry.auth.policy import AuthPolicy
 from imagestore.registry.breaker import Breaker
 from imagestore.registry.client import RegistryClient
-from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.endpoints import ConfiguredEndpoints, DirectEndpoints
 from imagestore.registry.session import Line
 
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from imagestore.observe import Observer
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
-    from imagestore.registry.exchange import Origin
+    from imagestore.registry.exchange import Authenticator, Origin, Sender
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import Timing
-    from imagestore.registry.transport.http import HttpxSender
+    from imagestore.registry.transport.http import HttpSender
 
 
 def connect(
@@ -65,15 +66,15 @@ def connect(
         ConfigError: a proxy variable can't be used.
     """
     # The HTTP library costs 100 ms to load and is only needed here.
-    from imagestore.registry.transport.http import HttpxSender
+    from imagestore.registry.transport.http import HttpSender
 
-    sender = HttpxSender(transport=transport, unix_socket=unix_socket)
+    sender = HttpSender(transport=transport, unix_socket=unix_socket)
     if endpoints is None:
         endpoints = ConfiguredEndpoints(reader_for(config)) if config is not None else DirectEndpoints()
     if config is not None:
         policy = policy or settings.transfer_policy(config.settings.registry)
         auth_policy = auth_policy or settings.auth_policy(config.settings.registry)
-    lines = EndpointLines(sender, credentials or CredentialResolver.standard(), auth_policy)
+    lines = EndpointLines(sender, credentials, auth_policy)
     return RegistryClient(
         lines=lines,
         endpoints=endpoints,
@@ -91,11 +92,13 @@ class EndpointLines:
 
     Args:
         sender: owns the connections.
-        credentials: asked after a challenge.
+        credentials: asked after a challenge; by default the places that Docker's and the containers tools use.
         auth_policy: what the operator allows in authentication.
     """
 
-    def __init__(self, sender: HttpxSender, credentials: CredentialLookup, auth_policy: AuthPolicy | None) -> None:
+    def __init__(
+        self, sender: HttpSender, credentials: CredentialLookup | None, auth_policy: AuthPolicy | None
+    ) -> None:
         self._sender = sender
         self._credentials = credentials
         self._auth_policy = auth_policy or AuthPolicy()
@@ -114,6 +117,13 @@ class EndpointLines:
             if line is None:
                 trusted = self._auth_policy.token_hosts(endpoint.origin.host)
                 bound = self._sender.bound(endpoint.origin, endpoint.connection, trusted_hosts=trusted)
-                authenticator = RegistryAuthenticator(bound, self._credentials, policy=self._auth_policy)
+                authenticator = LateAuthenticator(functools.partial(self._authenticator, bound))
                 line = self._lines[key] = Line(bound, authenticator)
             return line
+
+    def _authenticator(self, sender: Sender) -> Authenticator:
+        from imagestore.registry.auth.authenticate import RegistryAuthenticator
+        from imagestore.registry.credentials.lookup import CredentialResolver
+
+        credentials = self._credentials or CredentialResolver.standard()
+        return RegistryAuthenticator(sender, credentials, policy=self._auth_policy)

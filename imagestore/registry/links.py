@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ProtocolError
+from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
 
 _MAX_LENGTH: Final = 16 * 1024
 _MAX_LINKS: Final = 32
-_BETWEEN: Final = re.compile(r"[ \t,]*")
-_TARGET: Final = re.compile(r"<([^<>\s]*)>")
-_PARAMETER: Final = re.compile(
+_BETWEEN: Final = pattern(r"[ \t,]*")
+_TARGET: Final = pattern(r"<([^<>\s]*)>")
+_PARAMETER: Final = pattern(
     r"""[ \t]*;[ \t]*(?:(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+)
         (?:[ \t]*=[ \t]*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[!#$%&'*+.^_`|~0-9A-Za-z/:-]+)))?)?""",
     re.VERBOSE,
 )
-_END: Final = re.compile(r"[ \t]*(?:,|\Z)")
+_END: Final = pattern(r"[ \t]*(?:,|\Z)")
 
 
 @dataclass(frozen=True, slots=True)

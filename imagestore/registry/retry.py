@@ -7,15 +7,13 @@ nothing and a bound that doubles, so that many clients don't come back together.
 from __future__ import annotations
 
 import datetime
-import random
-import re
-import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import RateLimitedError, RegistryUnavailableError
 from imagestore.observe import Waiting
+from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -28,7 +26,13 @@ if TYPE_CHECKING:
 
 #: Statuses that a later try may turn into success; 52x are those of a large delivery network for a lost origin.
 TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504, *range(520, 530)})
-_SECONDS: Final = re.compile(r"[0-9]{1,9}")
+_SECONDS: Final = pattern(r"[0-9]{1,9}")
+
+
+def _chance() -> float:
+    import random
+
+    return random.random()  # noqa: S311 - jitter, not a secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Timing:
 
     monotonic: Callable[[], float] = time.monotonic
     now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)
-    random: Callable[[], float] = random.random
+    random: Callable[[], float] = _chance
     sleep: Callable[[CancelToken, float], None] = lambda cancel, seconds: cancel.wait(seconds)
 
 
@@ -88,8 +92,13 @@ def is_transient(error: ImageStoreError) -> bool:
     """
     if isinstance(error, RateLimitedError):
         return True
-    if not isinstance(error, RegistryUnavailableError) or isinstance(error.__cause__, ssl.SSLError):
+    if not isinstance(error, RegistryUnavailableError):
         return False
+    if error.__cause__ is not None:
+        import ssl
+
+        if isinstance(error.__cause__, ssl.SSLError):
+            return False
     return error.status == 0 or error.status in TRANSIENT_STATUSES
 
 

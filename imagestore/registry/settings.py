@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.registry.auth.authenticate import AuthPolicy
-from imagestore.registry.auth.realm import RealmTrust
+from imagestore.registry.auth.policy import AuthPolicy, RealmTrust
 from imagestore.registry.endpoints import api_host
 from imagestore.registry.policy import TransferPolicy
 

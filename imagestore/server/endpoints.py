@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 from typing import Final
 
 from imagestore.errors import InvalidInputError
+from imagestore.patterns import pattern
 
 #: Bytes of ``sun_path`` on Linux, less the terminating zero (unix(7)).
 LONGEST_PATH_BYTES: Final = 107
-_PORT: Final = re.compile(r"[0-9]{1,5}")
+_PORT: Final = pattern(r"[0-9]{1,5}")
 
 
 def socket_path(text: str) -> str:

@@ -9,7 +9,6 @@ platform it pulls for; which image it got is remembered in `handlers`.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +35,7 @@ from imagestore.node.docker.pulling import EnginePull
 from imagestore.node.docker.version import DISK_USAGE_TYPES, negotiate
 from imagestore.node.edged.settings import STALL_LIMIT
 from imagestore.node.pulls.turns import Turns
+from imagestore.patterns import pattern
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.cri import AuthConfig
 
-_ID: Final = re.compile(r"(?:sha256:)?[a-f0-9]{4,64}")
+_ID: Final = pattern(r"(?:sha256:)?[a-f0-9]{4,64}")
 _TIMEOUT_SECONDS: Final = 120.0
 _STRIPES: Final = 64
-_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+_NUMBER: Final = pattern(r"[0-9]{1,18}")
 
 
 class DockerImageService:

@@ -12,14 +12,14 @@ import secrets
 import threading
 import time
 from dataclasses import field, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, InvalidInputError, ProtocolError
 from imagestore.registry.auth.challenge import parse_challenges
-from imagestore.registry.auth.realm import Realm, RealmTrust, check_address, is_same_party
+from imagestore.registry.auth.policy import AuthPolicy, RealmTrust
+from imagestore.registry.auth.realm import Realm, check_address, is_same_party
 from imagestore.registry.auth.scope import parse_scopes, wanted_scopes
-from imagestore.registry.auth.token_service import PasswordForm, TokenService, basic_header
+from imagestore.registry.auth.token_service import TokenService, basic_header
 from imagestore.registry.auth.tokens import TokenCache, TokenKey, TokenReply
 from imagestore.registry.credentials.model import HUB_NAMES, Found, Target
 from imagestore.registry.transport import addresses, urls
@@ -27,7 +27,7 @@ from imagestore.secret import Secret
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from imagestore.cancel import CancelToken
     from imagestore.registry.auth.challenge import Challenge
@@ -37,27 +37,6 @@ if TYPE_CHECKING:
 #: Challenges answered for one request; two are normal (no token yet; one more scope).
 MAX_ANSWERS: Final = 4
 _MAX_KNOWN: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class AuthPolicy:
-    """What the operator allows.
-
-    Attributes:
-        realm_trust: about token services outside the registry's domain, when credentials would go there.
-        trusted_realms: pairs (registry host, token service host) that belong together.
-        password_form: which form a token service is asked in first for user name and password.
-        credential_hosts: host of a mirror to the registry whose credentials it may see; nobody else's are shown to it.
-    """
-
-    realm_trust: RealmTrust = RealmTrust.WARN
-    trusted_realms: frozenset[tuple[str, str]] = frozenset()
-    password_form: PasswordForm = PasswordForm.GET_FIRST
-    credential_hosts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
-
-    def token_hosts(self, registry: str) -> frozenset[str]:
-        """Hosts of token services that the operator trusts a registry host to name."""
-        return frozenset(realm for named, realm in self.trusted_realms if named == registry)
 
 
 @dataclass(slots=True)

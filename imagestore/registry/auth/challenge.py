@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ProtocolError
+from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -22,14 +23,14 @@ MAX_LENGTH: Final = 8192
 MAX_CHALLENGES: Final = 16
 MAX_PARAMETERS: Final = 32
 
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_SPACE: Final = re.compile(r"[ \t]*")
-_EMPTY_ELEMENTS: Final = re.compile(r"[ \t,]*")
-_EQUALS: Final = re.compile(r"[ \t]*=[ \t]*")
+_TOKEN: Final = pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_SPACE: Final = pattern(r"[ \t]*")
+_EMPTY_ELEMENTS: Final = pattern(r"[ \t,]*")
+_EQUALS: Final = pattern(r"[ \t]*=[ \t]*")
 # A token68 ends its list element; without the look-ahead "realm=x" would begin with the token68 "realm=".
-_TOKEN68: Final = re.compile(r"([A-Za-z0-9._~+/-]+=*)[ \t]*(?=,|\Z)")
-_QUOTED: Final = re.compile(r'"((?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[^\x00-\x08\x0a-\x1f\x7f])*)"')
-_ESCAPE: Final = re.compile(r"\\(.)")
+_TOKEN68: Final = pattern(r"([A-Za-z0-9._~+/-]+=*)[ \t]*(?=,|\Z)")
+_QUOTED: Final = pattern(r'"((?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[^\x00-\x08\x0a-\x1f\x7f])*)"')
+_ESCAPE: Final = pattern(r"\\(.)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ Names are judged again when they are connected to, by the sender: a name may res
 
 from __future__ import annotations
 
-import enum
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, ProtocolError
@@ -52,13 +51,6 @@ _SHARED: Final = (
 )
 #: Registry host and token service host that belong together although their names don't show it.
 BUILT_IN_PAIRS: Final = frozenset({("registry-1.docker.io", "auth.docker.io"), ("index.docker.io", "auth.docker.io")})
-
-
-class RealmTrust(enum.Enum):
-    """What to do when credentials would go to a token service outside the registry's domain."""
-
-    WARN = "warn"
-    STRICT = "strict"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import base64
 import datetime
-import enum
 import json
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedError, RegistryUnavailableError
+from imagestore.registry.auth.policy import PasswordForm
 from imagestore.registry.auth.realm import Realm
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES, TokenReply, parse_reply
 from imagestore.registry.exchange import Request
@@ -48,13 +48,6 @@ _CODES: Final = frozenset(
     {"invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type"}
     | {"invalid_scope", "access_denied", "unauthorized", "denied", "unsupported", "toomanyrequests", "name_unknown"}
 )
-
-
-class PasswordForm(enum.Enum):
-    """Which form is tried first with user name and password."""
-
-    GET_FIRST = "get"
-    POST_FIRST = "post"
 
 
 class _RefusedError(Exception):

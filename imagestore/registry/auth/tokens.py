@@ -7,12 +7,12 @@ if both name the same realm. Threads that want the same token share one exchange
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, OperationCancelledError
+from imagestore.patterns import pattern
 from imagestore.secret import Secret
 from imagestore.values import dataclass
 
@@ -31,7 +31,7 @@ _MAX_LIFETIME_SECONDS: Final = 7 * 24 * 3600
 _MAX_TOKENS: Final = 1024
 _POLL_SECONDS: Final = 0.1
 # RFC 6750's b68token would refuse some services' tokens; what a header can't carry is refused.
-_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_TOKEN: Final = pattern(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
-    from imagestore.registry.auth.authenticate import AuthPolicy
+    from imagestore.registry.auth.policy import AuthPolicy
     from imagestore.registry.credentials.helper import HelperPool
     from imagestore.registry.credentials.lookup import Surroundings
     from imagestore.registry.credentials.model import Credential

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import ProtocolError
-from imagestore.pieces import PieceReader
+from imagestore.patterns import pattern
 from imagestore.registry.exchange import Headers
 from imagestore.registry.transport import urls
 
@@ -18,11 +16,18 @@ if TYPE_CHECKING:
     from typing import Self
 
     from imagestore.registry.transport import addresses
-    from imagestore.registry.transport.direct import DirectBody
 
 _MAX_HEADER_COUNT: Final = 256
 _MAX_HEADER_BYTES: Final = 64 * 1024
-_NUMBER: Final = re.compile(r"[0-9]{1,19}")
+_PIECE_BYTES: Final = 64 * 1024
+_NUMBER: Final = pattern(r"[0-9]{1,19}")
+
+
+class Readable(Protocol):
+    """Bytes that are read into buffers."""
+
+    def readinto(self, buffer: memoryview) -> int:
+        """0 only at the end."""
 
 
 def check_head(fields: Sequence[tuple[bytes, bytes]], host: str, status: int) -> None:
@@ -42,16 +47,14 @@ def check_head(fields: Sequence[tuple[bytes, bytes]], host: str, status: int) ->
 
 
 class Answer:
-    """Response (see exchange.Response) over an iterator of pieces.
+    """Response (see exchange.Response) over what reads its body.
 
     Args:
         status: HTTP status.
         fields: header fields as received.
         url: absolute address that answered.
         peer: network address that answered; None when unknown.
-        pieces: the body as it comes off the wire.
-        direct: makes what reads the rest of the body, given the length of the first piece; None, or answering None,
-            where only ``pieces`` can.
+        body: reads it.
         guard: wraps each step of reading; translates errors.
         on_close: what to undo when closed.
     """
@@ -63,8 +66,7 @@ class Answer:
         *,
         url: str,
         peer: addresses.Address | None,
-        pieces: Iterator[bytes],
-        direct: Callable[[int], DirectBody | None] | None = None,
+        body: Readable,
         guard: Callable[[], AbstractContextManager[None]],
         on_close: ExitStack,
     ) -> None:
@@ -72,36 +74,20 @@ class Answer:
         self.headers = Headers(tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields))
         self.url = url
         self.peer = peer
-        self._pieces = pieces
-        self._reader = PieceReader(pieces)
-        self._make_direct = direct
-        self._direct: DirectBody | None = None
+        self._body = body
         self._guard = guard
         self._on_close = on_close
 
     def chunks(self) -> Iterator[bytes]:
-        """Body bytes in the sizes the transport reads; asking for another size costs two thirds of the throughput."""
-        while True:
-            with self._guard():
-                piece = next(self._pieces, None)
-            if piece is None:
-                return
-            if piece:
-                yield piece
+        """The body in pieces of at most 64 KiB."""
+        buffer = memoryview(bytearray(_PIECE_BYTES))
+        while count := self.readinto(buffer):
+            yield bytes(buffer[:count])
 
     def readinto(self, buffer: memoryview) -> int:
         """Put the next bytes of the body into a buffer; 0 only at its end."""
         with self._guard():
-            if self._make_direct is not None:
-                self._begin_direct(self._make_direct)
-            count = self._reader.readinto(buffer)
-            return count if count or self._direct is None else self._direct.readinto(buffer)
-
-    def _begin_direct(self, make: Callable[[int], DirectBody | None]) -> None:
-        piece = next(self._pieces, b"")
-        self._make_direct, self._direct = None, make(len(piece))
-        rest = self._pieces if self._direct is None else ()
-        self._reader = PieceReader(itertools.chain((piece,), rest))
+            return self._body.readinto(buffer)
 
     def read(self, limit_bytes: int) -> bytes:
         """The whole body; see Response."""

@@ -1,11 +1,12 @@
-"""Every HTTP byte of a pull passes here; the only module (with ``network.py`` below it) that knows the HTTP library.
+"""Every HTTP byte of a pull passes here; above it nobody knows how messages are exchanged.
 
-What it adds to the library: bytes exactly as stored (identity coding, never decoded), no redirects, no cookies, no
+Hosts that are reached directly are spoken to by our own connections (``pool.py``): a body's bytes go from the socket
+into the caller's buffer, and no HTTP library is loaded for a small image. Through a proxy httpx's engine, httpcore,
+exchanges the messages (``proxied.py``), and a transport of httpx may stand in the network's place (``given.py``).
+
+What holds on every way: bytes exactly as stored (identity coding, never decoded), no redirects, no cookies, no
 credentials from the environment, proxies by our own rules, limits on the response head, time limits that a slow peer
 can't stretch, cancellation that ends a blocked read, and the package's own errors with addresses that hold no secret.
-
-Large bodies are read past the library (``direct.py``); others come in the pieces it reads, since asking it for another
-chunk size costs two thirds of the throughput.
 """
 
 from __future__ import annotations
@@ -13,61 +14,35 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
-
-import httpcore
-import httpx
 
 from imagestore._version import __version__
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ImageStoreError, ProtocolError, RegistryUnavailableError
 from imagestore.registry.exchange import Origin, Request, Response, Sender
-from imagestore.registry.transport import addresses, tls, urls
+from imagestore.registry.transport import addresses, faults, tls, urls
 from imagestore.registry.transport.answer import Answer, check_head
-from imagestore.registry.transport.direct import DirectBody, known_length
-from imagestore.registry.transport.network import Exchange, Network, Pace, Stream
+from imagestore.registry.transport.message import outgoing
+from imagestore.registry.transport.network import Exchange, Pace, Route
 from imagestore.registry.transport.pool import Pool
 from imagestore.registry.transport.proxies import ProxyRules
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    import httpx
 
     from imagestore.cancel import CancelToken
+    from imagestore.registry.transport.pool import Exchanges
 
 _log = logging.getLogger(__name__)
 
 # No request goes there, so every host counts as named by a server.
 _NOWHERE: Final = Origin("https", "nowhere.invalid", 443)
 USER_AGENT: Final = f"imagestore/{__version__}"
-
-_TIMEOUTS: Final = (httpx.TimeoutException, httpcore.TimeoutException)
-_CONNECT_TIMEOUTS: Final = (httpx.ConnectTimeout, httpcore.ConnectTimeout)
-_CONNECT_ERRORS: Final = (httpx.ConnectError, httpcore.ConnectError)
-_PROXY_ERRORS: Final = (httpx.ProxyError, httpcore.ProxyError)
-_BROKEN_ANSWERS: Final = (httpx.RemoteProtocolError, httpcore.RemoteProtocolError)
-_BAD_REQUESTS: Final = (
-    httpx.LocalProtocolError,
-    httpcore.LocalProtocolError,
-    httpx.UnsupportedProtocol,
-    httpcore.UnsupportedProtocol,
-    httpx.InvalidURL,
-)
-_LIBRARY_ERRORS: Final = (
-    httpx.HTTPError,
-    httpx.InvalidURL,
-    httpx.StreamError,
-    httpcore.TimeoutException,
-    httpcore.NetworkError,
-    httpcore.ProtocolError,
-    httpcore.ProxyError,
-    httpcore.UnsupportedProtocol,
-    OSError,
-)
-
-
 _DEFAULT_PACE: Final = Pace()
 
 
@@ -88,11 +63,11 @@ class Timeouts:
     pace: Pace = _DEFAULT_PACE
 
 
-class HttpxSender:
+class HttpSender:
     """Sends requests over pooled connections; thread-safe.
 
     Args:
-        transport: answers instead of the network (replay, tests).
+        transport: answers instead of the network (replay, tests); an httpx transport.
         proxies: by default those of the environment.
         timeouts: time limits.
         unix_socket: connect to this socket whatever the host, for servers under test.
@@ -111,13 +86,13 @@ class HttpxSender:
         unix_socket: str = "",
         user_agent_suffix: str = "",
     ) -> None:
-        self._given_transport = transport
+        self._given = _given(transport) if transport is not None else None
         self._proxies = ProxyRules.from_environment() if proxies is None else proxies
         self._timeouts = timeouts or Timeouts()
         self._unix_socket = unix_socket
         self._user_agent = f"{USER_AGENT} {user_agent_suffix}".strip()
         self._lock = threading.Lock()
-        self._pools: dict[tuple[ConnectionSettings, str, bool], httpx.BaseTransport] = {}
+        self._pools: dict[tuple[ConnectionSettings, str, bool], Exchanges] = {}
         self._peers = addresses.PeerMemory()
 
     def send(self, request: Request, *, cancel: CancelToken) -> Response:
@@ -159,7 +134,7 @@ class HttpxSender:
         pool = self._pool(origin, towards, public_only=public_only)
         started = time.monotonic()
         try:
-            answer = _send(pool, self._library_request(request, towards), cancel, self._timeouts)
+            answer = self._exchange(pool, request, towards, cancel)
         except ImageStoreError as error:
             seconds = time.monotonic() - started
             _log.debug("%s %s -> %s after %.3f s", request.method, urls.shown(request.url), error, seconds)
@@ -186,33 +161,34 @@ class HttpxSender:
         for pool in pools:
             pool.close()
 
-    def _library_request(self, request: Request, towards: ConnectionSettings) -> httpx.Request:
-        given = {name.lower() for name, _ in request.headers}
-        headers = list(request.headers)
-        # Digests are over bytes as stored; a transport coding would only add a decompression bomb.
-        headers += [
-            (name, value)
-            for name, value in (("Accept-Encoding", "identity"), ("User-Agent", self._user_agent))
-            if name.lower() not in given
-        ]
-        connect = towards.dial_timeout_seconds or self._timeouts.connect
-        timeouts = {
-            "connect": connect,
-            "read": self._timeouts.idle,
-            "write": self._timeouts.idle,
-            "pool": self._timeouts.pace.head_seconds,
-        }
+    def _exchange(self, pool: Exchanges, request: Request, towards: ConnectionSettings, cancel: CancelToken) -> Answer:
+        exchange = Exchange(cancel, self._timeouts.pace)
         host = urls.host_port(urls.origin_of(request.url))
-        try:
-            return httpx.Request(
-                request.method, request.url, headers=headers, content=request.body, extensions={"timeout": timeouts}
+        with ExitStack() as stack:
+            stack.enter_context(cancel.on_cancel(exchange.shut_down))
+            with _guarded(exchange, host, "while waiting for a response"):
+                connect = towards.dial_timeout_seconds or self._timeouts.connect
+                idle = self._timeouts.idle
+                sent = outgoing(request, user_agent=self._user_agent, connect_seconds=connect, idle_seconds=idle)
+                incoming = pool.handle(sent, exchange)
+            stack.callback(incoming.close)
+            # Closing runs backwards: first no cancel may touch the connection any more, then it is given back.
+            stack.callback(exchange.finish)
+            exchange.head_is_read()
+            check_head(incoming.fields, host, incoming.status)
+            return Answer(
+                incoming.status,
+                incoming.fields,
+                url=request.url,
+                peer=exchange.peer,
+                body=incoming,
+                guard=lambda: _guarded(exchange, host, "while reading a response"),
+                on_close=stack.pop_all(),
             )
-        except (httpx.InvalidURL, ValueError) as error:  # ValueError: a header value that isn't ASCII, for example
-            raise ProtocolError(f"{host}: the request can't be sent: {type(error).__name__}", host=host) from error
 
-    def _pool(self, origin: Origin, settings: ConnectionSettings, *, public_only: bool) -> httpx.BaseTransport:
-        if self._given_transport is not None:
-            return self._given_transport
+    def _pool(self, origin: Origin, settings: ConnectionSettings, *, public_only: bool) -> Exchanges:
+        if self._given is not None:
+            return self._given
         proxy = "" if self._unix_socket else self._proxies.proxy_for(origin)
         if public_only:
             _refuse_private_literal(origin)
@@ -222,17 +198,16 @@ class HttpxSender:
         with self._lock:
             pool = self._pools.get(key)
             if pool is None:
-                network = Network(public_only=public_only, unix_socket=self._unix_socket)
-                connections = Pool(settings, proxy, network, self._timeouts.keep_alive)
-                pool = self._pools[key] = _PoolTransport(connections)
+                route = Route(public_only=public_only, unix_socket=self._unix_socket)
+                pool = self._pools[key] = _new_pool(settings, proxy, route, self._timeouts.keep_alive)
             return pool
 
 
 @dataclass(frozen=True, slots=True)
 class _BoundSender:
-    """An HttpxSender on behalf of one endpoint."""
+    """An HttpSender on behalf of one endpoint."""
 
-    sender: HttpxSender
+    sender: HttpSender
     home: Origin
     settings: ConnectionSettings
     trusted_hosts: frozenset[str]
@@ -243,88 +218,18 @@ class _BoundSender:
         )
 
 
-class _PoolTransport(httpx.BaseTransport):
-    """A connection pool behind the library's transport interface, so that a test or a replay can stand in its place."""
+def _given(transport: httpx.BaseTransport) -> Exchanges:
+    from imagestore.registry.transport.given import Given
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Exchange a request for a response whose body has not been read."""
-        url = request.url
-        answer = self.pool.handle(
-            httpcore.Request(
-                request.method,
-                httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-                headers=request.headers.raw,
-                content=request.content,
-                extensions=request.extensions,
-            )
-        )
-        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer), extensions=answer.extensions)
-
-    def close(self) -> None:
-        """Close all connections."""
-        self.pool.close()
+    return Given(transport)
 
 
-class _Body(httpx.SyncByteStream):
-    def __init__(self, answer: httpcore.Response) -> None:
-        self._answer = answer
+def _new_pool(settings: ConnectionSettings, proxy: str, route: Route, keep_alive_seconds: float) -> Exchanges:
+    if not proxy:
+        return Pool(settings, route, keep_alive_seconds)
+    from imagestore.registry.transport.proxied import ProxiedPool
 
-    def __iter__(self) -> Iterator[bytes]:
-        return self._answer.iter_stream()
-
-    def close(self) -> None:
-        self._answer.close()
-
-
-def _send(pool: httpx.BaseTransport, request: httpx.Request, cancel: CancelToken, timeouts: Timeouts) -> Answer:
-    network = pool.pool.network if isinstance(pool, _PoolTransport) else None
-    exchange = Exchange(cancel, timeouts.pace)
-    url = str(request.url)
-    host = urls.host_port(urls.origin_of(url))
-    with ExitStack() as stack:
-        stack.enter_context(cancel.on_cancel(exchange.shut_down))
-        with _guarded(exchange, network, host, "while waiting for a response"):
-            response = pool.handle_request(request)
-        stack.callback(_close_quietly, response)
-        # Closing runs backwards: first no cancel may touch the connection any more, then it is given back.
-        stack.callback(exchange.finish)
-        exchange.head_is_read()
-        check_head(response.headers.raw, host, response.status_code)
-        body = response.stream
-        assert isinstance(body, httpx.SyncByteStream)
-        return Answer(
-            response.status_code,
-            response.headers.raw,
-            url=url,
-            peer=exchange.peer,
-            pieces=iter(body),
-            direct=_direct_body(pool, request, response, timeouts),
-            guard=lambda: _guarded(exchange, network, host, "while reading a response"),
-            on_close=stack.pop_all(),
-        )
-
-
-def _direct_body(
-    pool: httpx.BaseTransport, request: httpx.Request, response: httpx.Response, timeouts: Timeouts
-) -> Callable[[int], DirectBody | None] | None:
-    """What reads the body once the library has read some bytes of it; None where only the library can."""
-    stream = response.extensions.get("network_stream")
-    if not isinstance(pool, _PoolTransport) or not pool.pool.is_direct or not isinstance(stream, Stream):
-        return None
-    version = response.extensions.get("http_version")
-    length = known_length(request.method, response.status_code, version, response.headers.raw)
-    if length is None:
-        return None
-    return lambda read: DirectBody(stream, length - read, timeouts.idle) if read < length else None
-
-
-def _close_quietly(response: httpx.Response) -> None:
-    # Giving a connection back can only fail when it is broken, and then the pool has dropped it.
-    with suppress(*_LIBRARY_ERRORS):
-        response.close()
+    return ProxiedPool(settings, proxy, route, keep_alive_seconds)
 
 
 def _refuse_private_literal(origin: Origin) -> None:
@@ -341,12 +246,11 @@ def _refuse_private_literal(origin: Origin) -> None:
 
 
 @contextmanager
-def _guarded(exchange: Exchange, network: Network | None, host: str, when: str) -> Iterator[None]:
-    """The border: what the library raises becomes our own."""
+def _guarded(exchange: Exchange, host: str, when: str) -> Iterator[None]:
+    """The border: what this package raises becomes what callers know."""
     try:
-        with network.serving(exchange) if network is not None else nullcontext():
-            yield
-    except _LIBRARY_ERRORS as error:
+        yield
+    except faults.TransportError as error:
         exchange.check()
         failure = tls.failure_in(error)
         raise _translated(error, failure, exchange, host, when) from (failure or error)
@@ -358,21 +262,22 @@ def _translated(
     if failure is not None:
         message = f"{host}: no TLS connection: {tls.describe(failure)}"
         return RegistryUnavailableError(message, host=host, hint=tls.hint(failure))
-    if isinstance(error, _BAD_REQUESTS):
-        # The library's text may quote a header, and with it a token.
-        return ProtocolError(f"{host}: the request can't be sent: {type(error).__name__}", host=host)
-    if isinstance(error, _BROKEN_ANSWERS) and exchange.is_reading_head and not exchange.saw_end:
-        return ProtocolError(f"{host}: the answer is no valid HTTP: {_reason(error)}", host=host)
-    if isinstance(error, _CONNECT_TIMEOUTS):
-        what = "no connection within the time allowed"
-    elif isinstance(error, _TIMEOUTS):
-        what = f"no answer within the time allowed {when} ({_reason(error)})"
-    elif isinstance(error, _PROXY_ERRORS):
-        what = f"the proxy refused: {_reason(error)}"
-    elif isinstance(error, _CONNECT_ERRORS):
-        what = f"no connection: {_reason(error)}"
-    else:
-        what = f"the connection broke {when}: {_reason(error)}"
+    match error:
+        case faults.UnsendableError():
+            # Its text may quote a header, and with it a token.
+            return ProtocolError(f"{host}: the request can't be sent as it is", host=host)
+        case faults.InvalidAnswerError() if exchange.is_reading_head and not exchange.saw_end:
+            return ProtocolError(f"{host}: the answer is no valid HTTP: {_reason(error)}", host=host)
+        case faults.ConnectWaitError():
+            what = "no connection within the time allowed"
+        case faults.WaitError():
+            what = f"no answer within the time allowed {when} ({_reason(error)})"
+        case faults.ProxyError():
+            what = f"the proxy refused: {_reason(error)}"
+        case faults.ConnectError():
+            what = f"no connection: {_reason(error)}"
+        case _:
+            what = f"the connection broke {when}: {_reason(error)}"
     return RegistryUnavailableError(f"{host}: {what}", host=host)
 
 

@@ -1,7 +1,7 @@
 """The network below HTTP: connects only where allowed, never blocks past a deadline, and stops when cancelled.
 
-The HTTP library's own time limits apply to each single read, so a peer that drips bytes never trips them, and none of
-its reads can be ended from another thread. Here every read and write passes one place, which
+A time limit of a single read isn't tripped by a peer that drips bytes, and a blocked read can't be ended from another
+thread. Every wait asks here how long it may last (``link.py``; ``proxied.py`` for the library's), which
 
 - ends at the operation's deadline, and for a response head at a limit for the whole head;
 - fails when a body comes slower than a least rate;
@@ -14,25 +14,26 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
-import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-import httpcore
-
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import addresses
-from imagestore.registry.transport.dial import Dial
+from imagestore.registry.transport.dial import C, Dial
+from imagestore.registry.transport.faults import ConnectError, ConnectWaitError, WaitError
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
 
     from imagestore.cancel import CancelToken
 
 # An address that doesn't answer must not use up the time of those after it.
 _LEAST_ATTEMPT_SECONDS: Final = 2.0
+
+#: Family and address as the system gives them, an IPv6 zone included.
+Resolved = tuple[int, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Exchange:
         self._received = 0
         self._lock = threading.Lock()
         self._head_deadline: float | None = time.monotonic() + pace.head_seconds
-        self._stream: httpcore.NetworkStream | None = None
+        self._socket: socket.socket | None = None
         self._is_over = False
         #: Whether the peer closed its side while we were reading.
         self.saw_end = False
@@ -68,10 +69,10 @@ class Exchange:
     @property
     def peer(self) -> addresses.Address | None:
         """Address at the other end; None before a connection, and for a unix socket."""
-        if self._stream is None:
+        if self._socket is None:
             return None
         try:
-            found = self._stream.get_extra_info("server_addr")
+            found = self._socket.getpeername()
         except OSError:  # closed meanwhile
             return None
         return addresses.parse(str(found[0]).partition("%")[0]) if isinstance(found, tuple) and found else None
@@ -79,19 +80,19 @@ class Exchange:
     @property
     def is_reading_head(self) -> bool:
         """Whether a connection is there and the head of the response isn't complete."""
-        return self._stream is not None and self._head_deadline is not None
+        return self._socket is not None and self._head_deadline is not None
 
     def check(self) -> None:
         """Raise when the operation was cancelled or is past its deadline."""
         self._cancel.check()
 
-    def use(self, stream: httpcore.NetworkStream) -> None:
+    def use(self, connection: socket.socket) -> None:
         """Note the connection about to be read or written.
 
         Raises:
             OperationCancelledError: cancelled or past the deadline.
         """
-        self._stream = stream
+        self._socket = connection
         self._cancel.check()
 
     def wait_for(self, event: threading.Event, what: str) -> None:
@@ -99,13 +100,13 @@ class Exchange:
 
         Raises:
             OperationCancelledError: cancelled meanwhile, or past the deadline.
-            httpcore.ConnectTimeout: it lasts longer than a response's head may.
+            ConnectWaitError: it lasts longer than a response's head may.
         """
         with self._cancel.on_cancel(event.set):
             is_set = event.wait(self.allowed_seconds(None))
         self._cancel.check()
         if not is_set:
-            raise httpcore.ConnectTimeout(f"{what} takes too long")
+            raise ConnectWaitError(f"{what} takes too long")
 
     def wait_for_connection(self, event: threading.Event) -> None:
         """See wait_for()."""
@@ -124,7 +125,7 @@ class Exchange:
         """Judge the rate of a body by the time spent waiting for it; a slow reader on our side doesn't count.
 
         Raises:
-            httpcore.ReadTimeout: too slow over a whole window.
+            WaitError: too slow over a whole window.
         """
         if self._head_deadline is not None:
             return
@@ -133,7 +134,7 @@ class Exchange:
         if self._waited_seconds < self._pace.window_seconds:
             return
         if self._received < self._pace.least_bytes_per_second * self._waited_seconds:
-            raise httpcore.ReadTimeout(f"slower than {self._pace.least_bytes_per_second} bytes per second")
+            raise WaitError(f"slower than {self._pace.least_bytes_per_second} bytes per second")
         self._waited_seconds, self._received = 0.0, 0
 
     def head_is_read(self) -> None:
@@ -143,13 +144,11 @@ class Exchange:
     def shut_down(self) -> None:
         """End a blocked read or write from another thread."""
         with self._lock:
-            if self._is_over or self._stream is None:
+            if self._is_over or self._socket is None:
                 return
-            connection = self._stream.get_extra_info("socket")
-            if isinstance(connection, socket.socket):
-                with contextlib.suppress(OSError):
-                    # The plain socket's method: the TLS one would drop its state under a reader in mid-call.
-                    socket.socket.shutdown(connection, socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):
+                # The plain socket's method: the TLS one would drop its state under a reader in mid-call.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def finish(self) -> None:
         """The connection may now serve somebody else; a late cancel must not touch it."""
@@ -157,8 +156,8 @@ class Exchange:
             self._is_over = True
 
 
-class Network(httpcore.NetworkBackend):
-    """Makes connections for one pool.
+class Route:
+    """How connections are made.
 
     Args:
         public_only: refuse addresses that aren't public; for hosts that a server named.
@@ -166,47 +165,37 @@ class Network(httpcore.NetworkBackend):
     """
 
     def __init__(self, *, public_only: bool = False, unix_socket: str = "") -> None:
-        self._inner = httpcore.SyncBackend()
+        self.unix_socket = unix_socket
         self._public_only = public_only
-        self._unix_socket = unix_socket
-        self._local = threading.local()
 
-    @contextlib.contextmanager
-    def serving(self, exchange: Exchange) -> Iterator[None]:
-        """Whatever this thread reads or writes inside the block belongs to the exchange."""
-        before = getattr(self._local, "exchange", None)
-        self._local.exchange = exchange
-        try:
-            yield
-        finally:
-            self._local.exchange = before
-
-    @property
-    def current(self) -> Exchange | None:
-        """The exchange this thread works for; None when a pool tidies up on its own."""
-        found = getattr(self._local, "exchange", None)
-        return found if isinstance(found, Exchange) else None
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> Stream:
+    def connect(self, host: str, port: int, seconds: float, exchange: Exchange) -> socket.socket:
         """Resolve, check and connect, one address after the other.
 
         Raises:
             ProtocolError: the host has no allowed address.
-            httpcore.ConnectError, httpcore.ConnectTimeout: no address answered.
+            ConnectError, ConnectWaitError: no address answered.
+            OperationCancelledError: cancelled meanwhile, or past the deadline.
         """
-        exchange = self.current
-        allowed = exchange.allowed_seconds(timeout) if exchange is not None else timeout
-        options = list(socket_options or ())
-        if self._unix_socket:
-            return Stream(self._inner.connect_unix_socket(self._unix_socket, allowed, options), self)
-        candidates = self._resolve(host, port)
+        if self.unix_socket:
+            return _connect((socket.AF_UNIX, (self.unix_socket,)), exchange.allowed_seconds(seconds))
+        return self.dial(host, port, seconds, exchange, connect=_connect)
+
+    def dial(
+        self,
+        host: str,
+        port: int,
+        seconds: float | None,
+        exchange: Exchange,
+        *,
+        connect: Callable[[Resolved, float | None], C],
+    ) -> C:
+        """As connect(), with another way of making a connection to an address, given in seconds how long it may take.
+
+        Raises:
+            as connect().
+        """
+        candidates = self.resolve(host, port, exchange)
+        allowed = exchange.allowed_seconds(seconds)
         deadline = None if allowed is None else time.monotonic() + allowed
         for position, address in enumerate(candidates):
             left = len(candidates) - position
@@ -215,27 +204,49 @@ class Network(httpcore.NetworkBackend):
                 rest = deadline - time.monotonic()
                 share = max(0.001, min(rest, max(rest / left, _LEAST_ATTEMPT_SECONDS)))
             try:
-                connect = functools.partial(self._inner.connect_tcp, address, port, share, local_address, options)
-                if exchange is None:
-                    return Stream(connect(), self)
-                return Stream(Dial(connect).result(exchange.wait_for_connection), self)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                return Dial(functools.partial(connect, address, share)).result(exchange.wait_for_connection)
+            except (ConnectError, ConnectWaitError):
                 if left == 1 or (deadline is not None and time.monotonic() >= deadline):
                     raise
         raise AssertionError("unreachable: the last candidate raises")
 
-    def _resolve(self, host: str, port: int) -> list[str]:
-        resolved = _Lookup(host, port).result(self.current)
+    def resolve(self, host: str, port: int, exchange: Exchange | None) -> list[Resolved]:
+        """Addresses of a host, those that are allowed, in the system's order.
+
+        Raises:
+            ProtocolError: none is allowed.
+            ConnectError: there are none.
+            OperationCancelledError: cancelled meanwhile, or past the deadline.
+        """
+        resolved = _Lookup(host, port).result(exchange)
         if not self._public_only:
             return resolved
-        public = [text for text in resolved if _is_public_text(text)]
+        public = [each for each in resolved if _is_public_text(str(each[1][0]))]
         if not public:
+            named = ", ".join(str(each[1][0]) for each in resolved)
             raise ProtocolError(
-                f"{host}: expected a public address, since a server named this host, found {', '.join(resolved)}",
+                f"{host}: expected a public address, since a server named this host, found {named}",
                 host=host,
                 hint=addresses.PRIVATE_HINT,
             )
         return public
+
+
+def _connect(to: Resolved, seconds: float | None) -> socket.socket:
+    family, address = to
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(seconds)
+        connection.connect(address if family != socket.AF_UNIX else address[0])
+        if family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except TimeoutError as error:
+        connection.close()
+        raise ConnectWaitError(str(error)) from error
+    except OSError as error:
+        connection.close()
+        raise ConnectError(error) from error
+    return connection
 
 
 class _Lookup:
@@ -245,14 +256,14 @@ class _Lookup:
         self._host = host
         self._port = port
         self._is_done = threading.Event()
-        self._addresses: list[str] = []
+        self._addresses: list[Resolved] = []
         self._error: Exception | None = None
 
-    def result(self, exchange: Exchange | None) -> list[str]:
+    def result(self, exchange: Exchange | None) -> list[Resolved]:
         """Addresses in the system's order.
 
         Raises:
-            httpcore.ConnectError: there are none.
+            ConnectError: there are none.
             OperationCancelledError: cancelled meanwhile, or past the deadline.
         """
         if exchange is None or addresses.parse(self._host) is not None:
@@ -261,13 +272,15 @@ class _Lookup:
             threading.Thread(target=self._run, name=f"resolve {self._host}", daemon=True).start()
             exchange.wait_for(self._is_done, "name resolution")
         if self._error is not None:
-            raise httpcore.ConnectError(f"name resolution failed: {self._error}") from self._error
+            raise ConnectError(f"name resolution failed: {self._error}") from self._error
         return self._addresses
 
     def _run(self) -> None:
         try:
-            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-            self._addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+            # As bytes, or the codec for international names would be loaded.
+            host = self._host.encode("ascii") if self._host.isascii() else self._host
+            found = socket.getaddrinfo(host, self._port, type=socket.SOCK_STREAM)
+            self._addresses = list(dict.fromkeys((int(entry[0]), entry[4]) for entry in found))
         except (OSError, UnicodeError) as error:
             self._error = error
         finally:
@@ -278,83 +291,3 @@ def _is_public_text(text: str) -> bool:
     # A link-local address comes with its zone behind '%'.
     address = addresses.parse(text.partition("%")[0])
     return address is not None and addresses.is_public(address)
-
-
-class Stream(httpcore.NetworkStream):
-    """A connection whose every wait is bounded by the exchange it serves at the moment."""
-
-    def __init__(self, inner: httpcore.NetworkStream, network: Network) -> None:
-        self._inner = inner
-        self._network = network
-        #: Set by whoever knows that the last response ended exactly here.
-        self.is_between_messages = False
-        #: Takes the connection when its user gives it up between two messages; without one, it is closed.
-        self.on_give_up: Callable[[Stream], None] | None = None
-
-    def readinto(self, buffer: memoryview, timeout: float) -> int:
-        """Read what is there into a buffer, without the library; 0 when the peer closed its side.
-
-        Raises:
-            httpcore.ReadTimeout, httpcore.ReadError: nothing comes, or the connection broke.
-            OperationCancelledError: cancelled, or past the deadline.
-        """
-        exchange = self._network.current
-        connection = self._inner.get_extra_info("socket")
-        assert exchange is not None
-        assert isinstance(connection, socket.socket)
-        exchange.use(self)
-        started = time.monotonic()
-        try:
-            connection.settimeout(exchange.allowed_seconds(timeout))
-            count = connection.recv_into(buffer)
-        except TimeoutError as error:
-            raise httpcore.ReadTimeout(str(error)) from error
-        except OSError as error:
-            raise httpcore.ReadError(error) from error
-        if not count:
-            exchange.saw_end = True
-        exchange.note_read(count, time.monotonic() - started)
-        return count
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        exchange = self._network.current
-        if exchange is None:
-            return self._inner.read(max_bytes, timeout)
-        exchange.use(self)
-        started = time.monotonic()
-        data = self._inner.read(max_bytes, exchange.allowed_seconds(timeout))
-        if not data:
-            exchange.saw_end = True
-        exchange.note_read(len(data), time.monotonic() - started)
-        return data
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        exchange = self._network.current
-        if exchange is not None:
-            exchange.use(self)
-            timeout = exchange.allowed_seconds(timeout)
-        self._inner.write(buffer, timeout)
-
-    def close(self) -> None:
-        if self.is_between_messages and self.on_give_up is not None:
-            self.on_give_up(self)
-        else:
-            self.drop()
-
-    def drop(self) -> None:
-        """Close the connection whatever it might still be good for."""
-        self._inner.close()
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        exchange = self._network.current
-        if exchange is not None:
-            exchange.use(self)
-            timeout = exchange.allowed_seconds(timeout)
-        secure = Stream(self._inner.start_tls(ssl_context, server_hostname, timeout), self._network)
-        secure.on_give_up = self.on_give_up
-        return secure
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._inner.get_extra_info(info)

@@ -1,103 +1,266 @@
-"""Connection pools of the HTTP library over our own network, one for each set of connection settings and proxy."""
+"""Connections of our own to the hosts themselves, HTTP/1.1, one pool for each set of connection settings.
+
+A connection is kept for the next request when the answer says so and ended exactly. One that the peer closed while it
+was idle, or on which something arrived that nobody asked for, is not used again.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import threading
-from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
+import time
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Protocol
 
-import httpcore
-
-from imagestore.errors import ConfigError
 from imagestore.registry.transport import tls
-from imagestore.registry.transport.parking import Parking
+from imagestore.registry.transport.bodies import body_of
+from imagestore.registry.transport.faults import InvalidAnswerError, StaleError, TransportError, WaitError
+from imagestore.registry.transport.link import Link
+from imagestore.registry.transport.message import (
+    MAX_HEAD_BYTES,
+    body_length,
+    check_beginning,
+    end_of_head,
+    parse_head,
+)
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Iterable, Iterator
+
     from imagestore.config.connection import ConnectionSettings
-    from imagestore.registry.transport.network import Network
+    from imagestore.registry.transport.bodies import Body
+    from imagestore.registry.transport.message import Fields, Head, Outgoing
+    from imagestore.registry.transport.network import Exchange, Route
 
-# More than any sensible number of parallel layers; a pull limits itself, the pool only must not be the bottleneck.
-_MAX_CONNECTIONS: Final = 64
 _MAX_IDLE_CONNECTIONS: Final = 16
-_PROXY_PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
+_RECEIVED_BYTES: Final = 64 * 1024
 
 
-class Pool:
-    """Connections that share settings and proxy; thread-safe.
-
-    Args:
-        settings: TLS and dialling.
-        proxy: proxy URL, or empty.
-        network: makes the connections.
-        keep_alive_seconds: how long an idle connection is kept.
-    """
-
-    def __init__(self, settings: ConnectionSettings, proxy: str, network: Network, keep_alive_seconds: float) -> None:
-        self.network = network
-        self._settings = settings
-        self._proxy = _parse_proxy(proxy) if proxy else None
-        self._keep_alive_seconds = keep_alive_seconds
-        self._lock = threading.Lock()
-        self._pools: dict[bytes, tuple[httpcore.ConnectionPool, Parking]] = {}
-        self._replaced: list[tuple[httpcore.ConnectionPool, Parking]] = []
-        self._stamp: tls.Stamp = ()
+class Incoming(Protocol):
+    """An answer whose body has not been read; every method raises TransportError when the exchange fails."""
 
     @property
-    def is_direct(self) -> bool:
-        """Whether connections lead to the hosts themselves, not to a proxy."""
-        return self._proxy is None
+    def status(self) -> int:
+        """HTTP status code."""
 
-    def handle(self, request: httpcore.Request) -> httpcore.Response:
-        """Exchange a request for a response whose body has not been read.
+    @property
+    def fields(self) -> Fields:
+        """Header fields as received."""
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Put the next bytes of the body into a buffer; 0 only at its end."""
+
+    def close(self) -> None:
+        """Give the connection back, or drop it."""
+
+
+class Exchanges(Protocol):
+    """What exchanges messages: connections to the network, through a proxy, or what was given in their place."""
+
+    def handle(self, request: Outgoing, exchange: Exchange) -> Incoming:
+        """Exchange a request for an answer whose body has not been read.
 
         Raises:
+            TransportError: that failed.
             ConfigError: a certificate file or the proxy can't be used.
+            OperationCancelledError: cancelled, or past the deadline.
         """
-        return self._by_scheme(request.url.scheme).handle_request(request)
 
     def close(self) -> None:
         """Close all connections."""
-        with self._lock:
-            pools = [*self._pools.values(), *self._replaced]
-            self._pools.clear()
-            self._replaced.clear()
-        for pool, parking in pools:
-            pool.close()
-            parking.close()
 
-    def _by_scheme(self, scheme: bytes) -> httpcore.ConnectionPool:
-        # Apart by scheme, because making a TLS context costs 20 ms that plain http needn't pay.
+
+class Pool:
+    """See Exchanges; thread-safe.
+
+    Args:
+        settings: TLS.
+        route: makes connections.
+        keep_alive_seconds: how long an idle one is kept.
+    """
+
+    def __init__(self, settings: ConnectionSettings, route: Route, keep_alive_seconds: float) -> None:
+        self._settings = settings
+        self._route = route
+        self._keep_alive_seconds = keep_alive_seconds
+        self._lock = threading.Lock()
+        self._idle: deque[_Kept] = deque()
+        self._context: ssl.SSLContext | None = None
+        self._stamp: tls.Stamp = ()
+        self._is_closed = False
+
+    def handle(self, request: Outgoing, exchange: Exchange) -> Incoming:
+        """See Exchanges."""
+        head = request.head()
+        context = self._current_context() if request.scheme == "https" else None
+        kept = self._take(request)
+        if kept is not None:
+            try:
+                return self._exchange(request, head, kept, exchange, context)
+            except StaleError:
+                # Asking again is safe where nothing changes by it (RFC 9110 section 9.2.2).
+                if request.method not in ("GET", "HEAD"):
+                    raise
+                exchange.saw_end = False
+        return self._exchange(request, head, self._connect(request, exchange, context), exchange, context)
+
+    def close(self) -> None:
+        """See Exchanges; those in use are closed when they are given back."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, deque()
+        _close_all(idle)
+
+    def _current_context(self) -> ssl.SSLContext:
+        """Certificates are renewed while we run: a change of their files makes a new one."""
         stamp = tls.stamp_of(self._settings)
+        outdated: deque[_Kept] = deque()
         with self._lock:
-            if stamp != self._stamp:
-                # Certificates are renewed while we run. Transfers under way keep their connections until close().
-                self._replaced += self._pools.values()
-                self._pools.clear()
-                self._stamp = stamp
-            found = self._pools.get(scheme)
-            if found is None:
-                is_secure = scheme == b"https"
-                parking = Parking(self.network, self._keep_alive_seconds, is_secure=is_secure)
-                pool = httpcore.ConnectionPool(
-                    ssl_context=tls.make_context(self._settings) if is_secure else None,
-                    proxy=self._proxy,
-                    max_connections=_MAX_CONNECTIONS,
-                    max_keepalive_connections=_MAX_IDLE_CONNECTIONS,
-                    keepalive_expiry=self._keep_alive_seconds,
-                    network_backend=parking if self.is_direct else self.network,
-                )
-                found = self._pools[scheme] = pool, parking
-            return found[0]
+            if self._context is None or stamp != self._stamp:
+                self._context, self._stamp = tls.make_context(self._settings), stamp
+                outdated, self._idle = self._idle, deque()
+            context = self._context
+        _close_all(outdated)
+        return context
+
+    def _connect(self, request: Outgoing, exchange: Exchange, context: ssl.SSLContext | None) -> Link:
+        link = Link(self._route.connect(request.host, request.port, request.connect_seconds, exchange))
+        if context is not None:
+            link.serve(exchange)
+            with _dropping(link):
+                link.secure(context, request.host, request.connect_seconds)
+        return link
+
+    def _exchange(
+        self, request: Outgoing, head: bytes, link: Link, exchange: Exchange, context: ssl.SSLContext | None
+    ) -> Incoming:
+        link.serve(exchange)
+        with _dropping(link):
+            try:
+                link.send(head + request.body, request.idle_seconds)
+            except WaitError:
+                raise
+            except TransportError:
+                # A peer that refuses before it has read everything hangs up, and may have said why.
+                pass
+            answer, rest = read_head(link, request.idle_seconds)
+            body = body_of(body_length(request.method, answer), link, rest, request.idle_seconds)
+
+        def finish(*, is_reusable: bool) -> None:
+            if is_reusable and answer.keeps_connection:
+                self._park(request, link, context)
+            else:
+                link.close()
+
+        return _Answer(answer, body, link, finish)
+
+    def _take(self, request: Outgoing) -> Link | None:
+        while True:
+            with self._lock:
+                found = next((each for each in reversed(self._idle) if each.fits(request)), None)
+                if found is None:
+                    return None
+                self._idle.remove(found)
+            # Readable before anything was asked: the peer closed it, or sends what nobody asked for.
+            if time.monotonic() - found.since <= self._keep_alive_seconds and not found.link.is_readable:
+                return found.link
+            found.link.close()
+
+    def _park(self, request: Outgoing, link: Link, context: ssl.SSLContext | None) -> None:
+        surplus: Link | None = link
+        with self._lock:
+            if not self._is_closed and (context is None or context is self._context):
+                self._idle.append(_Kept(request.scheme, request.host, request.port, link, time.monotonic()))
+                surplus = self._idle.popleft().link if len(self._idle) > _MAX_IDLE_CONNECTIONS else None
+        if surplus is not None:
+            surplus.close()
 
 
-def _parse_proxy(url: str) -> httpcore.Proxy:
-    parts = urlsplit(url)
-    if parts.scheme.startswith("socks") and importlib.util.find_spec("socksio") is None:
-        raise ConfigError(
-            "proxy: socks proxies need the package 'socksio', which is not installed",
-            hint="install it beside imagestore, or use an http proxy",
-        )
-    auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    return httpcore.Proxy(f"{parts.scheme}://{host}:{parts.port or _PROXY_PORTS[parts.scheme]}/", auth=auth)
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An idle connection, and since when (seconds of the monotonic clock)."""
+
+    scheme: str
+    host: str
+    port: int
+    link: Link
+    since: float
+
+    def fits(self, request: Outgoing) -> bool:
+        return (self.host, self.port, self.scheme) == (request.host, request.port, request.scheme)
+
+
+class _Answer:
+    """See Incoming."""
+
+    def __init__(self, head: Head, body: Body, link: Link, finish: Callable[..., None]) -> None:
+        self.status = head.status
+        self.fields = head.fields
+        self._body = body
+        self._link = link
+        self._finish: Callable[..., None] | None = finish
+
+    def readinto(self, buffer: memoryview) -> int:
+        with _dropping(self._link):
+            return self._body.readinto(buffer)
+
+    def close(self) -> None:
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            finish(is_reusable=self._body.is_finished)
+
+
+def read_head(link: Link, idle_seconds: float) -> tuple[Head, bytes]:
+    """The head of the final answer, and what came behind it; informational answers are overlooked.
+
+    Raises:
+        StaleError: the peer had hung up already.
+        TransportError: it did so in between, nothing comes, or it is no HTTP.
+    """
+    data, piece, total = bytearray(), memoryview(bytearray(_RECEIVED_BYTES)), 0
+    while True:
+        searched = 0
+        while (end := end_of_head(data, searched)) < 0:
+            searched = len(data)
+            if total + searched > MAX_HEAD_BYTES:
+                raise InvalidAnswerError(f"a head of more than {MAX_HEAD_BYTES} bytes")
+            data += piece[: _receive(link, piece, idle_seconds, is_first=not total and not data)]
+            check_beginning(data)
+        head, rest = parse_head(bytes(data[:end])), data[end:]
+        if not 100 <= head.status < 200:
+            return head, bytes(rest)
+        if head.status == 101:
+            raise InvalidAnswerError("a change of protocol that nobody asked for")
+        data, total = rest, total + end
+
+
+def _receive(link: Link, piece: memoryview, idle_seconds: float, *, is_first: bool) -> int:
+    try:
+        count = link.receive_into(piece, idle_seconds)
+    except WaitError:
+        raise
+    except TransportError as error:
+        if is_first:
+            raise StaleError(*error.args) from error
+        raise
+    if not count:
+        kind = StaleError if is_first else TransportError
+        raise kind("peer closed connection without sending a whole answer")
+    return count
+
+
+@contextmanager
+def _dropping(link: Link) -> Iterator[None]:
+    """A connection on which something went wrong serves nobody any more."""
+    try:
+        yield
+    except BaseException:
+        link.close()
+        raise
+
+
+def _close_all(idle: Iterable[_Kept]) -> None:
+    for kept in idle:
+        kept.link.close()

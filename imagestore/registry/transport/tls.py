@@ -8,7 +8,6 @@ host sends us to, because its token server and its storage usually share it.
 from __future__ import annotations
 
 import os
-import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,8 @@ from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
+    import ssl
+
     from imagestore.registry.exchange import Origin
 
 Stamp = tuple[tuple[int, int, int], ...]
@@ -56,7 +57,10 @@ def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
     Raises:
         ConfigError: a certificate or key file can't be read or used.
     """
+    import ssl
+
     context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
     if not _has_system_roots():
         import certifi
 
@@ -82,9 +86,16 @@ def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
 def failure_in(error: BaseException) -> ssl.SSLError | None:
     """The refused handshake behind a library's error, if that is what happened; a broken connection isn't.
 
-    Libraries wrap it as the argument or the cause of their own exception.
+    Libraries wrap it as the argument or the cause of their own exception, some more than once.
     """
-    for candidate in (error, *error.args, error.__cause__):
+    import ssl
+
+    candidates: list[object] = []
+    link: BaseException | None = error
+    while link is not None:
+        candidates += [link, *link.args]
+        link = link.__cause__
+    for candidate in candidates:
         if isinstance(candidate, ssl.SSLError) and not isinstance(
             candidate, (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError)
         ):
@@ -94,6 +105,8 @@ def failure_in(error: BaseException) -> ssl.SSLError | None:
 
 def describe(failure: ssl.SSLError) -> str:
     """Why a handshake failed, for people."""
+    import ssl
+
     if isinstance(failure, ssl.SSLCertVerificationError):
         return f"the certificate is not accepted: {failure.verify_message}"
     return str(failure.reason or "handshake failed").replace("_", " ").lower()
@@ -101,6 +114,8 @@ def describe(failure: ssl.SSLError) -> str:
 
 def hint(failure: ssl.SSLError) -> str:
     """What to do about a failed handshake."""
+    import ssl
+
     if isinstance(failure, ssl.SSLCertVerificationError):
         return "if the registry has a private authority, name its file as 'ca' in the registry's hosts.toml"
     if failure.reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"}:
@@ -109,6 +124,8 @@ def hint(failure: ssl.SSLError) -> str:
 
 
 def _has_system_roots() -> bool:
+    import ssl
+
     paths = ssl.get_default_verify_paths()
     if paths.cafile:
         return True

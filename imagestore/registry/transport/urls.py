@@ -7,13 +7,14 @@ from typing import Final
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from imagestore.errors import ProtocolError
+from imagestore.patterns import pattern
 from imagestore.registry.exchange import Origin
 from imagestore.registry.transport import addresses
 
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 # What RFC 3986 allows in a URL at all; everything else must come percent-encoded.
-_LEGAL: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
-_NAME: Final = re.compile(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?\.?")
+_LEGAL: Final = pattern(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+_NAME: Final = pattern(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?\.?")
 _MAX_LENGTH: Final = 8192
 
 

@@ -20,7 +20,7 @@ from imagestore.registry.endpoints import DirectEndpoints
 from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.retry import Timing
 from imagestore.registry.session import Line
-from imagestore.registry.transport.http import HttpxSender
+from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.proxies import ProxyRules
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def make_bench() -> Callable[..., Bench]:
         policy: TransferPolicy | None = None,
     ) -> Bench:
         used = transport if isinstance(transport, httpx.BaseTransport) else httpx.MockTransport(transport)
-        return _bench(HttpxSender(transport=used, proxies=ProxyRules()), endpoints, authenticators, policy)
+        return _bench(HttpSender(transport=used, proxies=ProxyRules()), endpoints, authenticators, policy)
 
     return make
 
@@ -106,7 +106,7 @@ def make_bench() -> Callable[..., Bench]:
 class FakeLines:
     """Lines whose authenticators a test chose; credentials are the authenticators' affair."""
 
-    sender: HttpxSender
+    sender: HttpSender
     choose: Callable[[Endpoint], FakeAuthenticator]
 
     def __call__(self, endpoint: Endpoint) -> Line:
@@ -117,7 +117,7 @@ class FakeLines:
 
 
 def _bench(
-    sender: HttpxSender,
+    sender: HttpSender,
     endpoints: EndpointResolver | None,
     authenticators: Callable[[Endpoint], FakeAuthenticator] | None,
     policy: TransferPolicy | None,

@@ -22,9 +22,8 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from imagestore.registry.auth.authenticate import MAX_ANSWERS, AuthPolicy, RegistryAuthenticator
-from imagestore.registry.auth.realm import RealmTrust
-from imagestore.registry.auth.token_service import PasswordForm
+from imagestore.registry.auth.authenticate import MAX_ANSWERS, RegistryAuthenticator
+from imagestore.registry.auth.policy import AuthPolicy, PasswordForm, RealmTrust
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.credentials.model import Anonymous, Credential, CredentialLookup, Explicit, Found

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.errors import ImageStoreError, ProtocolError, RegistryError, RegistryUnavailableError
+from imagestore.pieces import PieceReader
 from imagestore.registry.errors_body import failure
 from imagestore.registry.transport.answer import Answer
 
@@ -20,7 +21,7 @@ def refuse(body: bytes, *, status: int = 400, content_type: str = "application/j
         ((b"Content-Type", content_type.encode()),),
         url=url or "https://registry.example/v2/x?token=hunter2",
         peer=None,
-        pieces=iter([body[:100], body[100:]]),
+        body=PieceReader(iter([body[:100], body[100:]])),
         guard=nullcontext,
         on_close=ExitStack(),
     )
@@ -56,10 +57,7 @@ def test_a_page_for_browsers_does_not_hide_the_status() -> None:
 
 def test_a_body_that_breaks_still_gives_the_status() -> None:
     class Breaking:
-        def __iter__(self) -> Breaking:
-            return self
-
-        def __next__(self) -> bytes:
+        def readinto(self, buffer: memoryview) -> int:
             raise RegistryUnavailableError("broke")
 
     answer = Answer(
@@ -67,7 +65,7 @@ def test_a_body_that_breaks_still_gives_the_status() -> None:
         (),
         url="https://registry.example/",
         peer=None,
-        pieces=Breaking(),
+        body=Breaking(),
         guard=nullcontext,
         on_close=ExitStack(),
     )

@@ -23,7 +23,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.registry.exchange import Origin, Request
-from imagestore.registry.transport.http import HttpxSender, Timeouts
+from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxies import ProxyRules
 
@@ -33,7 +33,7 @@ RawServers = Callable[..., Any]
 
 
 def fetch(rules: ProxyRules, url: str, *, settings: ConnectionSettings | None = None, home: str = "") -> bytes:
-    with contextlib.closing(HttpxSender(proxies=rules, timeouts=SHORT)) as sender:
+    with contextlib.closing(HttpSender(proxies=rules, timeouts=SHORT)) as sender:
         origin = Origin("https", home or "registry.example", 443)
         used = sender.bound(origin, settings or ConnectionSettings())
         with used.send(Request("GET", url), cancel=CancelToken()) as response:
@@ -119,7 +119,7 @@ class TestSlowNames:
     @staticmethod
     def ask(cancel: CancelToken, timeouts: Timeouts = SHORT) -> float:
         started = time.monotonic()
-        with contextlib.closing(HttpxSender(proxies=ProxyRules(), timeouts=timeouts)) as sender:
+        with contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=timeouts)) as sender:
             try:
                 sender.send(Request("GET", "http://registry.example/"), cancel=cancel)
             finally:

@@ -22,12 +22,12 @@ from imagestore.errors import (
     ProtocolError,
     RegistryUnavailableError,
 )
-from imagestore.registry.auth.authenticate import AuthPolicy
+from imagestore.registry.auth.policy import AuthPolicy
 from imagestore.registry.connect import EndpointLines
 from imagestore.registry.credentials.model import Anonymous
 from imagestore.registry.endpoints import default_endpoint
 from imagestore.registry.exchange import Origin, Request
-from imagestore.registry.transport.http import HttpxSender, Timeouts
+from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxies import ProxyRules
 
@@ -39,8 +39,8 @@ RawServers = Callable[..., Any]
 
 
 @pytest.fixture
-def sender() -> Iterator[HttpxSender]:
-    made = HttpxSender(proxies=ProxyRules(), timeouts=SHORT)
+def sender() -> Iterator[HttpSender]:
+    made = HttpSender(proxies=ProxyRules(), timeouts=SHORT)
     yield made
     made.close()
 
@@ -65,7 +65,7 @@ def stall(connection: socket.socket) -> None:
     connection.recv(1)
 
 
-def get(sender: HttpxSender, server: Any, cancel: CancelToken | None = None) -> bytes:
+def get(sender: HttpSender, server: Any, cancel: CancelToken | None = None) -> bytes:
     request = Request("GET", f"http://{server.host}/v2/x?token=very-secret")
     with sender.send(request, cancel=cancel or CancelToken()) as response:
         return response.read(1000)
@@ -75,7 +75,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
 
 
 def test_cancelling_leaves_a_connection_that_is_not_answered() -> None:
-    made = HttpxSender(proxies=ProxyRules(), timeouts=Timeouts(connect=5.0))
+    made = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(connect=5.0))
     cancel = CancelToken()
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
@@ -97,7 +97,7 @@ def test_cancelling_leaves_a_connection_that_is_not_answered() -> None:
 
 
 def test_an_exchange_that_fails_is_in_the_log_too(
-    sender: HttpxSender, raw_server: RawServers, caplog: pytest.LogCaptureFixture
+    sender: HttpSender, raw_server: RawServers, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = raw_server(say(then=reset))
     with caplog.at_level("DEBUG"), pytest.raises(RegistryUnavailableError):
@@ -106,7 +106,7 @@ def test_an_exchange_that_fails_is_in_the_log_too(
     assert "very-secret" not in caplog.text
 
 
-def test_an_ordinary_answer(sender: HttpxSender, raw_server: RawServers) -> None:
+def test_an_ordinary_answer(sender: HttpSender, raw_server: RawServers) -> None:
     server = raw_server(say(OK, b"hello"))
     assert get(sender, server) == b"hello"
     head = server.requests[0]
@@ -130,7 +130,7 @@ def test_an_ordinary_answer(sender: HttpxSender, raw_server: RawServers) -> None
     ],
     ids=["reset", "silence", "half head", "short", "reset in body", "half chunk", "bad chunk", "stall", "no answer"],
 )
-def test_a_broken_connection_is_unavailable(sender: HttpxSender, raw_server: RawServers, script: Any) -> None:
+def test_a_broken_connection_is_unavailable(sender: HttpSender, raw_server: RawServers, script: Any) -> None:
     with pytest.raises(RegistryUnavailableError) as raised:
         get(sender, raw_server(script))
     assert raised.value.host.startswith("127.0.0.1:")
@@ -152,12 +152,12 @@ def test_a_broken_connection_is_unavailable(sender: HttpxSender, raw_server: Raw
     ],
     ids=["ssh", "bad length", "two lengths", "bad status", "many", "long", "longer", "too big", "too big, unsaid"],
 )
-def test_an_answer_against_the_rules_is_refused(sender: HttpxSender, raw_server: RawServers, bytes_sent: bytes) -> None:
+def test_an_answer_against_the_rules_is_refused(sender: HttpSender, raw_server: RawServers, bytes_sent: bytes) -> None:
     with pytest.raises(ProtocolError):
         get(sender, raw_server(say(bytes_sent, then=stall)))
 
 
-def test_a_head_that_drips_ends_at_its_own_limit(sender: HttpxSender, raw_server: RawServers) -> None:
+def test_a_head_that_drips_ends_at_its_own_limit(sender: HttpSender, raw_server: RawServers) -> None:
     def drip(connection: socket.socket) -> None:
         for byte in OK:
             connection.sendall(bytes([byte]))
@@ -176,7 +176,7 @@ def test_a_body_that_drips_is_unavailable(raw_server: RawServers) -> None:
             connection.sendall(b"x")
             time.sleep(0.02)
 
-    sender = HttpxSender(proxies=ProxyRules(), timeouts=Timeouts(pace=Pace(window_seconds=0.2)))
+    sender = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(pace=Pace(window_seconds=0.2)))
     with contextlib.closing(sender), pytest.raises(RegistryUnavailableError, match="slower than 1024 bytes"):
         get(sender, raw_server(drip))
 
@@ -188,12 +188,12 @@ def test_a_slow_start_is_no_slow_body(raw_server: RawServers) -> None:
         time.sleep(0.05)
         connection.sendall(b"ello")
 
-    sender = HttpxSender(proxies=ProxyRules(), timeouts=Timeouts(pace=Pace(window_seconds=0.12)))
+    sender = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(pace=Pace(window_seconds=0.12)))
     with contextlib.closing(sender):
         assert get(sender, raw_server(late)) == b"hello"
 
 
-def test_cookies_are_not_sent_back(sender: HttpxSender, raw_server: RawServers) -> None:
+def test_cookies_are_not_sent_back(sender: HttpSender, raw_server: RawServers) -> None:
     cookie = b"HTTP/1.1 200 OK\r\nSet-Cookie: track=me\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     server = raw_server(say(cookie), say(OK, b"hello"))
     get(sender, server)
@@ -201,20 +201,20 @@ def test_cookies_are_not_sent_back(sender: HttpxSender, raw_server: RawServers) 
     assert "track" not in server.requests[1]
 
 
-def test_redirects_are_handed_out_and_not_followed(sender: HttpxSender, raw_server: RawServers) -> None:
+def test_redirects_are_handed_out_and_not_followed(sender: HttpSender, raw_server: RawServers) -> None:
     server = raw_server(say(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n"))
     with sender.send(Request("GET", f"http://{server.host}/"), cancel=CancelToken()) as response:
         assert response.status == 302
 
 
-def test_compressed_bytes_stay_as_they_are(sender: HttpxSender, raw_server: RawServers) -> None:
+def test_compressed_bytes_stay_as_they_are(sender: HttpSender, raw_server: RawServers) -> None:
     server = raw_server(say(OK[:-2] + b"Content-Encoding: gzip\r\n\r\n", b"hello"))
     assert get(sender, server) == b"hello"
 
 
 @pytest.mark.parametrize("script", [say(then=stall), say(OK, b"he", then=stall)], ids=["head", "body"])
 def test_cancelling_ends_a_blocked_read_at_once(raw_server: RawServers, script: Any) -> None:
-    sender = HttpxSender(proxies=ProxyRules())
+    sender = HttpSender(proxies=ProxyRules())
     token = CancelToken()
     timer = threading.Timer(0.1, token.cancel, ["enough"])
     timer.start()
@@ -228,7 +228,7 @@ def test_cancelling_ends_a_blocked_read_at_once(raw_server: RawServers, script: 
 
 @pytest.mark.parametrize("script", [say(then=stall), say(OK, b"he", then=stall)], ids=["head", "body"])
 def test_the_deadline_ends_a_blocked_read(raw_server: RawServers, script: Any) -> None:
-    sender = HttpxSender(proxies=ProxyRules())
+    sender = HttpSender(proxies=ProxyRules())
     started = time.monotonic()
     with pytest.raises(DeadlineExceededError):
         get(sender, raw_server(script), CancelToken(deadline_seconds=0.1))
@@ -236,7 +236,7 @@ def test_the_deadline_ends_a_blocked_read(raw_server: RawServers, script: Any) -
     assert time.monotonic() - started < 10
 
 
-def test_a_cancelled_operation_sends_nothing(sender: HttpxSender, raw_server: RawServers) -> None:
+def test_a_cancelled_operation_sends_nothing(sender: HttpSender, raw_server: RawServers) -> None:
     token = CancelToken()
     token.cancel()
     server = raw_server(say(OK, b"hello"))
@@ -245,7 +245,7 @@ def test_a_cancelled_operation_sends_nothing(sender: HttpxSender, raw_server: Ra
     assert server.requests == []
 
 
-def test_a_connection_is_used_again_after_a_whole_body(sender: HttpxSender, raw_server: RawServers) -> None:
+def test_a_connection_is_used_again_after_a_whole_body(sender: HttpSender, raw_server: RawServers) -> None:
     def twice(connection: socket.socket) -> None:
         connection.sendall(OK + b"hello")
         connection.recv(65536)
@@ -257,7 +257,7 @@ def test_a_connection_is_used_again_after_a_whole_body(sender: HttpxSender, raw_
     assert len(server.requests) == 1
 
 
-def test_a_late_cancel_does_not_touch_the_connections_next_user(sender: HttpxSender, raw_server: RawServers) -> None:
+def test_a_late_cancel_does_not_touch_the_connections_next_user(sender: HttpSender, raw_server: RawServers) -> None:
     def twice(connection: socket.socket) -> None:
         connection.sendall(OK + b"hello")
         connection.recv(65536)
@@ -269,21 +269,21 @@ def test_a_late_cancel_does_not_touch_the_connections_next_user(sender: HttpxSen
     assert get(sender, server) == b"again"
 
 
-def test_nobody_listening_is_unavailable(sender: HttpxSender) -> None:
+def test_nobody_listening_is_unavailable(sender: HttpSender) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(RegistryUnavailableError, match="no connection: Connection refused"):
         sender.send(Request("GET", f"http://127.0.0.1:{port}/"), cancel=CancelToken())
 
 
-def test_a_name_that_does_not_resolve_is_unavailable(sender: HttpxSender) -> None:
+def test_a_name_that_does_not_resolve_is_unavailable(sender: HttpSender) -> None:
     with pytest.raises(RegistryUnavailableError, match="name resolution failed"):
         sender.send(Request("GET", "http://nowhere.invalid/"), cancel=CancelToken())
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Injected: b", "a\nb", "a\0b", "ä€"])
 def test_a_header_that_would_smuggle_another_is_not_sent(
-    sender: HttpxSender, raw_server: RawServers, value: str
+    sender: HttpSender, raw_server: RawServers, value: str
 ) -> None:
     server = raw_server(say(OK, b"hello"))
     request = Request("GET", f"http://{server.host}/", (("Authorization", value),))
@@ -307,7 +307,7 @@ def test_a_unix_socket_stands_for_every_host(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        sender = HttpxSender(proxies=ProxyRules(), unix_socket=path)
+        sender = HttpSender(proxies=ProxyRules(), unix_socket=path)
         with sender.send(Request("GET", "http://registry.example/v2/"), cancel=CancelToken()) as response:
             assert response.read(10) == b"hello"
         thread.join()
@@ -322,13 +322,13 @@ class TestPrivateAddresses:
     @pytest.mark.parametrize(
         "host", ["127.0.0.1", "localhost", "10.0.0.1", "169.254.169.254", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0"]
     )
-    def test_a_private_literal_named_by_a_public_registry_is_refused(self, sender: HttpxSender, host: str) -> None:
+    def test_a_private_literal_named_by_a_public_registry_is_refused(self, sender: HttpSender, host: str) -> None:
         bound = sender.bound(self.HOME, ConnectionSettings())
         with pytest.raises(ProtocolError, match="expected a public address"):
             bound.send(Request("GET", f"http://{host}:1/"), cancel=CancelToken())
 
     def test_a_name_that_resolves_to_a_private_address_is_refused(
-        self, sender: HttpxSender, raw_server: RawServers, monkeypatch: pytest.MonkeyPatch
+        self, sender: HttpSender, raw_server: RawServers, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         server = raw_server(say(OK, b"hello"))
         loopback = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", server.port))]
@@ -338,7 +338,7 @@ class TestPrivateAddresses:
             bound.send(Request("GET", f"http://storage.example:{server.port}/"), cancel=CancelToken())
         assert server.requests == []
 
-    def test_a_private_registry_may_name_its_neighbours(self, sender: HttpxSender, raw_server: RawServers) -> None:
+    def test_a_private_registry_may_name_its_neighbours(self, sender: HttpSender, raw_server: RawServers) -> None:
         server = raw_server(say(OK, b"hello"))
         bound = sender.bound(Origin("http", "10.0.0.9", 80), ConnectionSettings())
         with bound.send(Request("GET", f"http://{server.host}/"), cancel=CancelToken()) as response:
@@ -346,7 +346,7 @@ class TestPrivateAddresses:
 
     @pytest.mark.parametrize("registry", ["registry.example", "other.example"])
     def test_a_host_the_operator_trusts_may_have_a_private_address(
-        self, sender: HttpxSender, raw_server: RawServers, registry: str
+        self, sender: HttpSender, raw_server: RawServers, registry: str
     ) -> None:
         server = raw_server(say(OK, b"hello"))
         policy = AuthPolicy(trusted_realms=frozenset({("registry.example", "127.0.0.1")}))
@@ -357,7 +357,7 @@ class TestPrivateAddresses:
         assert len(server.requests) == allowed
 
     def test_a_registry_found_at_a_private_address_may_name_its_neighbours(
-        self, sender: HttpxSender, raw_server: RawServers, monkeypatch: pytest.MonkeyPatch
+        self, sender: HttpSender, raw_server: RawServers, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         registry, storage = raw_server(say(OK, b"hello")), raw_server(say(OK, b"again"))
         real = socket.getaddrinfo
@@ -390,7 +390,7 @@ class TestTls:
     def ask(server: _TlsServer, settings: ConnectionSettings) -> bytes:
         request = Request("GET", f"{server.origin}/")
         with (
-            contextlib.closing(HttpxSender(proxies=ProxyRules(), timeouts=SHORT)) as sender,
+            contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=SHORT)) as sender,
             server,
             sender.bound(server.origin, settings).send(request, cancel=CancelToken()) as response,
         ):
@@ -410,7 +410,7 @@ class TestTls:
         assert self.ask(server, ConnectionSettings(skip_verify=True)) == b"hello"
 
     def test_files_that_are_replaced_count_from_then_on(
-        self, authority: trustme.CA, tmp_path: Path, sender: HttpxSender
+        self, authority: trustme.CA, tmp_path: Path, sender: HttpSender
     ) -> None:
         path = tmp_path / "ca.pem"
         settings = ConnectionSettings(ca_files=(str(path),))

@@ -35,7 +35,7 @@ from imagestore.reference import Reference
 from imagestore.registry.connect import connect
 from imagestore.registry.credentials.lookup import CredentialResolver, Surroundings
 from imagestore.registry.exchange import Origin, Request
-from imagestore.registry.transport.http import HttpxSender
+from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.proxies import ProxyRules
 from imagestore.testing import (
     BasicAuth,
@@ -219,7 +219,7 @@ def test_a_link_to_another_host_is_not_followed(tmp_path: Path) -> None:
 )
 def test_a_public_registry_cannot_send_us_to_a_private_address(url: str) -> None:
     """GHSA-h7vf-4x9w-h99v, go-containerregistry#2440; names are judged when they are connected to (test_addresses)."""
-    sender = HttpxSender(proxies=ProxyRules())
+    sender = HttpSender(proxies=ProxyRules())
     bound = sender.bound(Origin("https", "registry.example", 443), ConnectionSettings())
     with pytest.raises(errors.ProtocolError, match="expected a public address"):
         bound.send(Request("GET", url), cancel=CancelToken(5))
@@ -394,8 +394,11 @@ def test_an_endless_body_ends_at_the_deadline(tmp_path: Path, what: Stall | Drip
         client = bench.enter_context(connect())
         reference = Reference.parse(server.server.reference(REFERENCE))
         started = time.monotonic()
-        with pytest.raises(errors.DeadlineExceededError):
-            drain(client.blob(reference, image.layers[0], cancel=CancelToken(0.3)))
+        with (
+            pytest.raises(errors.DeadlineExceededError),
+            client.blob(reference, image.layers[0], cancel=CancelToken(0.3)) as reader,
+        ):
+            drain(reader)
         assert time.monotonic() - started < 10
 
 
@@ -420,7 +423,7 @@ def test_a_member_that_parsers_read_differently_is_refused(tmp_path: Path) -> No
 )
 def test_a_host_that_parsers_read_differently_is_refused(host: str) -> None:
     """CVE-2024-11168."""
-    sender = HttpxSender(proxies=ProxyRules())
+    sender = HttpSender(proxies=ProxyRules())
     with pytest.raises(errors.ProtocolError):
         sender.send(Request("GET", f"https://{host}/v2/"), cancel=CancelToken(5))
 

@@ -14,7 +14,7 @@ from imagestore.config.hosts import read_hosts
 from imagestore.config.known import REGISTRY_PLUGIN_SECTION
 from imagestore.config.model import RegistrySettings
 from imagestore.errors import AuthenticationError, ConfigError
-from imagestore.registry.auth.realm import RealmTrust
+from imagestore.registry.auth.policy import RealmTrust
 from imagestore.registry.connect import connect
 from imagestore.registry.credentials.model import Credential, Found, Target
 from imagestore.registry.policy import TransferPolicy

@@ -1,4 +1,4 @@
-"""Bodies read past the HTTP library: the same bytes, errors and limits, and connections that serve again."""
+"""Connections of our own: bytes, errors and limits, and when they serve again."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from imagestore.cancel import CancelToken
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError
 from imagestore.registry.exchange import Origin, Request, Response
-from imagestore.registry.transport.direct import LEAST_BYTES, known_length
-from imagestore.registry.transport.http import HttpxSender, Timeouts
+from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxies import ProxyRules
 from tests.support.streams import drain, pieces
 
-SIZE = 3 * LEAST_BYTES + 17
+PIECE = 256 * 1024
+SIZE = 3 * PIECE + 17
 BODY = bytes(index * 7 % 251 for index in range(SIZE))
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
@@ -123,17 +123,17 @@ def serve() -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture
-def sender() -> Iterator[HttpxSender]:
-    made = HttpxSender(proxies=ProxyRules(), timeouts=Timeouts(connect=2.0, idle=0.5))
+def sender() -> Iterator[HttpSender]:
+    made = HttpSender(proxies=ProxyRules(), timeouts=Timeouts(connect=2.0, idle=0.5))
     yield made
     made.close()
 
 
-def get(sender: HttpxSender, server: Server, cancel: CancelToken | None = None) -> Response:
+def get(sender: HttpSender, server: Server, cancel: CancelToken | None = None) -> Response:
     return sender.send(Request("GET", f"http://127.0.0.1:{server.port}/v2/x"), cancel=cancel or CancelToken())
 
 
-def read(sender: HttpxSender, server: Server) -> bytes:
+def read(sender: HttpSender, server: Server) -> bytes:
     with get(sender, server) as response:
         return drain(response)
 
@@ -141,7 +141,7 @@ def read(sender: HttpxSender, server: Server) -> bytes:
 Serve = Callable[..., Server]
 
 
-def test_a_large_body_comes_whole_and_its_connection_serves_again(sender: HttpxSender, serve: Serve) -> None:
+def test_a_large_body_comes_whole_and_its_connection_serves_again(sender: HttpSender, serve: Serve) -> None:
     server = serve(whole(), whole(b"small"), whole(BODY[::-1]))
     assert read(sender, server) == BODY
     assert read(sender, server) == b"small"
@@ -150,7 +150,7 @@ def test_a_large_body_comes_whole_and_its_connection_serves_again(sender: HttpxS
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(size=st.integers(LEAST_BYTES - 2, LEAST_BYTES + 70_000), cuts=st.lists(st.integers(1, 70_000), max_size=5))
+@given(size=st.integers(PIECE - 2, PIECE + 70_000), cuts=st.lists(st.integers(1, 70_000), max_size=5))
 def test_however_it_is_cut_on_the_way_the_bytes_are_the_same(serve: Serve, size: int, cuts: list[int]) -> None:
     raw = HEAD % size + BODY[:size]
     parts, position = [], 0
@@ -158,13 +158,13 @@ def test_however_it_is_cut_on_the_way_the_bytes_are_the_same(serve: Serve, size:
         parts.append(raw[position : position + cut])
         position += cut
     server = serve(say(*parts, raw[position:]), whole(b"next"))
-    with contextlib.closing(HttpxSender(proxies=ProxyRules())) as sender:
+    with contextlib.closing(HttpSender(proxies=ProxyRules())) as sender:
         assert read(sender, server) == BODY[:size]
         assert read(sender, server) == b"next"
     assert server.connections == 1
 
 
-def test_bodies_read_at_the_same_time_have_connections_of_their_own(sender: HttpxSender, serve: Serve) -> None:
+def test_bodies_read_at_the_same_time_have_connections_of_their_own(sender: HttpSender, serve: Serve) -> None:
     server = serve(whole(), whole(), whole())
     with get(sender, server) as one, get(sender, server) as other:
         first = pieces(one)
@@ -175,7 +175,7 @@ def test_bodies_read_at_the_same_time_have_connections_of_their_own(sender: Http
     assert server.connections == 2
 
 
-def test_a_body_that_ends_early_is_unavailable_and_what_came_is_kept(sender: HttpxSender, serve: Serve) -> None:
+def test_a_body_that_ends_early_is_unavailable_and_what_came_is_kept(sender: HttpSender, serve: Serve) -> None:
     server = serve(hang_up_after(say(HEAD % SIZE + BODY[:-5])), whole(b"next"))
     received: list[bytes] = []
     with get(sender, server) as response, pytest.raises(RegistryUnavailableError, match="connection broke"):
@@ -186,7 +186,7 @@ def test_a_body_that_ends_early_is_unavailable_and_what_came_is_kept(sender: Htt
     assert server.connections == 2
 
 
-def test_bytes_beyond_the_body_reach_nobody(sender: HttpxSender, serve: Serve) -> None:
+def test_bytes_beyond_the_body_reach_nobody(sender: HttpSender, serve: Serve) -> None:
     forged = HEAD % 6 + b"forged"
     server = serve(say(HEAD % SIZE + BODY + forged), whole(b"honest"))
     assert read(sender, server) == BODY
@@ -195,14 +195,14 @@ def test_bytes_beyond_the_body_reach_nobody(sender: HttpxSender, serve: Serve) -
     assert server.connections == 2
 
 
-def test_a_connection_that_the_peer_closed_meanwhile_is_not_used(sender: HttpxSender, serve: Serve) -> None:
+def test_a_connection_that_the_peer_closed_meanwhile_is_not_used(sender: HttpSender, serve: Serve) -> None:
     server = serve(hang_up_after(whole()), whole(b"next"))
     assert read(sender, server) == BODY
     time.sleep(0.05)
     assert read(sender, server) == b"next"
 
 
-def test_a_body_left_unread_closes_its_connection(sender: HttpxSender, serve: Serve) -> None:
+def test_a_body_left_unread_closes_its_connection(sender: HttpSender, serve: Serve) -> None:
     server = serve(whole(BODY * 8), whole(b"next"))
     with get(sender, server) as response:
         next(pieces(response))
@@ -210,7 +210,7 @@ def test_a_body_left_unread_closes_its_connection(sender: HttpxSender, serve: Se
     assert server.connections == 2
 
 
-def test_chunked_bodies_stay_with_the_library(sender: HttpxSender, serve: Serve) -> None:
+def test_a_connection_serves_again_after_chunks(sender: HttpSender, serve: Serve) -> None:
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (SIZE, BODY)
     server = serve(say(chunked), whole(b"next"))
     assert read(sender, server) == BODY
@@ -218,8 +218,54 @@ def test_chunked_bodies_stay_with_the_library(sender: HttpxSender, serve: Serve)
     assert server.connections == 1
 
 
-def test_a_stall_in_the_body_is_unavailable(sender: HttpxSender, serve: Serve) -> None:
-    server = serve(say(HEAD % SIZE + BODY[:LEAST_BYTES], pause=1.0))
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_connection_that_dies_under_a_request_is_replaced_where_asking_again_is_safe(
+    sender: HttpSender, serve: Serve, method: str
+) -> None:
+    server = serve(whole(b"first"), socket.socket.close, whole(b"again"))
+    assert read(sender, server) == b"first"
+    request = Request(method, f"http://127.0.0.1:{server.port}/v2/x", body=b"x" if method == "POST" else None)
+    if method == "POST":
+        with pytest.raises(RegistryUnavailableError, match="connection broke"):
+            sender.send(request, cancel=CancelToken())
+        assert server.connections == 1
+    else:
+        with sender.send(request, cancel=CancelToken()) as response:
+            assert drain(response) == b"again"
+        assert server.connections == 2
+
+
+def test_a_new_connection_that_dies_is_not_replaced(sender: HttpSender, serve: Serve) -> None:
+    server = serve(socket.socket.close, whole())
+    with pytest.raises(RegistryUnavailableError, match="connection broke"):
+        get(sender, server)
+    assert server.connections == 1
+
+
+def test_the_server_says_when_a_connection_ends(sender: HttpSender, serve: Serve) -> None:
+    closing = b"HTTP/1.1 200 OK\r\nConnection: Close\r\nContent-Length: 5\r\n\r\nhello"
+    old = b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+    server = serve(say(closing), say(old), whole(b"next"))
+    assert [read(sender, server) for _ in range(3)] == [b"hello", b"hello", b"next"]
+    assert server.connections == 3
+
+
+def test_informational_answers_are_overlooked(sender: HttpSender, serve: Serve) -> None:
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+    server = serve(say(hints, hints + HEAD % 5, b"hello", pause=0.01), whole(b"next"))
+    assert [read(sender, server) for _ in range(2)] == [b"hello", b"next"]
+    assert server.connections == 1
+
+
+def test_a_refusal_before_everything_is_sent_is_heard(sender: HttpSender, serve: Serve) -> None:
+    server = serve(hang_up_after(say(b"HTTP/1.1 413 No\r\nContent-Length: 4\r\n\r\nmuch")))
+    url = f"http://127.0.0.1:{server.port}/token"
+    with sender.send(Request("POST", url, body=b"x" * 100_000), cancel=CancelToken()) as response:
+        assert response.status == 413
+
+
+def test_a_stall_in_the_body_is_unavailable(sender: HttpSender, serve: Serve) -> None:
+    server = serve(say(HEAD % SIZE + BODY[:PIECE], pause=1.0))
     with get(sender, server) as response, pytest.raises(RegistryUnavailableError, match="within the time"):
         drain(response)
 
@@ -228,7 +274,7 @@ def test_a_body_that_drips_is_unavailable(serve: Serve) -> None:
     server = serve(say(HEAD % SIZE, *(bytes([byte]) for byte in BODY[:100]), pause=0.02))
     timeouts = Timeouts(idle=5.0, pace=Pace(least_bytes_per_second=1000, window_seconds=0.2))
     with (
-        contextlib.closing(HttpxSender(proxies=ProxyRules(), timeouts=timeouts)) as sender,
+        contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=timeouts)) as sender,
         get(sender, server) as response,
         pytest.raises(RegistryUnavailableError, match="slower than 1000 bytes"),
     ):
@@ -236,9 +282,9 @@ def test_a_body_that_drips_is_unavailable(serve: Serve) -> None:
 
 
 def test_cancelling_ends_a_blocked_read_at_once(serve: Serve) -> None:
-    server = serve(say(HEAD % SIZE + BODY[:LEAST_BYTES], pause=1.0))
+    server = serve(say(HEAD % SIZE + BODY[:PIECE], pause=1.0))
     cancel = CancelToken()
-    with contextlib.closing(HttpxSender(proxies=ProxyRules())) as sender, get(sender, server, cancel) as response:
+    with contextlib.closing(HttpSender(proxies=ProxyRules())) as sender, get(sender, server, cancel) as response:
         coming = pieces(response)
         next(coming)
         timer = threading.Timer(0.1, cancel.cancel, ["enough"])
@@ -253,37 +299,10 @@ def test_over_tls_the_connection_serves_again(serve: Serve) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     server = serve(whole(), whole(b"small"), whole(), context=context)
-    with authority.cert_pem.tempfile() as path, contextlib.closing(HttpxSender(proxies=ProxyRules())) as sender:
+    with authority.cert_pem.tempfile() as path, contextlib.closing(HttpSender(proxies=ProxyRules())) as sender:
         origin = Origin("https", "127.0.0.1", server.port)
         bound = sender.bound(origin, ConnectionSettings(ca_files=(path,)))
         for expected in (BODY, b"small", BODY):
             with bound.send(Request("GET", f"{origin}/x"), cancel=CancelToken()) as response:
                 assert drain(response) == expected
     assert server.connections == 1
-
-
-GOOD = ((b"Content-Length", b"%d" % LEAST_BYTES),)
-
-
-@pytest.mark.parametrize(
-    ("method", "status", "version", "fields", "expected"),
-    [
-        ("GET", 200, b"HTTP/1.1", GOOD, LEAST_BYTES),
-        ("GET", 206, b"HTTP/1.1", ((b"content-length", b"999999"), (b"Content-Encoding", b"identity")), 999999),
-        ("HEAD", 200, b"HTTP/1.1", GOOD, None),
-        ("GET", 404, b"HTTP/1.1", GOOD, None),
-        ("GET", 200, b"HTTP/1.0", GOOD, None),
-        ("GET", 200, b"HTTP/2", GOOD, None),
-        ("GET", 200, b"HTTP/1.1", (), None),
-        ("GET", 200, b"HTTP/1.1", ((b"Content-Length", b"%d" % (LEAST_BYTES - 1)),), None),
-        ("GET", 200, b"HTTP/1.1", ((b"Content-Length", b"+999999"),), None),
-        ("GET", 200, b"HTTP/1.1", ((b"Content-Length", "\uff19\uff19\uff19\uff19\uff19\uff19".encode()),), None),
-        ("GET", 200, b"HTTP/1.1", (*GOOD, *GOOD), None),
-        ("GET", 200, b"HTTP/1.1", (*GOOD, (b"Transfer-Encoding", b"identity")), None),
-        ("GET", 200, b"HTTP/1.1", (*GOOD, (b"Content-Encoding", b"gzip")), None),
-    ],
-)
-def test_only_plain_bodies_of_known_length_are_read_directly(
-    method: str, status: int, version: bytes, fields: tuple[tuple[bytes, bytes], ...], expected: int | None
-) -> None:
-    assert known_length(method, status, version, fields) == expected

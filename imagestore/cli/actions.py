@@ -1,0 +1,151 @@
+"""The commands most used, on a local store: what they do once it is clear what is wanted."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from imagestore.cli import render
+from imagestore.cli.app import cancelled_by_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from imagestore.cli.app import App
+    from imagestore.image import Image
+    from imagestore.metadata.summaries import ImageSummary
+    from imagestore.platforms import Platform
+
+
+def pull(
+    app: App,
+    work: Sequence[tuple[str, str]],
+    *,
+    platform: str | None,
+    deadline_seconds: float | None,
+    progress: str,
+    output: str,
+) -> None:
+    """Pull images and say what came.
+
+    Args:
+        app: has the store.
+        work: pairs of reference and runtime handler.
+        platform: instead of the handlers'.
+        deadline_seconds: for all of it.
+        progress: style, see progress.observer().
+        output: ``table`` or ``json``.
+    """
+    from imagestore.cli import progress as shown
+    from imagestore.reference import Reference
+
+    for reference, _ in work:
+        Reference.parse(reference)
+    pulled: list[Image] = []
+    try:
+        with cancelled_by_signals(deadline_seconds=deadline_seconds) as token, shown.observer(progress) as observer:
+            for reference, handler in work:
+                image = app.store.pull(
+                    reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
+                )
+                pulled.append(image)
+    finally:
+        # Also what came before a failure; but not while bars are drawn, which would take the lines for theirs.
+        if output != "json":
+            for image in pulled:
+                print(f"{image.reference} ({image.runtime_handler}): {image.id}")
+    if output == "json":
+        from imagestore.cli import describe
+
+        render.dump_json({"images": [describe.image(image) for image in pulled]})
+
+
+def show_images(
+    app: App, name: str | None, handler: str | None, *, is_quiet: bool, has_whole_ids: bool, output: str
+) -> None:
+    """List images.
+
+    Args:
+        app: has the store.
+        name: reference, image id or the beginning of one; None for all.
+        handler: only this runtime handler's.
+        is_quiet: only ids.
+        has_whole_ids: in the table.
+        output: ``table`` or ``json``.
+    """
+    if output == "json" and not is_quiet:
+        from imagestore.cli import describe
+
+        shown = app.store.list(name=name, runtime_handler=handler)
+        render.dump_json({"images": [describe.image(each) for each in shown]})
+        return
+    found = _summaries(app, name, handler)
+    if is_quiet:
+        print("".join([f"{each.image_id}\n" for each in found]), end="")
+        return
+    headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "IMAGE ID", "SIZE")
+    render.table(headings, _rows(found, has_whole_ids=has_whole_ids))
+
+
+def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSummary]:
+    """What the table shows; without conditions straight from the database: no store, no configuration."""
+    from imagestore.metadata.summaries import ImageSummary, read_summaries
+
+    if name is None and handler is None:
+        found = read_summaries(app.root / "metadata.db")
+        if found is not None:
+            return found
+    return [
+        ImageSummary(each.reference, each.runtime_handler, str(each.id), each.platform, each.size)
+        for each in app.store.list(name=name, runtime_handler=handler)
+    ]
+
+
+def remove(
+    app: App, names: Sequence[str], handler: str | None, *, is_everywhere: bool, frees: bool, output: str
+) -> None:
+    """Remove images.
+
+    Args:
+        app: has the store.
+        names: references, image ids or beginnings of ids.
+        handler: only this runtime handler's records.
+        is_everywhere: every handler's.
+        frees: also the bytes that only they needed.
+        output: ``table`` or ``json``.
+    """
+    freed: int | None = None
+    by_name: Mapping[str, tuple[tuple[str, str], ...]]
+    if frees:
+        removals = app.store.delete_each(names, runtime_handler=handler, all_handlers=is_everywhere)
+        by_name, freed = removals.removed, removals.bytes_freed
+    else:
+        by_name = {
+            name: app.store.remove(name, runtime_handler=handler, all_handlers=is_everywhere)
+            for name in dict.fromkeys(names)
+        }
+    for name, gone in by_name.items():
+        if not gone:
+            print(f"imagestore: {render.printable(name)}: not in the store, nothing removed", file=sys.stderr)
+    removed = [key for gone in by_name.values() for key in gone]
+    if output == "json":
+        pairs = [{"reference": reference, "runtimeHandler": handler} for reference, handler in removed]
+        render.dump_json({"removed": pairs, "bytesFreed": freed})
+        return
+    for reference, handler in removed:
+        print(f"removed {reference} ({handler})")
+    if freed is not None:
+        print(f"freed {render.size(freed)}")
+
+
+def _rows(images: Iterable[ImageSummary], *, has_whole_ids: bool) -> Iterator[tuple[str, ...]]:
+    from imagestore.cli.names import familiar
+    from imagestore.platforms import format_all
+
+    # A list has thousands of lines and few platforms.
+    platforms: dict[Platform, str] = {}
+    for image in images:
+        name, tag = familiar(image.reference)
+        shown = image.image_id if has_whole_ids else image.image_id.partition(":")[2][:12]
+        platform = platforms.get(image.platform) or platforms.setdefault(image.platform, format_all(image.platform))
+        yield (name, tag, image.handler, platform, shown, render.size(image.size))

@@ -1,0 +1,188 @@
+"""What every command works with: the global options, and the store opened when it is first needed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imagestore.cancel import CancelToken
+    from imagestore.config import Config
+    from imagestore.cri.client import CriImageService
+    from imagestore.platforms import Platform
+    from imagestore.registry.credentials.model import CredentialLookup
+    from imagestore.registry.policy import TransferPolicy
+    from imagestore.store import ImageStore
+
+SYSTEM_ROOT: Final = Path("/var/lib/imagestore")
+SYSTEM_CONFIG: Final = Path("/etc/imagestore/config.toml")
+
+
+def default_root() -> Path:
+    """Where the store lives without --root: the system's for root, else below the user's data folder."""
+    if os.geteuid() == 0:
+        return SYSTEM_ROOT
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("imagestore"))
+
+
+def default_config() -> Path | None:
+    """The configuration used without --config: the first file there is, the user's before the system's; or none."""
+    candidates = [SYSTEM_CONFIG]
+    if os.geteuid() != 0:
+        import platformdirs
+
+        candidates.insert(0, Path(platformdirs.user_config_dir("imagestore")) / "config.toml")
+    return next((path for path in candidates if _is_file(path)), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # below a folder that is closed to us
+        return False
+
+
+# Plain classes: every command begins here, and dataclasses take longer to define than --help to print.
+class RemoteOptions:
+    """Which CRI server to ask.
+
+    Args:
+        endpoint: as given; ``crictl`` stands for what crictl is configured for.
+        image_endpoint: of the image service, or empty.
+        crictl_config: crictl's file, or None for the usual places.
+    """
+
+    def __init__(self, endpoint: str, image_endpoint: str = "", crictl_config: Path | None = None) -> None:
+        self.endpoint = endpoint
+        self.image_endpoint = image_endpoint
+        self.crictl_config = crictl_config
+
+
+class App:
+    """The global options of one run.
+
+    Args:
+        given_root: --root, or None.
+        given_config: --config, or None.
+        sources: every --source.
+
+    Attributes:
+        credentials: used instead of stored logins, or None.
+        bytes_per_second: limit of a pull instead of the configuration's, or None.
+        remote: the CRI server to ask instead of a local store, or None.
+    """
+
+    def __init__(
+        self, given_root: Path | None = None, given_config: Path | None = None, sources: tuple[Path, ...] = ()
+    ) -> None:
+        self.given_root = given_root
+        self.given_config = given_config
+        self.sources = sources
+        self.credentials: CredentialLookup | None = None
+        self.bytes_per_second: int | None = None
+        self.remote: RemoteOptions | None = None
+        self._opened: list[ImageStore] = []
+        self._services: list[CriImageService] = []
+
+    @functools.cached_property
+    def root(self) -> Path:
+        """The store's folder."""
+        return self.given_root or default_root()
+
+    @functools.cached_property
+    def config_path(self) -> Path | None:
+        """The configuration file in use, or None for the built-in defaults."""
+        return self.given_config or default_config()
+
+    @functools.cached_property
+    def host(self) -> Platform:
+        """The node's platform."""
+        from imagestore import platforms
+
+        return platforms.host.detect()
+
+    @functools.cached_property
+    def config(self) -> Config:
+        """The configuration, read when first needed."""
+        from imagestore import config
+
+        path = self.config_path
+        return config.load(path, host=self.host) if path is not None else config.default(self.host)
+
+    @property
+    def transfer(self) -> TransferPolicy | None:
+        """Limits of transfers where an option changes those of the configuration."""
+        if self.bytes_per_second is None:
+            return None
+        from dataclasses import replace
+
+        from imagestore.registry.settings import transfer_policy
+
+        return replace(transfer_policy(self.config.settings.registry), bytes_per_second=self.bytes_per_second)
+
+    @functools.cached_property
+    def service(self) -> CriImageService:
+        """The CRI server's client, made when first needed and closed when the command ends.
+
+        Raises:
+            UsageError: no server was named.
+            ConfigError, InvalidInputError: crictl's settings, or the endpoint, can't be used.
+        """
+        from imagestore.cli.remote.connect import connect
+
+        if self.remote is None:
+            import click
+
+            raise click.UsageError("this command asks a CRI server; name it with --endpoint")
+        service = connect(self.remote)
+        self._services.append(service)
+        return service
+
+    @functools.cached_property
+    def store(self) -> ImageStore:
+        """The store, opened when first needed and closed when the command ends."""
+        from imagestore.store import ImageStore
+
+        opened = ImageStore(
+            self.root,
+            config=self.config,
+            host=self.host,
+            credentials=self.credentials,
+            transfer=self.transfer,
+            sources=self.sources,
+        )
+        self._opened.append(opened)
+        return opened
+
+    def close(self) -> None:
+        """Close the store, or the connection, if it was opened."""
+        for service in self._services:
+            service.close()
+        for opened in self._opened:
+            opened.close()
+
+
+@contextlib.contextmanager
+def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[CancelToken]:
+    """A token that Ctrl-C and signals to end cancel, so that sockets close and leases are released in order."""
+    from imagestore.cancel import CancelToken
+
+    token = CancelToken(deadline_seconds)
+
+    def cancel(_signum: int, _frame: object) -> None:
+        token.cancel("interrupted")
+
+    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield token
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,66 @@
+"""What is around every command: streams, signals, and the one place where errors become exit statuses."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from imagestore import errors
+from imagestore.cli.failure import ExitStatus, report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def run(work: Callable[[], int]) -> int:
+    """Do a command's work and return its exit status."""
+    _prepare_streams()
+    with contextlib.suppress(ValueError):  # not the main thread
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _terminate)
+    try:
+        status = work()
+        sys.stdout.flush()
+        return status
+    except errors.ImageStoreError as error:
+        return report(error)
+    except KeyboardInterrupt:
+        return interrupted()
+    except BrokenPipeError:
+        # The reader of our output left; whatever is still buffered has nowhere to go.
+        _silence_output()
+        return ExitStatus.FAILURE
+    except OSError as error:
+        print(f"imagestore: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
+        _silence_output()
+        return ExitStatus.FAILURE
+
+
+def interrupted() -> int:
+    """Say that somebody ended the command."""
+    print("imagestore: interrupted", file=sys.stderr)
+    return ExitStatus.INTERRUPTED
+
+
+def _prepare_streams() -> None:
+    """A service may start without standard streams, and a terminal may know only ASCII."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - lives as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _silence_output() -> None:
+    """What is still buffered has nowhere to go, and the interpreter would complain about it at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _terminate(_signum: int, _frame: object) -> None:
+    raise KeyboardInterrupt

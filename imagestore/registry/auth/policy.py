@@ -1,0 +1,48 @@
+"""What an operator allows in authentication; known before anything is asked for."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from imagestore.values import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class RealmTrust(enum.Enum):
+    """What to do when credentials would go to a token service outside the registry's domain."""
+
+    WARN = "warn"
+    STRICT = "strict"
+
+
+class PasswordForm(enum.Enum):
+    """Which form a token service is asked in first with user name and password."""
+
+    GET_FIRST = "get"
+    POST_FIRST = "post"
+
+
+@dataclass(frozen=True, slots=True)
+class AuthPolicy:
+    """What the operator allows.
+
+    Attributes:
+        realm_trust: about token services outside the registry's domain, when credentials would go there.
+        trusted_realms: pairs (registry host, token service host) that belong together.
+        password_form: which form a token service is asked in first for user name and password.
+        credential_hosts: host of a mirror to the registry whose credentials it may see; nobody else's are shown to it.
+    """
+
+    realm_trust: RealmTrust = RealmTrust.WARN
+    trusted_realms: frozenset[tuple[str, str]] = frozenset()
+    password_form: PasswordForm = PasswordForm.GET_FIRST
+    credential_hosts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+
+    def token_hosts(self, registry: str) -> frozenset[str]:
+        """Hosts of token services that the operator trusts a registry host to name."""
+        return frozenset(realm for named, realm in self.trusted_realms if named == registry)

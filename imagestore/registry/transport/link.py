@@ -1,0 +1,142 @@
+"""A connection whose every wait is bounded by the exchange it serves at the moment."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+from imagestore.registry.transport.faults import ConnectError, ConnectWaitError, TransportError, WaitError
+
+if TYPE_CHECKING:
+    import ssl
+
+    from imagestore.registry.transport.network import Exchange
+
+# Each change of a socket's time limit is a system call.
+_WORTH_CHANGING: Final = 1.25
+#: A slow connection is read for so long at a time, so that progress is seen and what came is kept.
+_PATIENCE_SECONDS: Final = 0.1
+
+
+class Link:
+    """One connection; serves one exchange at a time.
+
+    Args:
+        connection: connected.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._tls: ssl.SSLSocket | None = None
+        self._exchange: Exchange | None = None
+        self._limit: float | None = connection.gettimeout()
+        # What ended a read that had bytes to hand out first.
+        self._failure: TransportError | None = None
+
+    def serve(self, exchange: Exchange) -> None:
+        """From now on it belongs to this exchange."""
+        self._exchange = exchange
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether something is to be read: bytes nobody asked for, or the peer's good-bye."""
+        if self._tls is not None and self._tls.pending():
+            return True
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(0))
+
+    def secure(self, context: ssl.SSLContext, host: str, seconds: float) -> None:
+        """Shake hands for TLS.
+
+        Raises:
+            ConnectError, ConnectWaitError: no TLS connection.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        self._begin(seconds)
+        try:
+            self._socket = self._tls = context.wrap_socket(self._socket, server_hostname=host)
+        except TimeoutError as error:
+            raise ConnectWaitError(str(error)) from error
+        except OSError as error:
+            raise ConnectError(error) from error
+        self._limit = self._socket.gettimeout()
+
+    def send(self, data: bytes, seconds: float) -> None:
+        """Write all of it.
+
+        Raises:
+            WaitError, TransportError: the peer takes nothing, or the connection broke.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        rest = memoryview(data)
+        while rest:
+            self._begin(seconds)
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except TimeoutError as error:
+                raise WaitError(str(error)) from error
+            except OSError as error:
+                raise TransportError(error) from error
+
+    def receive_into(self, buffer: memoryview, seconds: float) -> int:
+        """Read what is there; 0 when the peer closed its side.
+
+        Raises:
+            WaitError, TransportError: nothing comes, or the connection broke.
+            OperationCancelledError: cancelled, or past the deadline.
+        """
+        return self._receive(buffer, seconds, patience_seconds=0.0)
+
+    def fill(self, buffer: memoryview, seconds: float) -> int:
+        """Read until the buffer is full, the peer closed its side, or a moment is over; 0 only at the end.
+
+        What came before something failed is handed out first.
+
+        Raises:
+            as receive_into().
+        """
+        return self._receive(buffer, seconds, patience_seconds=_PATIENCE_SECONDS)
+
+    def _receive(self, buffer: memoryview, seconds: float, *, patience_seconds: float) -> int:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        exchange = self._begin(seconds)
+        receive, filled, size = self._socket.recv_into, 0, len(buffer)
+        started = now = time.monotonic()
+        try:
+            # Over TLS a record comes at a time, 16 KiB: nothing else may be done for each.
+            while count := receive(buffer[filled:]):
+                filled += count
+                now = time.monotonic()
+                if filled == size or now - started >= patience_seconds:
+                    break
+            else:
+                exchange.saw_end = True
+        except OSError as error:
+            kind = WaitError if isinstance(error, TimeoutError) else TransportError
+            failure = kind(str(error) if kind is WaitError else error)
+            failure.__cause__ = error
+            if not filled:
+                raise failure from error
+            self._failure = failure
+        exchange.note_read(filled, now - started)
+        return filled
+
+    def close(self) -> None:
+        """Close the connection; may be called again."""
+        self._socket.close()
+
+    def _begin(self, seconds: float) -> Exchange:
+        """Before each wait: whose it is, and how long it may last."""
+        exchange = self._exchange
+        assert exchange is not None
+        exchange.use(self._socket)
+        allowed, limit = exchange.allowed_seconds(seconds), self._limit
+        if allowed is None or limit is None or not allowed / _WORTH_CHANGING <= limit <= allowed:
+            self._socket.settimeout(allowed)
+            self._limit = allowed
+        return exchange

@@ -1,0 +1,237 @@
+"""Exchanges through a proxy, by httpcore: forwarding, tunnels, SOCKS, TLS inside TLS.
+
+The library's network is ours, so that its waits are bounded and its addresses checked like all others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+import httpcore
+
+from imagestore.errors import ConfigError
+from imagestore.pieces import PieceReader
+from imagestore.registry.transport import faults, tls
+from imagestore.registry.transport.translation import translating
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable, Iterator
+
+    from imagestore.config.connection import ConnectionSettings
+    from imagestore.registry.transport.message import Fields, Outgoing
+    from imagestore.registry.transport.network import Exchange, Resolved, Route
+
+# More than any sensible number of parallel layers; a pull limits itself, the pool only must not be the bottleneck.
+_MAX_CONNECTIONS: Final = 64
+_MAX_IDLE_CONNECTIONS: Final = 16
+_PROXY_PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
+
+# The nearest class of an error decides.
+_COUNTERPARTS: Final[dict[type[Exception], type[faults.TransportError]]] = {
+    httpcore.ConnectTimeout: faults.ConnectWaitError,
+    httpcore.TimeoutException: faults.WaitError,
+    httpcore.ConnectError: faults.ConnectError,
+    httpcore.NetworkError: faults.TransportError,
+    httpcore.ProxyError: faults.ProxyError,
+    httpcore.RemoteProtocolError: faults.InvalidAnswerError,
+    httpcore.LocalProtocolError: faults.UnsendableError,
+    httpcore.UnsupportedProtocol: faults.UnsendableError,
+    OSError: faults.TransportError,
+}
+
+
+class ProxiedPool:
+    """See Exchanges; thread-safe.
+
+    Args:
+        settings: TLS.
+        proxy: its URL.
+        route: makes connections to the proxy.
+        keep_alive_seconds: how long an idle one is kept.
+
+    Raises:
+        ConfigError: the proxy needs a package that isn't installed.
+    """
+
+    def __init__(self, settings: ConnectionSettings, proxy: str, route: Route, keep_alive_seconds: float) -> None:
+        self._settings = settings
+        self._proxy = _parse_proxy(proxy)
+        self._network = _Network(route)
+        self._keep_alive_seconds = keep_alive_seconds
+        self._lock = threading.Lock()
+        self._pools: dict[str, httpcore.ConnectionPool] = {}
+        self._replaced: list[httpcore.ConnectionPool] = []
+        self._stamp: tls.Stamp = ()
+
+    def handle(self, request: Outgoing, exchange: Exchange) -> _Answer:
+        """See Exchanges."""
+        request.head()
+        seconds = request.idle_seconds
+        limits = {"connect": request.connect_seconds, "read": seconds, "write": seconds, "pool": seconds}
+        pool = self._by_scheme(request.scheme)
+        url = httpcore.URL(scheme=request.scheme, host=request.host, port=request.given_port, target=request.target)
+        with translating(_COUNTERPARTS), self._network.serving(exchange):
+            answer = pool.handle_request(
+                httpcore.Request(
+                    request.method,
+                    url,
+                    headers=list(request.fields),
+                    content=request.body,
+                    extensions={"timeout": limits},
+                )
+            )
+        return _Answer(answer, self._network, exchange)
+
+    def close(self) -> None:
+        """See Exchanges."""
+        with self._lock:
+            pools = [*self._pools.values(), *self._replaced]
+            self._pools.clear()
+            self._replaced.clear()
+        for pool in pools:
+            pool.close()
+
+    def _by_scheme(self, scheme: str) -> httpcore.ConnectionPool:
+        # Apart by scheme, because making a TLS context costs 20 ms that plain http needn't pay.
+        stamp = tls.stamp_of(self._settings)
+        with self._lock:
+            if stamp != self._stamp:
+                # Certificates are renewed while we run. Transfers under way keep their connections until close().
+                self._replaced += self._pools.values()
+                self._pools.clear()
+                self._stamp = stamp
+            found = self._pools.get(scheme)
+            if found is None:
+                found = self._pools[scheme] = httpcore.ConnectionPool(
+                    ssl_context=tls.make_context(self._settings) if scheme == "https" else None,
+                    proxy=self._proxy,
+                    max_connections=_MAX_CONNECTIONS,
+                    max_keepalive_connections=_MAX_IDLE_CONNECTIONS,
+                    keepalive_expiry=self._keep_alive_seconds,
+                    network_backend=self._network,
+                )
+            return found
+
+
+class _Answer:
+    """See Incoming."""
+
+    def __init__(self, answer: httpcore.Response, network: _Network, exchange: Exchange) -> None:
+        self.status = answer.status
+        self.fields: Fields = tuple(answer.headers)
+        self._answer = answer
+        self._network = network
+        self._exchange = exchange
+        self._reader = PieceReader(answer.iter_stream())
+
+    def readinto(self, buffer: memoryview) -> int:
+        with translating(_COUNTERPARTS), self._network.serving(self._exchange):
+            return self._reader.readinto(buffer)
+
+    def close(self) -> None:
+        # Giving a connection back can only fail when it is broken, and then the pool has dropped it.
+        with contextlib.suppress(*_COUNTERPARTS):
+            self._answer.close()
+
+
+class _Network(httpcore.NetworkBackend):
+    """The library's network: which exchange a call belongs to is known by its thread."""
+
+    def __init__(self, route: Route) -> None:
+        self._inner = httpcore.SyncBackend()
+        self._route = route
+        self._local = threading.local()
+
+    @contextlib.contextmanager
+    def serving(self, exchange: Exchange) -> Iterator[None]:
+        """Whatever this thread reads or writes inside the block belongs to the exchange."""
+        before = getattr(self._local, "exchange", None)
+        self._local.exchange = exchange
+        try:
+            yield
+        finally:
+            self._local.exchange = before
+
+    @property
+    def current(self) -> Exchange | None:
+        """The exchange this thread works for; None when a pool tidies up on its own."""
+        return getattr(self._local, "exchange", None)
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        exchange = self.current
+        assert exchange is not None
+        options = list(socket_options or ())
+
+        def connect(to: Resolved, seconds: float | None) -> httpcore.NetworkStream:
+            with translating(_COUNTERPARTS):
+                return self._inner.connect_tcp(str(to[1][0]), port, seconds, local_address, options)
+
+        return _Stream(self._route.dial(host, port, timeout, exchange, connect=connect), self)
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection of the library's whose every wait is bounded by the exchange it serves at the moment."""
+
+    def __init__(self, inner: httpcore.NetworkStream, network: _Network) -> None:
+        self._inner = inner
+        self._network = network
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        exchange = self._begin()
+        if exchange is None:
+            return self._inner.read(max_bytes, timeout)
+        started = time.monotonic()
+        data = self._inner.read(max_bytes, exchange.allowed_seconds(timeout))
+        if not data:
+            exchange.saw_end = True
+        exchange.note_read(len(data), time.monotonic() - started)
+        return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        exchange = self._begin()
+        self._inner.write(buffer, timeout if exchange is None else exchange.allowed_seconds(timeout))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        exchange = self._begin()
+        allowed = timeout if exchange is None else exchange.allowed_seconds(timeout)
+        return _Stream(self._inner.start_tls(ssl_context, server_hostname, allowed), self._network)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+    def _begin(self) -> Exchange | None:
+        exchange, connection = self._network.current, self._inner.get_extra_info("socket")
+        if exchange is not None and isinstance(connection, socket.socket):
+            exchange.use(connection)
+        return exchange
+
+
+def _parse_proxy(url: str) -> httpcore.Proxy:
+    parts = urlsplit(url)
+    if parts.scheme.startswith("socks") and importlib.util.find_spec("socksio") is None:
+        raise ConfigError(
+            "proxy: socks proxies need the package 'socksio', which is not installed",
+            hint="install it beside imagestore, or use an http proxy",
+        )
+    auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return httpcore.Proxy(f"{parts.scheme}://{host}:{parts.port or _PROXY_PORTS[parts.scheme]}/", auth=auth)
