@@ -15,8 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import uuid
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import make_directory, sync_directory, translated
@@ -29,6 +27,7 @@ from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
     from imagestore.cancel import CancelToken
@@ -129,7 +128,9 @@ class BlobBatches:
 @contextlib.contextmanager
 def batches(ingests: Path, blobs: Path, locks: Path, cancel: CancelToken) -> Iterator[BlobBatches]:
     """A folder of ours below the ingests, locked while the block runs and removed at its end."""
-    name = ingest_name(f"batch-{uuid.uuid4().hex}")
+    from concurrent.futures import ThreadPoolExecutor
+
+    name = ingest_name(f"batch-{os.urandom(16).hex()}")
     folder = ingests / name
     with FileLock(locks / f"ingest-{name}") as lock:
         lock.acquire(cancel)
