@@ -11,23 +11,31 @@ After a removal only what the removed records reached can have become garbage; `
 
 from __future__ import annotations
 
+import collections
 import time
 from typing import TYPE_CHECKING, Final
 
+from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError
+from imagestore.gc import in_order
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections import deque
+    from collections.abc import Callable, Iterable, Iterator
 
+    from imagestore.content.deleting import Deleting
     from imagestore.content.local import LocalContentStore
-    from imagestore.digest import Digest
     from imagestore.metadata.api import MetadataStore
 
-#: How long a batch holds other writers, but for its commit.
-_BATCH_SECONDS: Final = 0.004
-#: As many are asked about with one query.
-_STEP: Final = 16
+#: How long a batch holds other writers when they wait, and at most, but for its commit.
+_SHORTEST_SECONDS: Final = 0.004
+_LONGEST_SECONDS: Final = 0.04
+#: How often it is looked whether somebody waits.
+_LOOK_SECONDS: Final = 0.001
+#: As many are asked about with one query: few at first, since the first look for others comes after them.
+_FIRST_STEP: Final = 32
+_LONGEST_STEP: Final = 256
 #: As many are asked at once what they point at.
 _MARKED_AT_ONCE: Final = 256
 #: An ingest that nobody touched for so long is thrown away; containerd's default for unleased ingests.
@@ -78,22 +86,22 @@ def collect(
     present = _Counted(content.names())
     candidates = metadata.garbage(present)
     if dry_run:
-        sizes = ((digest, _size(content, digest)) for digest in candidates)
-        garbage = {digest: size for digest, size in sizes if size is not None}
+        sizes = ((text, _size(content, text)) for text in candidates)
+        garbage = {text: size for text, size in sizes if size is not None}
     else:
         garbage = sweep(metadata, content, candidates)
         metadata.tidy()
     stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), dry_run=dry_run)
     return GarbageReport(
         dry_run=dry_run,
-        digests=tuple(sorted(garbage, key=str)),
+        digests=tuple(map(_written, in_order(garbage))),
         bytes_freed=sum(garbage.values()) + stale_bytes,
         ingests=tuple(stale),
         kept_blobs=present.count - len(garbage),
     )
 
 
-def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Iterable[Digest]) -> dict[Digest, int]:
+def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Iterable[Digest]) -> dict[str, int]:
     """Free what removed records held and nothing else needs; costs what they reached, not what the store has.
 
     Args:
@@ -102,13 +110,13 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
         roots: what the records held.
 
     Returns:
-        Bytes freed by digest.
+        Bytes freed by digest in text form.
 
     Raises:
         StoreError: a file can't be deleted; what was freed before stays freed.
     """
-    reached = dict.fromkeys(roots)
-    parents: set[Digest] = set()
+    reached = dict.fromkeys(map(str, roots))
+    parents: set[str] = set()
     waiting = list(reached)
     while waiting:
         some, waiting = waiting[:_MARKED_AT_ONCE], waiting[_MARKED_AT_ONCE:]
@@ -118,42 +126,86 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
         reached.update(dict.fromkeys(new))
         waiting += dict.fromkeys(new)
     # What points on goes first; then nothing is above what it pointed at any more, and asking for that is cheap.
-    return sweep(metadata, content, sorted(reached, key=lambda digest: (digest not in parents, str(digest))))
+    return sweep(metadata, content, [*in_order(parents), *in_order(reached.keys() - parents)])
 
 
-def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Sequence[Digest]) -> dict[Digest, int]:
+def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Iterable[str]) -> dict[str, int]:
     """Delete candidates that nothing keeps now.
 
     Args:
         metadata: records, leases and edges.
         content: the blobs.
-        candidates: digests that may be garbage.
+        candidates: digests, in text form, that may be garbage.
 
     Returns:
-        Bytes freed by digest, of what was there.
+        Bytes freed by digest in text form, of what was there.
     """
-    deleted: dict[Digest, int] = {}
-    position = 0
-    while position < len(candidates):
-        with content.deleting() as files, metadata.batch():
-            end = time.monotonic() + _BATCH_SECONDS
-            is_due = False
-            while position < len(candidates) and not is_due:
-                step = candidates[position : position + _STEP]
-                unheld, doomed = frozenset(metadata.unheld(step)), []
-                for digest in step:
-                    position += 1
-                    if digest in unheld:
-                        doomed.append(digest)
-                        size = files.delete(digest)
-                        if size is not None:
-                            deleted[digest] = size
-                    # Looked at after each file: a busy disk may take its time for every one.
-                    is_due = time.monotonic() >= end
-                    if is_due:
-                        break
-                metadata.forget_content(doomed)
-    return deleted
+    freed: dict[str, int] = {}
+    waiting = collections.deque(candidates)
+    patience = Patience(metadata)
+    with content.deleting() as files:
+        while waiting:
+            files.expect(len(waiting))
+            try:
+                with metadata.batch(), files.settled():
+                    freed.update(_swept(metadata, files, waiting, patience))
+            finally:
+                files.let_go()
+    return freed
+
+
+def _swept(
+    metadata: MetadataStore, files: Deleting, waiting: deque[str], patience: Patience
+) -> Iterator[tuple[str, int]]:
+    """One batch: takes candidates, deletes what nothing keeps and puts back what there was no time for.
+
+    While threads delete what was found, the next are asked about.
+    """
+    patience.begin()
+    under_way, step = None, _FIRST_STEP
+    while True:
+        begun = None
+        if waiting and (step == _FIRST_STEP or not patience.is_over()):
+            some = [waiting.popleft() for _ in range(min(step, len(waiting)))]
+            begun = files.begin(metadata.unheld(some))
+            step = min(2 * step, _LONGEST_STEP)
+        if under_way is not None:
+            # What was begun but not ended is asked about again: it may be wanted by then.
+            waiting.extendleft(reversed(files.end(under_way, patience.is_over)))
+            metadata.forget_content(under_way.sizes)
+            yield from ((text, size) for text, size in under_way.sizes.items() if size is not None)
+        if begun is None:
+            return
+        under_way = begun
+
+
+class Patience:
+    """Of those who wait for batches to end: most say so, and those who can't are thought of too.
+
+    Args:
+        metadata: knows who waits.
+    """
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._length = _SHORTEST_SECONDS / 2
+        self._next_look = self._end = 0.0
+        self._is_awaited = False
+
+    def begin(self) -> None:
+        """A batch begins. It may be long where nobody waited for the last ones."""
+        self._length = _SHORTEST_SECONDS if self._is_awaited else min(2 * self._length, _LONGEST_SECONDS)
+        self._is_awaited = False
+        started = time.monotonic()
+        self._next_look, self._end = started + _SHORTEST_SECONDS, started + self._length
+
+    def is_over(self) -> bool:
+        """Whether to end the batch."""
+        now = time.monotonic()
+        if now >= self._next_look and not self._is_awaited:
+            self._next_look = now + _LOOK_SECONDS
+            self._is_awaited = self._metadata.is_awaited()
+        return self._is_awaited or now >= self._end
 
 
 class _Counted:
@@ -169,9 +221,15 @@ class _Counted:
             yield item
 
 
-def _size(content: LocalContentStore, digest: Digest) -> int | None:
+def _written(text: str) -> Digest:
+    """A digest from a text that was made from one."""
+    algorithm, _, encoded = text.partition(":")
+    return Digest(algorithm, encoded)
+
+
+def _size(content: LocalContentStore, text: str) -> int | None:
     try:
-        return content.info(digest).size
+        return content.info(_written(text)).size
     except ContentNotFoundError:
         return None
 

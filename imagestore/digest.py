@@ -8,7 +8,6 @@ unverified enters the store. A digest becomes a path, so it is matched whole and
 from __future__ import annotations
 
 import functools
-import hashlib
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DigestMismatchError, InvalidDigestError, SizeMismatchError
@@ -16,6 +15,7 @@ from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
+    import hashlib
     from typing import Self
 
 #: Hex length of the algorithms that can be verified.
@@ -101,6 +101,8 @@ def new_hash(algorithm: str) -> hashlib._Hash:
         raise InvalidDigestError(
             f"digest algorithm {algorithm!r} can't be verified; known: {', '.join(sorted(VERIFIABLE))}"
         )
+    import hashlib
+
     return hashlib.new(algorithm)
 
 

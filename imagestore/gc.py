@@ -5,12 +5,14 @@ Method of containerd's pkg/gc: roots, and a callback that names what a node refe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
 Node = TypeVar("Node", bound="Hashable")
+#: How much of a digest's text decides which part it is sorted in: two hex digits behind the algorithm.
+_SORTED_BY: Final = len("sha256:") + 2
 
 
 def mark(roots: Iterable[Node], references: Callable[[Node], Iterable[Node]]) -> set[Node]:
@@ -48,6 +50,19 @@ def climb(node: Node, parents: Callable[[Node], Iterable[Node]], is_root: Callab
                     next_waiting.append(parent)
         waiting = next_waiting
     return ()
+
+
+def in_order(texts: Iterable[str]) -> Iterator[str]:
+    """Digests in text form, sorted in many small steps: sorting a million at once would stop all threads meanwhile.
+
+    >>> list(in_order(["sha256:b0", "sha256:a1", "sha256:a0"]))
+    ['sha256:a0', 'sha256:a1', 'sha256:b0']
+    """
+    parts: dict[str, list[str]] = {}
+    for text in texts:
+        parts.setdefault(text[:_SORTED_BY], []).append(text)
+    for start in sorted(parts):
+        yield from sorted(parts[start])
 
 
 def _chain(top: Node, below: dict[Node, Node | None]) -> tuple[Node, ...]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from imagestore.documents.decode import MAX_DOCUMENT_BYTES
-from imagestore.documents.image_config import ImageConfig
-from imagestore.documents.manifest import Manifest
-
 if TYPE_CHECKING:
     from pathlib import Path
 
     from imagestore.content.api import ContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
+    from imagestore.documents.image_config import ImageConfig
+    from imagestore.documents.manifest import Manifest
     from imagestore.metadata.api import ImageRecord
     from imagestore.platforms import Platform
 
@@ -75,6 +73,9 @@ class Image:
         Raises:
             ContentNotFoundError, IntegrityError: the store was damaged from outside.
         """
+        from imagestore.documents.decode import MAX_DOCUMENT_BYTES
+        from imagestore.documents.manifest import Manifest
+
         raw = self._content.read(self.manifest.digest, limit_bytes=MAX_DOCUMENT_BYTES)
         return Manifest.parse(raw, media_type=self.manifest.media_type, what=f"manifest {self.manifest.digest}")
 
@@ -86,6 +87,9 @@ class Image:
             DocumentError: it is an artifact and has no image config.
             ContentNotFoundError, IntegrityError: the store was damaged from outside.
         """
+        from imagestore.documents.decode import MAX_DOCUMENT_BYTES
+        from imagestore.documents.image_config import ImageConfig
+
         raw = self._content.read(self.id, limit_bytes=MAX_DOCUMENT_BYTES)
         return ImageConfig.parse(raw, what=f"image config {self.id}")
 

@@ -8,7 +8,6 @@ next try can resume; work that ends, well or badly, releases its lease.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 #: As containerd's temporary leases.
 LIFETIME_SECONDS: Final = 24 * 3600.0
 _RENEW_SECONDS: Final = 3600.0
-
-log = logging.getLogger(__name__)
 
 
 class HeldLease:
@@ -99,6 +96,9 @@ def renewed(held: HeldLease) -> Iterator[None]:
                 held.renew()
             except ImageStoreError as error:
                 # The next look may go better; without any the lease ends as a dead owner's does.
+                import logging
+
+                log = logging.getLogger(__name__)
                 log.warning("a lease can't be renewed: %s", error, extra={"lease": held.id})
 
     thread = threading.Thread(target=renew, name="imagestore-renew", daemon=True)

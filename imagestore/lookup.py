@@ -6,14 +6,18 @@ digests (``name@sha256:…`` of the index or the manifest) are understood.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import InvalidDigestError, InvalidInputError, InvalidReferenceError
 from imagestore.patterns import pattern
 from imagestore.reference import Reference
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from imagestore.metadata.api import ImageRecord, MetadataStore
 
 _ID: Final = pattern(r"(?:(sha256|sha384|sha512):)?([a-f0-9]{4,128})")
@@ -117,3 +121,54 @@ def doomed(metadata: MetadataStore, text: str, handler: str | None, default_hand
         for image_id, owner in sorted(images)
         for record in metadata.find_images(image_id_prefix=image_id, handler=owner)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerRule:
+    """Whose records a plain reference means that is to be removed.
+
+    Attributes:
+        handler: only this handler's; None: the default handler's, or, when it has none, everybody's.
+        default_handler: preferred without a handler.
+        is_for_all: everybody's in any case.
+    """
+
+    handler: str | None
+    default_handler: str
+    is_for_all: bool = False
+
+    def chosen(self, images: set[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Of the images under a reference, by id and handler, those that are meant, in the order of their removal."""
+        if self.is_for_all:
+            return sorted(images, key=lambda image: (image[1], image[0]))
+        wanted = self.default_handler if self.handler is None else self.handler
+        found = sorted(image for image in images if image[1] == wanted)
+        return sorted(images) if not found and self.handler is None else found
+
+
+def doomed_keys(
+    metadata: MetadataStore, texts: Iterable[str], rule: HandlerRule
+) -> dict[str, tuple[tuple[str, str], ...]]:
+    """As doomed(), for all at once of several texts that are references in the store, without digests.
+
+    Args:
+        metadata: the records.
+        texts: any names; those that aren't such references are missing from the result.
+        rule: whose records they mean.
+
+    Returns:
+        (reference, handler) of the records by text.
+    """
+    references: dict[str, str] = {}
+    for text in texts:
+        if "@" not in text:
+            with contextlib.suppress(InvalidReferenceError):
+                references[text] = str(Reference.parse(text))
+    named: dict[str, set[tuple[str, str]]] = {}
+    for reference, handler, image_id in metadata.find_ids(set(references.values())):
+        named.setdefault(reference, set()).add((image_id, handler))
+    meant = {text: rule.chosen(named[each]) for text, each in references.items() if each in named}
+    keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for reference, handler, image_id in metadata.find_keys({image for images in meant.values() for image in images}):
+        keys.setdefault((image_id, handler), []).append((reference, handler))
+    return {text: tuple(key for image in images for key in keys[image]) for text, images in meant.items()}

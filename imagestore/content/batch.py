@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import make_directory, sync_directory, translated
@@ -25,6 +24,7 @@ from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
     from imagestore.cancel import CancelToken
@@ -129,6 +129,8 @@ class BlobBatches:
 @contextlib.contextmanager
 def batches(ingests: Path, blobs: Path, locks: Path, cancel: CancelToken) -> Iterator[BlobBatches]:
     """Batches that are written to a folder of ours, which is removed at the end of the block."""
+    from concurrent.futures import ThreadPoolExecutor
+
     with (
         Scratch(ingests, locks, cancel) as scratch,
         ThreadPoolExecutor(_THREADS, "imagestore-batch") as pool,

@@ -1,6 +1,7 @@
-"""Deleting blobs while others wait: names go at once, the space of large files afterwards.
+"""Deleting blobs while others wait: names go at once, many side by side, the space of large files afterwards.
 
-Taking a gigabyte's blocks and cached pages back takes the kernel a tenth of a second, which happens when the last name
+Where a disk is told of each block that becomes free, every deletion waits for that; so many go in several threads. And
+taking a gigabyte's blocks and cached pages back takes the kernel a tenth of a second, which happens when the last name
 and the last open file are gone. So large files are held open until the caller has let go of whatever others wait for.
 Who is killed meanwhile lets go of them too.
 """
@@ -9,23 +10,96 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
+import threading
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
+from imagestore.digest import VERIFIABLE
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
 
-    from imagestore.digest import Digest
 
 #: Smaller files go in less than a millisecond.
 _LARGE_BYTES: Final = 8 * 1024 * 1024
 #: However many descriptors the process may have, these few it can spare.
 _MOST_OPEN: Final = 64
+#: They wait for the disk most of the time.
+_THREADS: Final = 8
+#: Fewer are gone before threads would have started.
+_FEWEST_FOR_THREADS: Final = 64
+#: How often it is looked at whether time is up, while threads delete.
+_LOOK_SECONDS: Final = 0.001
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Deletion:
+    """Blobs on their way out.
+
+    Args:
+        texts: the blobs' digests in text form.
+        threads: how many work on it; with none the one that waits for it does.
+
+    Attributes:
+        sizes: bytes by digest, in text form, of those that are gone; None for what wasn't there.
+    """
+
+    def __init__(self, texts: Sequence[str], threads: int) -> None:
+        self.sizes: dict[str, int | None] = {}
+        self._texts = texts
+        self._threads = threads
+        # A list's iterator gives each item once, whichever threads ask.
+        self._rest = iter(list(texts))
+        self._is_hurried = False
+        self._ended: list[BaseException | None] = []
+        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def work(self, delete: Callable[[str], int | None]) -> None:
+        """One thread's part: delete what no other took, until there is no more or time is up."""
+        failure: BaseException | None = None
+        try:
+            for text in self._rest:
+                self.sizes[text] = delete(text)
+                if self._is_hurried:
+                    break
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            failure = error
+            self._is_hurried = True
+        self._ended.append(failure)
+        self._news.put(None)
+
+    def wait(self, delete: Callable[[str], int | None], is_due: Callable[[], bool]) -> list[str]:
+        """Until it has ended; once time is up, no further blob is begun, but at least one was.
+
+        Returns:
+            What there was no time for.
+
+        Raises:
+            StoreError: a blob can't be deleted.
+        """
+        if not self._threads:
+            for text in self._rest:
+                self.sizes[text] = delete(text)
+                if is_due():
+                    break
+        self.settle(is_due)
+        for failure in self._ended:
+            if failure is not None:
+                raise failure
+        return [text for text in self._texts if text not in self.sizes]
+
+    def settle(self, is_due: Callable[[], bool]) -> None:
+        """Until no thread works on it any more."""
+        while len(self._ended) < self._threads:
+            if not self._is_hurried:
+                self._is_hurried = is_due()
+            with contextlib.suppress(queue.Empty):
+                self._news.get(timeout=_LOOK_SECONDS)
 
 
 class Deleting:
@@ -38,27 +112,94 @@ class Deleting:
     def __init__(self, blobs: Path) -> None:
         self._blobs = os.fspath(blobs)
         self._open: list[int] = []
+        self._folders: dict[str, int] = {}
+        self._threads: list[threading.Thread] = []
+        self._inbox: queue.SimpleQueue[Deletion | None] = queue.SimpleQueue()
+        self._under_way: list[Deletion] = []
 
-    def delete(self, digest: Digest) -> int | None:
-        """Remove a blob and return its size in bytes; None when it wasn't there.
+    def delete(self, text: str) -> int | None:
+        """Remove a blob, given by its digest in text form, and return its size in bytes; None when it wasn't there.
 
         Raises:
             StoreError: it can't be deleted.
         """
-        if not digest.is_verifiable:  # labels may name anything; such a blob never was here
+        algorithm, _, name = text.partition(":")
+        # Labels may name anything, and such a blob never was here.
+        if len(name) != VERIFIABLE.get(algorithm) or not name.isalnum():
             return None
-        path = f"{self._blobs}/{digest.algorithm}/{digest.encoded}"
-        with translated("delete", path):
+        with translated("delete", f"{self._blobs}/{algorithm}/{name}"):
             try:
-                size = os.lstat(path).st_size
+                folder = self._folder(algorithm)
+                size = os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
                 if size >= _LARGE_BYTES and len(self._open) < _MOST_OPEN:
                     with contextlib.suppress(OSError):  # whoever has no descriptor left waits a little longer
-                        self._open.append(os.open(path, _FLAGS))
+                        self._open.append(os.open(name, _FLAGS, dir_fd=folder))
                 reach("delete-unlink")
-                os.unlink(path)
+                os.unlink(name, dir_fd=folder)
             except FileNotFoundError:
                 return None
         return size
+
+    def _folder(self, algorithm: str) -> int:
+        """An open folder: a path of many parts for each of many thousand files takes its time."""
+        folder = self._folders.get(algorithm)
+        if folder is None:
+            opened = os.open(f"{self._blobs}/{algorithm}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            folder = self._folders.setdefault(algorithm, opened)
+            if folder != opened:  # another thread was faster
+                os.close(opened)
+        return folder
+
+    @contextlib.contextmanager
+    def settled(self) -> Iterator[None]:
+        """Whatever was begun in the block has ended with it, however the block ends."""
+        try:
+            yield
+        finally:
+            while self._under_way:
+                # Not even an impatient user may let go of the lock while a thread deletes under it.
+                with contextlib.suppress(KeyboardInterrupt):
+                    self._under_way[-1].settle(lambda: True)
+                    self._under_way.pop()
+
+    def begin(self, texts: Sequence[str]) -> Deletion:
+        """Remove blobs: at once, in threads beside this one, where many are expected. To be waited for by end().
+
+        Only inside of a settled() block.
+        """
+        if not texts or not self._threads:
+            return Deletion(texts, 0)
+        deletion = Deletion(texts, len(self._threads))
+        self._under_way.append(deletion)
+        for _ in self._threads:
+            self._inbox.put(deletion)
+        return deletion
+
+    def end(self, deletion: Deletion, is_due: Callable[[], bool]) -> list[str]:
+        """Wait for what was begun, as Deletion.wait()."""
+        left = deletion.wait(self.delete, is_due)
+        if deletion in self._under_way:
+            self._under_way.remove(deletion)
+        return left
+
+    def let_go(self) -> None:
+        """Give the space of large files back."""
+        while self._open:
+            os.close(self._open.pop())
+
+    def expect(self, count: int) -> None:
+        """Be ready for so many blobs; before the lock is taken, since threads take a while to start."""
+        if count < _FEWEST_FOR_THREADS:
+            return
+        with contextlib.suppress(RuntimeError):  # no more threads for this process: with those there are, or none
+            while len(self._threads) < _THREADS:
+                thread = threading.Thread(target=self._work, name="deleting", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+
+    def _work(self) -> None:
+        while (deletion := self._inbox.get()) is not None:
+            deletion.work(self.delete)
 
     def __enter__(self) -> Self:
         return self
@@ -66,5 +207,10 @@ class Deleting:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
-        while self._open:
-            os.close(self._open.pop())
+        for _ in self._threads:
+            self._inbox.put(None)
+        while self._threads:
+            self._threads.pop().join()
+        self.let_go()
+        while self._folders:
+            os.close(self._folders.popitem()[1])

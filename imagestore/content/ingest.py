@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import logging
 import os
-import shutil
 import stat
 import time
 from datetime import UTC, datetime
@@ -46,8 +43,6 @@ if TYPE_CHECKING:
     from imagestore.content.filling import Buffers, ReadInto
     from imagestore.content.locks import FileLock
 
-log = logging.getLogger(__name__)
-
 _READ_BYTES: Final = 1024 * 1024
 
 
@@ -57,6 +52,8 @@ def ingest_name(ref: str) -> str:
     >>> ingest_name("hello-ref")[:12]
     '9e2b3b72513e'
     """
+    import hashlib
+
     return hashlib.sha256(ref.encode()).hexdigest()
 
 
@@ -105,6 +102,8 @@ def remove_ingest(directory: Path) -> None:
         return
     except OSError:
         # Something is in it that isn't ours.
+        import shutil
+
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -326,6 +325,9 @@ class LocalIngestWriter:
             self._let_go_of_data()
             if error.errno != errno.EIO:
                 raise
+            import logging
+
+            log = logging.getLogger(__name__)
             log.warning("an ingest can't be read, starting it again", extra={"ingest": self._ref})
             return False
         return True

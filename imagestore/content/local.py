@@ -175,7 +175,7 @@ class LocalContentStore(Ingests):
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""
         with self.deleting() as files:
-            return files.delete(digest) or 0
+            return files.delete(str(digest)) or 0
 
     def writer(
         self,

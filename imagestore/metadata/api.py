@@ -169,6 +169,15 @@ class MetadataStore(Protocol):
     def remove_images(self, keys: Iterable[tuple[str, str]]) -> list[ImageRecord]:
         """Remove records by (reference, handler) in one transaction; return those that were there."""
 
+    def find_ids(self, references: Collection[str]) -> list[tuple[str, str, str]]:
+        """Reference, handler and image id of every record under some references, in their order."""
+
+    def find_keys(self, images: Collection[tuple[str, str]]) -> list[tuple[str, str, str]]:
+        """Reference, handler and image id of every record of some images, given by id and handler, in their order."""
+
+    def drop_images(self, keys: Collection[tuple[str, str]]) -> list[Digest]:
+        """Remove records by (reference, handler) in one transaction, unread; return what they held."""
+
     def pin_images(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
         """Pin or unpin records by (reference, handler); return those that are there, as they are now."""
 
@@ -250,7 +259,7 @@ class MetadataStore(Protocol):
     def content_labels(self, digest: Digest) -> dict[str, str]:
         """The labels of content."""
 
-    def garbage(self, present: Iterable[str]) -> list[Digest]:
+    def garbage(self, present: Iterable[str]) -> list[str]:
         """What nothing keeps at one moment, for a collection that then asks for each again; no writer waits meanwhile.
 
         Args:
@@ -258,11 +267,12 @@ class MetadataStore(Protocol):
 
         Returns:
             Those of them that no record, no unexpired lease and no label keeps along any edges, and other content that
-            edges or labels still start from in vain. What points at something comes before what doesn't.
+            edges or labels still start from in vain, in text form too. What points at something comes before what
+            doesn't.
         """
 
-    def unheld(self, digests: Sequence[Digest]) -> list[Digest]:
-        """Those of some digests that nothing keeps now; the cost is that of their parents, not of the store."""
+    def unheld(self, texts: Sequence[str]) -> list[str]:
+        """Those of some digests, in text form, that nothing keeps now; the cost is that of their parents."""
 
     def is_held(self, digest: Digest) -> bool:
         """Whether anything keeps this content now; the cost is that of its parents, not of the store."""
@@ -282,8 +292,8 @@ class MetadataStore(Protocol):
     def own_children(self, digest: Digest) -> tuple[Digest, ...]:
         """What one content points at by its own words, labels aside."""
 
-    def children_of(self, digests: Sequence[Digest]) -> dict[Digest, tuple[Digest, ...]]:
-        """What several contents point at; those that point at nothing are left out."""
+    def children_of(self, texts: Sequence[str]) -> dict[str, list[str]]:
+        """What several contents point at, all in text form; those that point at nothing are left out."""
 
     def put_edges(self, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Replace the edges that start at each parent."""
@@ -300,8 +310,8 @@ class MetadataStore(Protocol):
     def tidy(self) -> None:
         """Upkeep that a collection does: shorten what only grew."""
 
-    def forget_content(self, digests: Collection[Digest]) -> None:
-        """Drop labels of content that was deleted, and the edges that start there."""
+    def forget_content(self, texts: Collection[str]) -> None:
+        """Drop labels of content that was deleted, given in text form, and the edges that start there."""
 
     def exclusive(self) -> AbstractContextManager[None]:
         """Hold the database's write lock, so that no lease and no record can appear meanwhile; commits at the end."""
@@ -311,6 +321,9 @@ class MetadataStore(Protocol):
 
         Only for changes that a power cut may undo without harm.
         """
+
+    def is_awaited(self) -> bool:
+        """Whether somebody waits to write, or for this process's connection; then a batch should end soon."""
 
     def give_way(self) -> None:
         """Let those go first who wait to write; between two steps of a long work."""

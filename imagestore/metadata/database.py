@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 
 #: The counter that marks a backup until it is opened as a store.
 COPIED: Final = "copied"
-# SQLite's own default.
-_LOG_PAGES: Final = 1000
+# So long may the log get before a commit has to bring it home; long work does that apart, while nobody waits.
+_LOG_PAGES: Final = 4000
+# So many rows may batches change before the log is brought home; a fraction of it while somebody waits, who would
+# have to do it at his commit otherwise. Each row costs some pages.
+_LOG_CHANGES: Final = 1000
+_LOG_CHANGES_AWAITED: Final = 250
 
 
 class SchemaTooNewError(StoreCorruptError):
@@ -69,6 +73,7 @@ class Database:
         self._process = os.getpid()
         self._depth = 0
         self._writer = 0
+        self._changes_in_log = 0
         self._file: os.stat_result | None = None
         self._turns = Turns(path.with_name("waiting"))
         self._after_commit: list[Callable[[], None]] = []
@@ -142,8 +147,14 @@ class Database:
         is_part = self._is_writing()
         with self._relaxed(log_pages=0):
             yield
-        if not is_part:
+        changes = self._connection.total_changes - self._changes_in_log
+        if not is_part and changes > (_LOG_CHANGES_AWAITED if self.is_awaited() else _LOG_CHANGES):
+            self._changes_in_log += changes
             self._shorten_log()
+
+    def is_awaited(self) -> bool:
+        """Whether somebody waits to write, or for this process's connection; then a batch should end soon."""
+        return self._turns.is_wanted()
 
     def give_way(self) -> None:
         """Let those go first who wait to write; between two steps of a long work."""
@@ -194,7 +205,7 @@ class Database:
         db = self._connection
         self._refuse_foreign()
         use_log(db)
-        for pragma in ("synchronous = FULL", "foreign_keys = ON"):
+        for pragma in ("synchronous = FULL", "foreign_keys = ON", f"wal_autocheckpoint = {_LOG_PAGES}"):
             db.execute(f"PRAGMA {pragma}")
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version == schema.CURRENT:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import gc_labels
 from imagestore.digest import Digest
-from imagestore.gc import climb, mark
+from imagestore.gc import climb, in_order, mark
 from imagestore.gc_labels import ContentTerms
 from imagestore.metadata.api import Holder, HolderKind
 from imagestore.metadata.database import Database
@@ -44,8 +44,6 @@ _BELOW: Final = (
 _PARENTS: Final = (
     "SELECT parent FROM edge WHERE child = :child UNION SELECT parent FROM label_edge WHERE child = :child"
 )
-#: How much of a digest's text decides which part it is sorted in: two hex digits behind the algorithm.
-_SORTED_BY: Final = len("sha256:") + 2
 #: Whether something keeps a digest and all it points at.
 _IS_ROOT: Final = (
     "EXISTS (SELECT 1 FROM image_root r WHERE r.digest = {0})"
@@ -86,7 +84,7 @@ class GraphTables(Database):
         key = str(digest)
         with self._writing() as db:
             self._note_labels(digest, self.content_labels(digest), kept)
-            _forget_labels(db, [digest])
+            _forget(db, [key], "label_edge", "content_label", "content_root")
             db.executemany("INSERT INTO content_label VALUES (?, ?, ?)", [(key, *each) for each in kept.items()])
             if terms.is_root:
                 db.execute("INSERT INTO content_root VALUES (?)", (key,))
@@ -117,13 +115,13 @@ class GraphTables(Database):
         for text, group in itertools.groupby(found, key=operator.itemgetter(0)):
             yield _as_written(text), {key: value for _, key, value in group}
 
-    def children_of(self, digests: Sequence[Digest]) -> dict[Digest, tuple[Digest, ...]]:
-        """What several contents point at; those that point at nothing are left out."""
-        found: dict[Digest, list[Digest]] = {}
+    def children_of(self, texts: Sequence[str]) -> dict[str, list[str]]:
+        """What several contents point at, all in text form; those that point at nothing are left out."""
+        found: dict[str, list[str]] = {}
         with self._reading() as db:
-            for parent, child in db.execute(_BELOW, {"texts": json.dumps([str(digest) for digest in digests])}):
-                found.setdefault(_as_written(parent), []).append(_as_written(child))
-        return {parent: tuple(children) for parent, children in found.items()}
+            for parent, child in db.execute(_BELOW, {"texts": json.dumps(texts)}):
+                found.setdefault(parent, []).append(child)
+        return found
 
     def put_edges(self, edges: Mapping[Digest, Iterable[Digest]]) -> None:
         """Replace the edges that start at each parent."""
@@ -155,7 +153,7 @@ class GraphTables(Database):
         with self._reading() as db:
             return tuple(map(Digest.parse, _texts(db, _PARENTS, {"child": str(digest)})))
 
-    def garbage(self, present: Iterable[str]) -> list[Digest]:
+    def garbage(self, present: Iterable[str]) -> list[str]:
         """Which of these digests nothing keeps at one moment, and what else edges or labels start from in vain.
 
         Works on texts and lets the database join: a big store has a million of them.
@@ -170,19 +168,14 @@ class GraphTables(Database):
             below = mark(inner - rest, lambda text: _texts(db, _CHILDREN, {"parent": text}))
             rest -= below
             rest.difference_update(_texts(db, _FLAT, values))
-            return list(map(_as_written, [*_in_order(rest & inner), *_in_order(rest - inner)]))
+            return [*in_order(rest & inner), *in_order(rest - inner)]
 
-    def unheld(self, digests: Sequence[Digest]) -> list[Digest]:
-        """Those of some digests that nothing keeps now."""
-        texts = [str(digest) for digest in digests]
+    def unheld(self, texts: Sequence[str]) -> list[str]:
+        """Those of some digests, in text form, that nothing keeps now."""
         with self._snapshot() as db:
             found = db.execute(_SUSPECTS, {"texts": json.dumps(texts), "now": self._clock()})
             suspects = {text for (text,) in found}
-            return [
-                digest
-                for digest, text in zip(digests, texts, strict=True)
-                if text not in suspects or not self.is_held(digest)
-            ]
+            return [text for text in texts if text not in suspects or not self.is_held(_as_written(text))]
 
     def is_held(self, digest: Digest) -> bool:
         """Whether anything keeps this content now."""
@@ -240,13 +233,11 @@ class GraphTables(Database):
             *(Holder(HolderKind.NAMESPACE, owner) for (owner,) in owners),
         )
 
-    def forget_content(self, digests: Collection[Digest]) -> None:
-        """Drop labels of content that was deleted, and the edges that start there."""
-        if not digests:
-            return
-        with self._writing() as db:
-            db.executemany("DELETE FROM edge WHERE parent = ?", [(str(digest),) for digest in digests])
-            _forget_labels(db, digests)
+    def forget_content(self, texts: Collection[str]) -> None:
+        """Drop labels of content that was deleted, given in text form, and the edges that start there."""
+        if texts:
+            with self._writing() as db:
+                _forget(db, texts, "edge", "label_edge", "content_label", "content_root")
 
 
 def _as_written(text: str) -> Digest:
@@ -260,17 +251,9 @@ def _texts(db: sqlite3.Connection, query: str, values: Mapping[str, object]) -> 
     return (text for (text,) in db.execute(query, values))
 
 
-def _in_order(texts: Iterable[str]) -> Iterator[str]:
-    """Sorted, in many small steps: sorting half a million texts at once would stop all other threads meanwhile."""
-    parts: dict[str, list[str]] = {}
-    for text in texts:
-        parts.setdefault(text[:_SORTED_BY], []).append(text)
-    for start in sorted(parts):
-        yield from sorted(parts[start])
-
-
-def _forget_labels(db: sqlite3.Connection, digests: Iterable[Digest]) -> None:
-    keys = [(str(digest),) for digest in digests]
-    db.executemany("DELETE FROM content_label WHERE digest = ?", keys)
-    db.executemany("DELETE FROM content_root WHERE digest = ?", keys)
-    db.executemany("DELETE FROM label_edge WHERE parent = ?", keys)
+def _forget(db: sqlite3.Connection, texts: Collection[str], *tables: str) -> None:
+    """Delete the rows of some contents; edges begin with them."""
+    listed = json.dumps(list(texts))
+    for table in tables:
+        column = "parent" if table.endswith("edge") else "digest"
+        db.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (listed,))  # noqa: S608

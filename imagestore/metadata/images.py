@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Final
 
 from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
 from imagestore.failpoint import reach
 from imagestore.gc_labels import EXPIRE, LeaseTerms
 from imagestore.metadata import rows
@@ -13,9 +15,8 @@ from imagestore.metadata.database import Database
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord
 
 #: Times of use are kept to the minute, so that a busy image costs one write a minute.
@@ -94,6 +95,40 @@ class ImageTables(Database):
         """Records that hold this index or manifest."""
         condition = "(reference, handler) IN (SELECT reference, handler FROM image_root WHERE digest = ?)"
         return self._select(condition, [str(digest)])
+
+    def find_ids(self, references: Collection[str]) -> list[tuple[str, str, str]]:
+        """Reference, handler and image id of every record under some references, in their order."""
+        query = (
+            "SELECT reference, handler, image_id FROM json_each(:texts) t CROSS JOIN image ON reference = t.value"
+            " ORDER BY t.key, handler"
+        )
+        with self._reading() as db:
+            return db.execute(query, {"texts": json.dumps(list(references))}).fetchall()
+
+    def find_keys(self, images: Collection[tuple[str, str]]) -> list[tuple[str, str, str]]:
+        """Reference, handler and image id of every record of some images, given by id and handler, in their order."""
+        query = (
+            "SELECT reference, handler, image_id FROM json_each(:pairs) p CROSS JOIN image"
+            " ON image_id = json_extract(p.value, '$[0]') AND handler = json_extract(p.value, '$[1]')"
+            " ORDER BY p.key, reference"
+        )
+        with self._reading() as db:
+            return db.execute(query, {"pairs": json.dumps(list(images))}).fetchall()
+
+    def drop_images(self, keys: Collection[tuple[str, str]]) -> list[Digest]:
+        """Remove records in one transaction, without reading them; return what they held."""
+        query = (
+            "SELECT DISTINCT r.digest FROM json_each(:pairs) p CROSS JOIN image_root r"
+            " ON r.reference = json_extract(p.value, '$[0]') AND r.handler = json_extract(p.value, '$[1]')"
+        )
+        if not keys:
+            return []
+        with self._writing() as db:
+            roots = [Digest.parse(text) for (text,) in db.execute(query, {"pairs": json.dumps(list(keys))})]
+            db.executemany("DELETE FROM image WHERE reference = ? AND handler = ?", keys)
+            number, gone = self._number_change(), tuple(keys)
+            self._after_commit.append(lambda: self._journal.remove(number, gone))
+        return roots
 
     def remove_images(self, keys: Iterable[tuple[str, str]]) -> list[ImageRecord]:
         """Remove records in one transaction; return those that were there."""

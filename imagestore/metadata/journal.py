@@ -14,7 +14,6 @@ import contextlib
 import fcntl
 import itertools
 import os
-import shutil
 from typing import TYPE_CHECKING, Final
 
 from imagestore.failpoint import reach
@@ -213,6 +212,8 @@ class RecordJournal:
                 return False
             if not _is_named(current.fileno(), self.path) or os.fstat(current.fileno()).st_size < start:
                 return False
+            import shutil
+
             current.seek(start)
             shutil.copyfileobj(current, prepared)
             prepared.flush()

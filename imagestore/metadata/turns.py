@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.metadata.failures import is_busy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 #: How long a writer waits for others before it gives up.
@@ -58,15 +58,28 @@ class Turns:
             del self._threads[number]
 
     @contextlib.contextmanager
-    def waiting_process(self) -> Iterator[None]:
-        """Say that this process waits for another one; best effort."""
+    def waiting_process(self) -> Iterator[Callable[[], None]]:
+        """Say that this process waits for another one; best effort.
+
+        Yields:
+            To be called before each further try: whoever looks just then keeps us from saying it.
+        """
         descriptor = -1
+        has_said = False
+
+        def say() -> None:
+            nonlocal has_said
+            if not has_said and descriptor >= 0:
+                # Refused only while somebody looks, or by a second collector, who lets everybody in himself.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    has_said = True
+
         try:
             with contextlib.suppress(OSError):
                 descriptor = os.open(self._path, _FLAGS | os.O_CREAT, 0o600)
-                # Refused only while somebody looks, or by a second collector, who lets everybody in himself.
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            yield
+            say()
+            yield say
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
@@ -82,8 +95,9 @@ class Turns:
             if _has_begun(db):
                 return
             give_up_at, pause = time.monotonic() + BUSY_SECONDS, _FIRST_TRY_SECONDS
-            with self.waiting_process():
+            with self.waiting_process() as say:
                 while not _has_begun(db, is_last=time.monotonic() > give_up_at):
+                    say()
                     time.sleep(_uniform(pause / 2, pause))
                     pause = min(pause * 2, _LONGEST_TRY_SECONDS)
         finally:
@@ -92,10 +106,11 @@ class Turns:
     def give_way(self) -> None:
         """Wait until nobody waits, or patience ends; the caller holds nothing that they wait for."""
         give_up_at = time.monotonic() + _PATIENCE_SECONDS
-        while self._is_wanted() and time.monotonic() < give_up_at:
+        while self.is_wanted() and time.monotonic() < give_up_at:
             time.sleep(_LOOK_SECONDS)
 
-    def _is_wanted(self) -> bool:
+    def is_wanted(self) -> bool:
+        """Whether somebody waits."""
         if self._threads:
             return True
         try:

@@ -42,5 +42,5 @@ def undone_on_failure(
             metadata.delete_lease(held.id)
             for descriptor in new:
                 content.abort(ingest_ref(descriptor))
-            sweep(metadata, content, [each.digest for each in new])
+            sweep(metadata, content, [str(each.digest) for each in new])
         raise

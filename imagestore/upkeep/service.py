@@ -10,6 +10,7 @@ from imagestore import collect, lease, lookup
 from imagestore.cancel import CancelToken
 from imagestore.errors import ImageNotFoundError
 from imagestore.observe import ignore
+from imagestore.upkeep.removal import Remover
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ class Upkeep(abc.ABC):
     @abc.abstractmethod
     def registry(self) -> RegistryClient:
         """The registry client in use."""
+
+    @abc.abstractmethod
+    def _known(self, handler: str | None) -> str | None:
+        """The handler a request means."""
 
     @abc.abstractmethod
     def _doomed(self, name: str, runtime_handler: str | None, *, all_handlers: bool) -> Sequence[ImageRecord]:
@@ -203,16 +208,13 @@ class Upkeep(abc.ABC):
             UnknownRuntimeHandlerError, InvalidInputError: as remove(); what went before is freed by a collection.
             StoreError: something can't be deleted.
         """
-        removed: dict[str, tuple[tuple[str, str], ...]] = {}
-        roots: set[Digest] = set()
-        for some in _slices(list(dict.fromkeys(names))):
-            self.metadata.give_way()
-            with self.metadata.exclusive():
-                for name in some:
-                    records = self._doomed(name, runtime_handler, all_handlers=all_handlers)
-                    gone = self.metadata.remove_images((record.reference, record.handler) for record in records)
-                    removed[name] = tuple((each.reference, each.handler) for each in gone)
-                    roots.update(digest for each in gone for digest in each.roots)
+        handler = self._known(runtime_handler)
+        remover = Remover(
+            self.metadata,
+            lookup.HandlerRule(handler, self.config.default_handler, is_for_all=all_handlers),
+            lambda name: self._doomed(name, runtime_handler, all_handlers=all_handlers),
+        )
+        removed, roots = remover.remove(names)
         freed = collect.collect_from(self.metadata, self.content, roots)
         return Removals(removed, sum(freed.values()))
 

@@ -42,9 +42,9 @@ def store(tmp_path: Path, clock: Clock) -> SqliteMetadataStore:
 def kept(store: SqliteMetadataStore) -> set[Digest]:
     """Asked both ways: what isn't garbage, and what is held."""
     held = {digest for digest in (A, B, C, D) if store.is_held(digest)}
-    assert set(store.unheld([A, B, C, D])) == {A, B, C, D} - held
-    garbage = store.garbage([str(digest) for digest in (A, B, C, D)])
-    assert {A, B, C, D} - set(garbage) == held
+    texts = [str(digest) for digest in (A, B, C, D)]
+    assert set(store.unheld(texts)) == set(texts) - set(map(str, held))
+    assert set(texts) - set(store.garbage(texts)) == set(map(str, held))
     return held
 
 

@@ -110,7 +110,7 @@ def test_a_list_of_everything_waits_for_no_writer_and_stops_none(tmp_path: Path)
         store.lease_content("l", [content])
         reader.start()
         reader.join()
-        assert found == [[], [content]], "what isn't committed isn't seen"
+        assert found == [[], [str(content)]], "what isn't committed isn't seen"
         assert store.garbage([str(content)]) == [], "but by whoever writes it"
 
 

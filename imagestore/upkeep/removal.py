@@ -1,0 +1,82 @@
+"""Removing many images by name in few transactions, each synced, none longer than those who wait can bear.
+
+The result is that of removing them one after the other. What several plain references mean is looked up together;
+everything else (ids, digests, names of images that an earlier name took along) on its own, when its turn comes.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Final
+
+from imagestore import lookup
+from imagestore.collect import Patience
+from imagestore.values import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from imagestore.digest import Digest
+    from imagestore.metadata.api import ImageRecord, MetadataStore
+
+#: Names that are looked up together: some milliseconds.
+_AT_ONCE: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Remover:
+    """Removes records.
+
+    Attributes:
+        metadata: where they are.
+        rule: which records a plain reference means.
+        doomed: which records any name means.
+    """
+
+    metadata: MetadataStore
+    rule: lookup.HandlerRule
+    doomed: Callable[[str], Sequence[ImageRecord]]
+
+    def remove(self, names: Iterable[str]) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[Digest]]:
+        """Remove the records that these names mean.
+
+        Args:
+            names: references, ids, beginnings of ids, or names with digests.
+
+        Returns:
+            (reference, runtime handler) of what went, by name; and what those records held.
+
+        Raises:
+            InvalidInputError, UnknownRuntimeHandlerError: a name means nothing; what went before is gone.
+        """
+        removed: dict[str, tuple[tuple[str, str], ...]] = {}
+        roots: set[Digest] = set()
+        waiting = collections.deque(dict.fromkeys(names))
+        patience = Patience(self.metadata)
+        while waiting:
+            self.metadata.give_way()
+            with self.metadata.exclusive():
+                patience.begin()
+                while waiting:
+                    some = [waiting.popleft() for _ in range(min(_AT_ONCE, len(waiting)))]
+                    roots.update(self._remove(some, removed))
+                    if patience.is_over():
+                        break
+        return removed, roots
+
+    def _remove(self, names: Sequence[str], removed: dict[str, tuple[tuple[str, str], ...]]) -> set[Digest]:
+        plain = lookup.doomed_keys(self.metadata, names, self.rule)
+        roots: set[Digest] = set()
+        gone: set[tuple[str, str]] = set()
+        going: list[tuple[str, str]] = []
+        for name in names:
+            keys = plain.get(name)
+            if keys is None or not gone.isdisjoint(keys):
+                roots.update(self.metadata.drop_images(going))
+                going = []
+                keys = tuple((record.reference, record.handler) for record in self.doomed(name))
+            removed[name] = keys
+            going += keys
+            gone.update(keys)
+        roots.update(self.metadata.drop_images(going))
+        return roots
