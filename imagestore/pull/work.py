@@ -86,11 +86,11 @@ class PullWork:
             NoMatchingManifestError: the image has nothing for the wanted platform; carries the explanation.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
-        target = self._resolve()
+        documents = Documents(self.content, self.client, self.reference, self.cancel)
+        target = self._resolve(documents)
         current = self._current(target)
         if current is not None:
             return current
-        documents = Documents(self.content, self.client, self.reference, self.cancel)
         choice = self._choose_again_if_misled(target, documents)
         with (
             lease.held(self.metadata, purpose="pull") as held,
@@ -128,8 +128,8 @@ class PullWork:
         Raises:
             The same as run(), but for what only fetching can show.
         """
-        target = self._resolve()
         documents = Documents(self.content, self.client, self.reference, self.cancel)
+        target = self._resolve(documents)
         choice = self._decider.complete(self._choose_again_if_misled(target, documents), documents)
         is_current = self._current(target) is not None
         return plan(
@@ -142,8 +142,13 @@ class PullWork:
             is_current=is_current,
         )
 
-    def _resolve(self) -> Descriptor:
-        target = self.client.resolve(self.reference, cancel=self.cancel)
+    def _resolve(self, documents: Documents) -> Descriptor:
+        if self._is_new:
+            target, raw = self.client.resolve_whole(self.reference, cancel=self.cancel)
+            if raw is not None:
+                documents.remember(target, raw)
+        else:
+            target = self.client.resolve(self.reference, cancel=self.cancel)
         self.observer(Resolved(str(self.reference), target))
         if target.kind is Kind.SCHEMA1:
             fault = "is a schema 1 manifest, a format from before 2017 that can't be verified"
@@ -156,6 +161,16 @@ class PullWork:
             self._report_drift(target)
         self.verifier.verify(str(self.reference), target, cancel=self.cancel)
         return target
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether what a tag leads to is surely needed, so that one request does for asking and fetching.
+
+        Not with a digest, whose content may be here, and not before a verifier allowed it.
+        """
+        if self.reference.digest is not None or self.verifier is not NO_VERIFIER:
+            return False
+        return not self.metadata.find_images(reference=str(self.reference))
 
     def _report_drift(self, target: Descriptor) -> None:
         """Say when the tag beside a digest no longer (or never) leads to it."""
