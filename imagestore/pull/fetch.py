@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +25,7 @@ from imagestore.errors import (
     SizeMismatchError,
     StoreFullError,
 )
+from imagestore.log import get_logger
 from imagestore.media_types import Kind
 from imagestore.observe import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
 from imagestore.pull.flow import Flow
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from imagestore.pull.origin import Origin
     from imagestore.reference import Reference
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Blobs of one pull in flight at once; the default of containerd's max_concurrent_downloads.
 PARALLEL_BLOBS: Final = 3
