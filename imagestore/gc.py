@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
-Node = TypeVar("Node", bound="Hashable")
+    # Bounds are compiled when they are written as texts; nothing asks for this one at run time.
+    Node = TypeVar("Node", bound=Hashable)
+
 #: How much of a digest's text decides which part it is sorted in: two hex digits behind the algorithm.
 _SORTED_BY: Final = len("sha256:") + 2
 

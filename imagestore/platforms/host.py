@@ -8,7 +8,6 @@ level (which Docker's daemon adds and containerd doesn't) and the Windows revisi
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -19,8 +18,6 @@ from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import cpuinfo as cpu
 from imagestore.platforms.spec import Platform
 from imagestore.values import dataclass
-
-_logger: Final = logging.getLogger(__name__)
 
 #: Beginnings of ``sys.platform``, and the names that ``platform.system()`` has instead, by Go's name.
 _SYSTEMS: Final = {
@@ -235,7 +232,10 @@ def _variant(facts: Facts, name: str, architecture: str) -> str:
     if facts.cpuinfo is not None:
         variant = cpu.arm_variant(facts.cpuinfo, facts.machine, is_32bit=architecture == "arm")
     if variant is None:
-        _logger.warning("can't tell the ARM variant of this host", extra={"machine": facts.machine})
+        import logging
+
+        logger = logging.getLogger(__name__)
+        logger.warning("can't tell the ARM variant of this host", extra={"machine": facts.machine})
     return variant or ""
 
 
