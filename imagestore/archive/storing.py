@@ -74,7 +74,6 @@ class Storing:
             StoreError, OperationCancelledError.
         """
         once = list({each.descriptor.digest: each for each in wanted}.values())
-        fetchers: dict[Reference, Fetcher] = {}
         small: list[Wanted] = []
         large: dict[Reference, list[Descriptor]] = {}
         for each in once:
@@ -85,15 +84,18 @@ class Storing:
                 small.append(each)
             else:
                 large.setdefault(each.reference, []).append(each.descriptor)
-        for reference in dict.fromkeys(each.reference for each in once):
-            fetchers[reference] = Fetcher(self.content, self.origin, reference, self.observer, self.held.renew)
-        if small or large:
-            first = next(iter(fetchers.values()))
-            first.check([each.descriptor for each in small] + [each for group in large.values() for each in group])
-        if small:
-            self._store_small(small)
-        for reference, descriptors in large.items():
-            fetchers[reference].fetch_all(descriptors, cancel=self.cancel)
+        with self.content.gathering(self.cancel) as gathering:
+            fetchers = {
+                reference: Fetcher(self.content, self.origin, reference, self.observer, self.held.renew, gathering)
+                for reference in dict.fromkeys(each.reference for each in once)
+            }
+            if small or large:
+                first = next(iter(fetchers.values()))
+                first.check([each.descriptor for each in small] + [each for group in large.values() for each in group])
+            if small:
+                self._store_small(small)
+            for reference, descriptors in large.items():
+                fetchers[reference].fetch_all(descriptors, cancel=self.cancel)
         self.cancel.check()
 
     def _store_small(self, wanted: list[Wanted]) -> None:

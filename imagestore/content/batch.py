@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import make_directory, sync_directory, translated
-from imagestore.content.ingest import ingest_name, remove_ingest
-from imagestore.content.locks import FileLock
+from imagestore.content.scratch import Scratch, is_taken
 from imagestore.digest import verify
-from imagestore.errors import StoreCorruptError
 from imagestore.failpoint import reach
 from imagestore.values import dataclass
 
@@ -62,14 +59,14 @@ class BlobBatches:
     """Stores small blobs, batch by batch; made by LocalContentStore.batches().
 
     Args:
-        folder: of ours alone.
+        scratch: where files are until they have their names.
         blobs: the folder of all blobs.
         pool: writes.
         cancel: ends the work between two batches.
     """
 
-    def __init__(self, folder: Path, blobs: Path, pool: ThreadPoolExecutor, cancel: CancelToken) -> None:
-        self._folder = os.fspath(folder)
+    def __init__(self, scratch: Scratch, blobs: Path, pool: ThreadPoolExecutor, cancel: CancelToken) -> None:
+        self._scratch = scratch
         self._blobs = blobs
         self._pool = pool
         self._cancel = cancel
@@ -87,14 +84,16 @@ class BlobBatches:
             batch = blobs[start : start + BATCH]
             # One round trip between threads for several blobs, since each takes a fraction of a millisecond.
             share = -(-len(batch) // _THREADS)
-            list(self._pool.map(self._write_all, [batch[at : at + share] for at in range(0, len(batch), share)]))
-            self._publish(batch)
+            shares = [batch[at : at + share] for at in range(0, len(batch), share)]
+            paths = [path for written in self._pool.map(self._write_all, shares) for path in written]
+            self._publish(batch, paths)
 
-    def _write_all(self, blobs: Sequence[SmallBlob]) -> None:
+    def _write_all(self, blobs: Sequence[SmallBlob]) -> list[str]:
+        paths = []
         for blob in blobs:
             raw = blob.read()
             verify(raw, blob.digest, blob.size, what=blob.what)
-            path = f"{self._folder}/{blob.digest.encoded}"
+            path = self._scratch.place()
             with translated("write", path):
                 reach("batch-write")
                 descriptor = os.open(path, _FLAGS, 0o644)
@@ -107,18 +106,20 @@ class BlobBatches:
                     os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
+            paths.append(path)
+        return paths
 
-    def _publish(self, batch: Sequence[SmallBlob]) -> None:
+    def _publish(self, batch: Sequence[SmallBlob], paths: Sequence[str]) -> None:
         folders = [self._blobs / algorithm for algorithm in {blob.digest.algorithm for blob in batch}]
         for folder in folders:
             with translated("make the folder", folder):
                 make_directory(folder)
-        for blob in batch:
+        for blob, path in zip(batch, paths, strict=True):
             target = f"{self._blobs}/{blob.digest.algorithm}/{blob.digest.encoded}"
             with translated("commit", target):
-                _check_place(target)
+                is_taken(target)
                 reach("batch-rename")
-                os.rename(f"{self._folder}/{blob.digest.encoded}", target)
+                os.rename(path, target)
         for folder in folders:
             with translated("commit", folder):
                 reach("batch-sync-folder")
@@ -127,27 +128,11 @@ class BlobBatches:
 
 @contextlib.contextmanager
 def batches(ingests: Path, blobs: Path, locks: Path, cancel: CancelToken) -> Iterator[BlobBatches]:
-    """A folder of ours below the ingests, locked while the block runs and removed at its end."""
+    """Batches that are written to a folder of ours, which is removed at the end of the block."""
     from concurrent.futures import ThreadPoolExecutor
 
-    name = ingest_name(f"batch-{os.urandom(16).hex()}")
-    folder = ingests / name
-    with FileLock(locks / f"ingest-{name}") as lock:
-        lock.acquire(cancel)
-        with translated("make the folder of a batch", folder):
-            reach("batch-make")
-            folder.mkdir(0o755)
-        try:
-            with ThreadPoolExecutor(_THREADS, "imagestore-batch") as pool:
-                yield BlobBatches(folder, blobs, pool, cancel)
-        finally:
-            remove_ingest(folder)
-
-
-def _check_place(target: str) -> None:
-    try:
-        mode = os.lstat(target).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(mode):
-        raise StoreCorruptError(f"{target}: something that is no file stands in a blob's place")
+    with (
+        Scratch(ingests, locks, cancel) as scratch,
+        ThreadPoolExecutor(_THREADS, "imagestore-batch") as pool,
+    ):
+        yield BlobBatches(scratch, blobs, pool, cancel)

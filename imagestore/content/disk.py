@@ -11,25 +11,40 @@ from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+    from types import TracebackType
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED: Final = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
-@contextlib.contextmanager
-def translated(what: str, path: Path | str) -> Iterator[None]:
-    """Turn an OSError into a StoreError that names what was tried and where.
+class translated:  # noqa: N801 - reads as the statement that it makes
+    """Turn an OSError of a block into a StoreError that names what was tried and where.
+
+    Args:
+        what: completes "can't".
+        path: where.
 
     Raises:
         StoreFullError, StoreReadOnlyError, StoreError: by errno.
     """
-    try:
-        yield
-    except OSError as error:
+
+    __slots__ = ("_path", "_what")
+
+    def __init__(self, what: str, path: Path | str) -> None:
+        self._what = what
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        if not isinstance(error, OSError):
+            return
         reason = os.strerror(error.errno) if error.errno else str(error)
-        message = f"{path}: can't {what}: {reason}"
+        message = f"{self._path}: can't {self._what}: {reason}"
         if error.errno in _FULL:
             raise StoreFullError(message, hint="free space there, or run 'imagestore gc'") from error
         if error.errno in _REFUSED:

@@ -1,9 +1,10 @@
 """Filling an ingest from a source of bytes: large ones past the page cache, hashed beside the transfer.
 
 Received into a few aligned buffers that are used again and again, a chunk is never copied: one thread receives and
-writes it, for large blobs another hashes it. O_DIRECT writes whole blocks straight from the buffer to the disk, where a
-write through the page cache would first have to find, clear and fill as much memory as the blob is long; the end of a
-blob, and everything on a file system that can't, goes the usual way.
+writes it, for large blobs another hashes it, unless more of them come than there are processors (the threads would only
+take turns). O_DIRECT writes whole blocks straight from the buffer to the disk, where a write through the page cache
+would first have to find, clear and fill as much memory as the blob is long; the end of a blob, and everything on a file
+system that can't, goes the usual way.
 """
 
 from __future__ import annotations
@@ -37,31 +38,55 @@ LEAST_LARGE_BYTES: Final = 4 * 1024 * 1024
 BUFFER_BYTES: Final = 1024 * 1024
 _BUFFERS_PER_BLOB: Final = 4
 _MOST_KEPT: Final = 12
-# What every device and file system accepts as alignment of offsets, lengths and addresses.
-_BLOCK_BYTES: Final = 4096
-# Not on every system that has files.
-_DIRECT: Final = getattr(os, "O_DIRECT", 0)
+#: What every device and file system accepts as alignment of offsets, lengths and addresses.
+BLOCK_BYTES: Final = 4096
+#: Not on every system that has files.
+DIRECT: Final = getattr(os, "O_DIRECT", 0)
 
 
 class Buffers:
-    """Page-aligned buffers of BUFFER_BYTES, kept for the next blob; thread-safe."""
+    """Page-aligned buffers, kept for the next blob; thread-safe.
 
-    def __init__(self) -> None:
-        self._kept: deque[mmap.mmap] = deque(maxlen=_MOST_KEPT)
+    Args:
+        size: of each in bytes.
+        most_kept: the others are given back to the system.
+    """
+
+    def __init__(self, size: int = BUFFER_BYTES, most_kept: int = _MOST_KEPT) -> None:
+        self._size = size
+        self._kept: deque[mmap.mmap] = deque(maxlen=most_kept)
+        # As long as there are large blobs that come at the moment.
+        self._coming: deque[None] = deque()
+        self._processors = os.cpu_count() or 1
+
+    def take(self) -> mmap.mmap:
+        """One buffer; memory that it never held takes no room."""
+        try:
+            return self._kept.pop()
+        except IndexError:
+            return mmap.mmap(-1, self._size)
+
+    def give(self, *taken: mmap.mmap) -> None:
+        """Give buffers back."""
+        self._kept.extend(taken)
+
+    @contextlib.contextmanager
+    def coming(self) -> Iterator[bool]:
+        """While a large blob comes; says whether a processor is left to hash it in a thread of its own."""
+        self._coming.append(None)
+        try:
+            yield len(self._coming) <= self._processors
+        finally:
+            self._coming.pop()
 
     @contextlib.contextmanager
     def lend(self, count: int) -> Iterator[list[memoryview]]:
         """Some buffers until the end of the block."""
-        taken = []
-        for _ in range(count):
-            try:
-                taken.append(self._kept.pop())
-            except IndexError:
-                taken.append(mmap.mmap(-1, BUFFER_BYTES))
+        taken = [self.take() for _ in range(count)]
         try:
             yield [memoryview(each) for each in taken]
         finally:
-            self._kept.extend(taken)
+            self.give(*taken)
 
 
 class Filling:
@@ -92,18 +117,23 @@ class Filling:
             advanced: called with the new offset before bytes are written; may refuse them by raising.
             expected: how many bytes will come, as far as that is known.
         """
-        is_large = expected >= LEAST_LARGE_BYTES
         self._direct = self._open_direct() if expected >= LEAST_DIRECT_BYTES else -1
         try:
-            with (
-                self._buffers.lend(_BUFFERS_PER_BLOB if is_large else 1) as buffers,
-                (_HashingBeside if is_large else _HashingHere)(self._digester, buffers) as hashing,
-            ):
+            with self._hashing(is_large=expected >= LEAST_LARGE_BYTES) as hashing:
                 while self._fill_one(hashing, readinto, advanced):
                     pass
         finally:
             if self._direct >= 0:
                 os.close(self._direct)
+
+    @contextlib.contextmanager
+    def _hashing(self, *, is_large: bool) -> Iterator[_Hashing]:
+        with (
+            self._buffers.coming() if is_large else contextlib.nullcontext(enter_result=False) as is_beside,
+            self._buffers.lend(_BUFFERS_PER_BLOB if is_beside else 1) as buffers,
+            (_HashingBeside if is_beside else _HashingHere)(self._digester, buffers) as hashing,
+        ):
+            yield hashing
 
     def _fill_one(self, hashing: _Hashing, readinto: ReadInto, advanced: Callable[[int], None]) -> bool:
         """Receive and write one buffer; say whether there may be more."""
@@ -128,13 +158,13 @@ class Filling:
         return not is_over
 
     def _begin_block(self, buffer: memoryview) -> int:
-        begun = self.offset % _BLOCK_BYTES if self._direct >= 0 else 0
+        begun = self.offset % BLOCK_BYTES if self._direct >= 0 else 0
         if begun and os.preadv(self._descriptor, [buffer[:begun]], self.offset - begun) != begun:
             raise OSError(errno.EIO, "the ingest became shorter", str(self._path))
         return begun
 
     def _keep(self, data: memoryview, offset: int) -> None:
-        whole = len(data) - len(data) % _BLOCK_BYTES if self._direct >= 0 else 0
+        whole = len(data) - len(data) % BLOCK_BYTES if self._direct >= 0 else 0
         if whole:
             try:
                 self._write(self._direct, data[:whole], offset)
@@ -155,10 +185,10 @@ class Filling:
             offset += written
 
     def _open_direct(self) -> int:
-        if not _DIRECT:
+        if not DIRECT:
             return -1
         try:
-            return os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | _DIRECT)
+            return os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | DIRECT)
         except OSError:
             # Not here, then (tmpfs, some network and overlay file systems).
             return -1

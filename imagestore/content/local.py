@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
+import functools
 import os
 import stat
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content import adopt
+from imagestore.content import adopt, small
 from imagestore.content.adopt import Adoption
-from imagestore.content.api import ContentInfo, IngestStatus
+from imagestore.content.api import ContentInfo
 from imagestore.content.batch import BlobBatches, batches
 from imagestore.content.blob_file import open_blob
 from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directory, sync_directory, translated
 from imagestore.content.filling import Buffers
-from imagestore.content.ingest import LocalIngestWriter, ingest_name, read_remains, read_status, remove_ingest
-from imagestore.content.locks import FileLock
+from imagestore.content.ingest import LocalIngestWriter, ingest_name
+from imagestore.content.ingests import Ingests
+from imagestore.content.small import Gathering, SmallWriter
 from imagestore.digest import VERIFIABLE, Digest, verify
 from imagestore.errors import (
     AlreadyExistsError,
@@ -35,7 +34,6 @@ from imagestore.errors import (
     IntegrityError,
     InvalidInputError,
     SizeMismatchError,
-    StoreBusyError,
 )
 from imagestore.failpoint import reach
 from imagestore.patterns import pattern
@@ -46,13 +44,13 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from imagestore.cancel import CancelToken
+    from imagestore.content.locks import FileLock
 
 
-_INGEST_NAME: Final = pattern(r"[a-f0-9]{64}")
 _HEX: Final = pattern(r"[a-f0-9]+")
 
 
-class LocalContentStore:
+class LocalContentStore(Ingests):
     """Content in a folder that any number of processes share.
 
     Args:
@@ -68,35 +66,36 @@ class LocalContentStore:
         self.root = root
         self._sources = tuple(sources)
         self._blobs = root / "blobs"
-        self._ingests = root / "ingest"
-        self._locks = locks
+        super().__init__(root / "ingest", locks)
+        # Joined as text: a path object costs more than the look it is made for.
+        self._blobs_text = os.fspath(self._blobs)
         self._buffers = Buffers()
+        self._small_buffers = Buffers(small.BUFFER_BYTES, small.MOST_KEPT)
         with translated("make the content folders", root):
             for directory in (self._blobs / "sha256", self._ingests, locks):
                 make_directory(directory)
 
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is here."""
-        if not digest.is_verifiable:
-            return False
-        try:
-            self.info(digest)
-        except ContentNotFoundError:
-            return False
-        return True
+        return digest.is_verifiable and self.find(digest) is not None
 
-    def info(self, digest: Digest) -> ContentInfo:
-        """Size and time of a blob."""
-        path = self._blob(digest)
+    def find(self, digest: Digest) -> ContentInfo | None:
+        """As info(), but None where the blob isn't here."""
+        path = self._blob_text(digest)
         # One look: between two, a collection in another process may take the file.
         with translated("look at", path):
             try:
                 status = os.lstat(path)  # a link is nobody's verified bytes
-            except (FileNotFoundError, NotADirectoryError) as error:
-                raise self._missing(digest) from error
-        if not stat.S_ISREG(status.st_mode):
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return ContentInfo(digest, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+
+    def info(self, digest: Digest) -> ContentInfo:
+        """Size and time of a blob."""
+        found = self.find(digest)
+        if found is None:
             raise self._missing(digest)
-        return ContentInfo(digest, status.st_size, status.st_mtime)
+        return found
 
     def path(self, digest: Digest) -> Path:
         """Where the blob's file is."""
@@ -188,38 +187,54 @@ class LocalContentStore:
         on_wait: Callable[[], None] | None = None,
     ) -> LocalIngestWriter:
         """Open an ingest, waiting while another writer (thread or process) holds it; ``on_wait`` is called before."""
-        if not ref:
-            raise InvalidInputError("an ingest needs a name")
-        name = ingest_name(ref)
-        lock = self._lock(name)
-        if not lock.try_acquire():
-            if on_wait is not None:
-                on_wait()
-            lock.acquire(cancel)
+        name, lock = self._locked(ref, cancel, on_wait)
         try:
-            if self.exists(expected):
-                raise AlreadyExistsError(f"content {expected} is in the store already")
-            return LocalIngestWriter(
-                self._ingests / name,
-                self._blobs,
-                ref=ref,
-                algorithm=expected.algorithm,
-                total=total,
-                lock=lock,
-                buffers=self._buffers,
-            )
+            self._check_missing(expected)
+            return self._ingest(name, ref, expected.algorithm, total, lock)
         except BaseException:
             lock.release()
             raise
 
-    def _busy(self, ref: str) -> StoreBusyError:
-        """As containerd says it: which, since when, and for how long."""
-        message = f"ingest {ref!r} is locked by another writer"
-        status = self.status(ref)
-        if status is not None:
-            since = datetime.fromtimestamp(status.started_at, UTC).isoformat(timespec="seconds")
-            message = f"{message}; begun {max(0.0, time.time() - status.started_at):.1f} s ago, at {since}"
-        return StoreBusyError(message, hint="try again when it ended")
+    def gathering(self, cancel: CancelToken) -> Gathering:
+        """What gathering_writer() needs, for one piece of work; a context manager."""
+        return Gathering(self._ingests, self._blobs, self._locks, buffers=self._small_buffers, cancel=cancel)
+
+    def gathering_writer(
+        self,
+        gathering: Gathering,
+        ref: str,
+        *,
+        expected: Digest,
+        total: int,
+        cancel: CancelToken,
+        on_wait: Callable[[], None] | None = None,
+    ) -> LocalIngestWriter | SmallWriter:
+        """As writer(), but a small blob of which nothing is here gets no ingest."""
+        name, lock = self._locked(ref, cancel, on_wait)
+        try:
+            self._check_missing(expected)
+            as_ingest = functools.partial(self._ingest, name, ref, expected.algorithm, total, lock)
+            if total > small.SMALL_BYTES or self._is_begun(name):
+                return as_ingest()
+            return gathering.writer(ref, expected, lock, as_ingest)
+        except BaseException:
+            lock.release()
+            raise
+
+    def _check_missing(self, expected: Digest) -> None:
+        if self.exists(expected):
+            raise AlreadyExistsError(f"content {expected} is in the store already")
+
+    def _ingest(self, name: str, ref: str, algorithm: str, total: int, lock: FileLock) -> LocalIngestWriter:
+        return LocalIngestWriter(
+            self._ingests / name,
+            self._blobs,
+            ref=ref,
+            algorithm=algorithm,
+            total=total,
+            lock=lock,
+            buffers=self._buffers,
+        )
 
     def try_writer(self, ref: str, *, algorithm: str, total: int) -> LocalIngestWriter:
         """Open an ingest whose content nobody knows yet, unless another writer holds it.
@@ -240,22 +255,10 @@ class LocalContentStore:
         if not lock.try_acquire():
             raise self._busy(ref)
         try:
-            return LocalIngestWriter(
-                self._ingests / name,
-                self._blobs,
-                ref=ref,
-                algorithm=algorithm,
-                total=total,
-                lock=lock,
-                buffers=self._buffers,
-            )
+            return self._ingest(name, ref, algorithm, total, lock)
         except BaseException:
             lock.release()
             raise
-
-    def status(self, ref: str) -> IngestStatus | None:
-        """One unfinished ingest, or None."""
-        return read_status(self._ingests / ingest_name(ref))
 
     def batches(self, cancel: CancelToken) -> AbstractContextManager[BlobBatches]:
         """For storing many small blobs; a lease must hold each of them already.
@@ -317,66 +320,19 @@ class LocalContentStore:
                 raise
             return how
 
-    def statuses(self) -> Iterator[IngestStatus]:
-        """Every unfinished ingest."""
-        with translated("list", self._ingests), os.scandir(self._ingests) as entries:
-            for entry in entries:
-                status = read_status(Path(entry.path))
-                if status is not None:
-                    yield status
-
-    def abort(self, ref: str) -> bool:
-        """Throw an ingest away unless a writer holds it; say whether it is gone."""
-        return self._abort_folder(ingest_name(ref))
-
-    def stale_ingests(self, before: float, *, beyond: float = math.inf) -> Iterator[IngestStatus]:
-        """Ingests that nobody touched since ``before``, or only ``beyond``, by a clock that was set back since.
-
-        Both in seconds since 1970.
-
-        What a process left that died while it made or removed an ingest counts too; its name is that of its folder.
-        """
-        with translated("list", self._ingests), os.scandir(self._ingests) as entries:
-            for entry in entries:
-                if _INGEST_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                    path = Path(entry.path)
-                    status = read_status(path) or read_remains(path)
-                    if status is not None and not before <= status.updated_at <= beyond:
-                        yield status
-
-    def abort_stale(self, ingest: IngestStatus) -> bool:
-        """Throw a stale ingest away unless a writer holds it; say whether it is gone."""
-        is_remains = bool(_INGEST_NAME.fullmatch(ingest.ref)) and (self._ingests / ingest.ref).is_dir()
-        return self._abort_folder(ingest.ref if is_remains else ingest_name(ingest.ref))
-
-    def clear_locks(self) -> None:
-        """Remove lock files that killed processes left behind."""
-        with translated("list", self._locks), os.scandir(self._locks) as entries:
-            for entry in entries:
-                with FileLock(Path(entry.path)) as lock:
-                    lock.try_acquire()
-
     def free_bytes(self) -> int:
         """Space an unprivileged writer has left where the content lives."""
         with translated("look at the free space", self.root):
             status = os.statvfs(self.root)
         return status.f_bavail * status.f_frsize
 
-    def _abort_folder(self, name: str) -> bool:
-        with self._lock(name) as lock:
-            if not lock.try_acquire():
-                return False
-            with translated("remove ingest", self._ingests):
-                remove_ingest(self._ingests / name)
-            return True
-
     def _missing(self, digest: Digest) -> ContentNotFoundError:
         return ContentNotFoundError(f"content {digest} is not in the store at {self.root}")
 
-    def _lock(self, name: str) -> FileLock:
-        return FileLock(self._locks / f"ingest-{name}")
-
     def _blob(self, digest: Digest) -> Path:
+        return Path(self._blob_text(digest))
+
+    def _blob_text(self, digest: Digest) -> str:
         if not digest.is_verifiable:
             raise ContentNotFoundError(f"content {digest}: algorithm {digest.algorithm} can't be verified or stored")
-        return self._blobs / digest.algorithm / digest.encoded
+        return f"{self._blobs_text}/{digest.algorithm}/{digest.encoded}"

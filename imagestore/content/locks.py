@@ -33,7 +33,7 @@ class FileLock:
         path: the lock's file; its folder must exist.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self._path = path
         self._descriptor = -1
 
@@ -87,7 +87,7 @@ class FileLock:
         self.release()
 
 
-def _is_same_file(descriptor: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path | str) -> bool:
     try:
         ours, named = os.fstat(descriptor), os.stat(path)
     except FileNotFoundError:

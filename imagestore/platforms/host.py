@@ -15,9 +15,12 @@ from dataclasses import replace
 from typing import Final
 
 from imagestore.errors import InvalidPlatformError
+from imagestore.log import get_logger
 from imagestore.platforms import cpuinfo as cpu
 from imagestore.platforms.spec import Platform
 from imagestore.values import dataclass
+
+_logger: Final = get_logger(__name__)
 
 #: Beginnings of ``sys.platform``, and the names that ``platform.system()`` has instead, by Go's name.
 _SYSTEMS: Final = {
@@ -232,10 +235,7 @@ def _variant(facts: Facts, name: str, architecture: str) -> str:
     if facts.cpuinfo is not None:
         variant = cpu.arm_variant(facts.cpuinfo, facts.machine, is_32bit=architecture == "arm")
     if variant is None:
-        import logging
-
-        logger = logging.getLogger(__name__)
-        logger.warning("can't tell the ARM variant of this host", extra={"machine": facts.machine})
+        _logger.warning("can't tell the ARM variant of this host", extra={"machine": facts.machine})
     return variant or ""
 
 

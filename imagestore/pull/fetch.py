@@ -9,15 +9,15 @@ Names of blobs are durable only after ``settle()``, once for all that were fetch
 
 from __future__ import annotations
 
-import logging
+import contextlib
+import functools
 import time
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
-from imagestore.digest import Verifier
+from imagestore.content.small import SmallWriter
+from imagestore.digest import Digest, Verifier
 from imagestore.errors import (
     AlreadyExistsError,
-    ContentNotFoundError,
     DigestMismatchError,
     IntegrityError,
     InvalidDigestError,
@@ -25,22 +25,25 @@ from imagestore.errors import (
     SizeMismatchError,
     StoreFullError,
 )
+from imagestore.log import get_logger
 from imagestore.media_types import Kind
 from imagestore.observe import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
+from imagestore.pull.flow import Flow
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from imagestore.cancel import CancelToken
     from imagestore.content.api import IngestWriter
     from imagestore.content.local import LocalContentStore
+    from imagestore.content.small import Gathering
     from imagestore.descriptor import Descriptor
     from imagestore.observe import Observer
     from imagestore.pull.origin import Origin
     from imagestore.reference import Reference
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 #: Blobs of one pull in flight at once; the default of containerd's max_concurrent_downloads.
 PARALLEL_BLOBS: Final = 3
@@ -58,6 +61,27 @@ _INGEST_PREFIX: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A blob whose bytes came, not yet verified.
+
+    Attributes:
+        descriptor: of it.
+        writer: has them.
+        received: how many came over the network.
+        hosts: where they came from.
+    """
+
+    descriptor: Descriptor
+    writer: IngestWriter
+    received: int
+    hosts: Collection[str]
+
+
+#: Brings blobs; made by Fetcher.flow().
+BlobFlow = Flow["Descriptor", _Arrival]
+
+
+@dataclass(frozen=True, slots=True)
 class Fetcher:
     """Brings blobs of one reference into the store; a lease must hold them already.
 
@@ -67,6 +91,7 @@ class Fetcher:
         reference: names the repository.
         observer: hears of progress.
         keep_alive: called now and then while bytes come; renews the lease.
+        gathering: for small blobs.
         parallel: blobs in flight at once.
     """
 
@@ -75,6 +100,7 @@ class Fetcher:
     reference: Reference
     observer: Observer
     keep_alive: Callable[[], None]
+    gathering: Gathering
     parallel: int = PARALLEL_BLOBS
 
     def check(self, descriptors: Iterable[Descriptor]) -> None:
@@ -99,21 +125,23 @@ class Fetcher:
         Raises:
             RegistryError, IntegrityError, StoreError, OperationCancelledError: as each blob.
         """
-        wanted = {descriptor.digest: descriptor for descriptor in descriptors}
-        # Largest first: the longest download decides when the pull ends.
-        ordered = sorted(wanted.values(), key=lambda descriptor: -descriptor.size)
-        with cancel.child() as part, ThreadPoolExecutor(self.parallel, "imagestore-fetch") as pool:
-            jobs = [pool.submit(self.fetch, descriptor, cancel=part) for descriptor in ordered]
-            try:
-                done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
-                failed = next((job for job in done if job.exception() is not None), None)
-                if failed is not None:
-                    failed.result()
-            except BaseException:
-                part.cancel("another part of the pull failed")
-                pool.shutdown(cancel_futures=True)
-                raise
-            return sum(job.result() for job in jobs)
+        with self.flow(cancel) as flow:
+            flow.bring(fetch_order(descriptors))
+        return flow.received_bytes
+
+    @contextlib.contextmanager
+    def flow(self, cancel: CancelToken) -> Iterator[BlobFlow]:
+        """For bringing several blobs at once, until the end of the block."""
+        with (
+            cancel.child() as part,
+            Flow(
+                receive=functools.partial(self._arrive, cancel=part),
+                settle=functools.partial(self._settle, cancel=part),
+                parallel=self.parallel,
+                cancel=part,
+            ) as flow,
+        ):
+            yield flow
 
     def fetch(self, descriptor: Descriptor, *, cancel: CancelToken) -> int:
         """Fetch one blob unless it is here.
@@ -121,61 +149,89 @@ class Fetcher:
         Returns:
             Bytes that came over the network.
         """
-        if self._is_present(descriptor) or self._is_adopted(descriptor, cancel):
-            self.observer(BlobDone(descriptor, 0))
-            return 0
-        try:
-            writer = self.content.writer(
-                ingest_ref(descriptor),
-                expected=descriptor.digest,
-                total=descriptor.size,
-                cancel=cancel,
-                on_wait=lambda: self.observer(BlobAwaited(descriptor)),
-            )
-        except AlreadyExistsError:
-            self.observer(BlobDone(descriptor, 0))
-            return 0
-        with writer:
-            received = self._fill(writer, descriptor, cancel)
-        self.observer(BlobDone(descriptor, received))
-        return received
+        arrival = self._arrive(descriptor, cancel=cancel)
+        return 0 if arrival is None else self._settle(arrival, cancel=cancel)
 
-    def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken) -> None:
-        """Store a document whose bytes are at hand."""
+    def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken, flow: BlobFlow | None = None) -> None:
+        """Store a document whose bytes are at hand, with a flow beside what comes next."""
         try:
-            with self.content.writer(
-                ingest_ref(descriptor), expected=descriptor.digest, total=len(raw), cancel=cancel
-            ) as writer:
-                writer.truncate()
-                writer.write(raw)
-                writer.commit(descriptor.digest, len(raw), has_durable_name=False)
+            writer = self._writer(descriptor, len(raw), cancel)
         except AlreadyExistsError:
             self.observer(BlobDone(descriptor, 0))
             return
-        self.observer(BlobDone(descriptor, len(raw)))
+        with self._ended_by_failure(writer, descriptor):
+            writer.truncate()
+            writer.write(raw)
+        arrival = _Arrival(descriptor, writer, len(raw), ())
+        if flow is None:
+            self._settle(arrival, cancel=cancel)
+        else:
+            flow.settle(arrival)
 
-    def _fill(self, writer: IngestWriter, descriptor: Descriptor, cancel: CancelToken) -> int:
-        received = 0
-        avoid: Collection[str] = ()
+    def document(self, descriptor: Descriptor, flow: BlobFlow) -> bytes | None:
+        """Fetch a document, which is stored beside what comes next; None when it can be read from the store."""
+        arrival = self._arrive(descriptor, cancel=flow.cancel)
+        if arrival is None:
+            return None
+        raw = arrival.writer.held() if isinstance(arrival.writer, SmallWriter) else b""
+        if len(raw) == descriptor.size and Digest.of(raw, descriptor.digest.algorithm) == descriptor.digest:
+            flow.settle(arrival)
+            return raw
+        self._settle(arrival, cancel=flow.cancel)
+        return None
+
+    def _writer(self, descriptor: Descriptor, size: int, cancel: CancelToken) -> IngestWriter:
+        return self.content.gathering_writer(
+            self.gathering,
+            ingest_ref(descriptor),
+            expected=descriptor.digest,
+            total=size,
+            cancel=cancel,
+            on_wait=lambda: self.observer(BlobAwaited(descriptor)),
+        )
+
+    def _arrive(self, descriptor: Descriptor, *, cancel: CancelToken) -> _Arrival | None:
+        """Receive a blob; None when it is here already."""
+        if self._is_present(descriptor) or self._is_adopted(descriptor, cancel):
+            self.observer(BlobDone(descriptor, 0))
+            return None
         try:
-            for is_last in (False, True):
-                more, avoid = self._receive(writer, descriptor, avoid, cancel)
-                received += more
-                self.observer(BlobVerifying(descriptor))
-                try:
-                    writer.commit(descriptor.digest, descriptor.size, has_durable_name=False)
-                    return received
-                except IntegrityError as error:
-                    if is_last:
-                        raise
-                    # Once more from the start, and from another host if there is one: nothing of this can be trusted.
-                    log.warning("%s: fetching it again", error, extra={"digest": descriptor.digest})
-                    self.observer(
-                        Noticed(f"{descriptor.kind.value} {descriptor.digest.short} came damaged; fetching again")
-                    )
-                    writer.truncate()
+            writer = self._writer(descriptor, descriptor.size, cancel)
         except AlreadyExistsError:
-            return received
+            self.observer(BlobDone(descriptor, 0))
+            return None
+        with self._ended_by_failure(writer, descriptor):
+            received, hosts = self._receive(writer, descriptor, (), cancel)
+        return _Arrival(descriptor, writer, received, hosts)
+
+    def _settle(self, arrival: _Arrival, *, cancel: CancelToken) -> int:
+        """Verify what arrived and make it visible; what came damaged is received once more."""
+        descriptor, writer, received = arrival.descriptor, arrival.writer, arrival.received
+        with self._ended_by_failure(writer, descriptor):
+            try:
+                self._commit(writer, descriptor)
+            except IntegrityError as error:
+                # From the start, and from another host if there is one: nothing of this can be trusted.
+                log.warning("%s: fetching it again", error, extra={"digest": descriptor.digest})
+                self.observer(
+                    Noticed(f"{descriptor.kind.value} {descriptor.digest.short} came damaged; fetching again")
+                )
+                writer.truncate()
+                received += self._receive(writer, descriptor, arrival.hosts, cancel)[0]
+                self._commit(writer, descriptor)
+        self.observer(BlobDone(descriptor, received))
+        return received
+
+    def _commit(self, writer: IngestWriter, descriptor: Descriptor) -> None:
+        self.observer(BlobVerifying(descriptor))
+        with contextlib.suppress(AlreadyExistsError):
+            writer.commit(descriptor.digest, descriptor.size, has_durable_name=False)
+
+    @contextlib.contextmanager
+    def _ended_by_failure(self, writer: IngestWriter, descriptor: Descriptor) -> Iterator[None]:
+        """What a failure leaves: bytes that can be resumed. Damage must not be, and a full disk needs the space."""
+        try:
+            yield
         except DigestMismatchError as error:
             writer.abort()
             what = f"{self.reference}: {descriptor.kind.value} {descriptor.digest.short}"
@@ -186,10 +242,11 @@ class Fetcher:
                 raise self._foreign(descriptor, error) from error
             raise
         except (IntegrityError, StoreFullError):
-            # Damage must not be resumed, and a full disk needs the space.
             writer.abort()
             raise
-        raise AssertionError("unreachable")
+        except BaseException:
+            writer.close()
+            raise
 
     def _receive(
         self, writer: IngestWriter, descriptor: Descriptor, avoid: Collection[str], cancel: CancelToken
@@ -230,9 +287,8 @@ class Fetcher:
 
     def _is_present(self, descriptor: Descriptor) -> bool:
         """Whether the blob is here and whole; a damaged file is removed, a wrong descriptor refused."""
-        try:
-            info = self.content.info(descriptor.digest)
-        except ContentNotFoundError:
+        info = self.content.find(descriptor.digest) if descriptor.digest.is_verifiable else None
+        if info is None:
             return False
         if info.size == descriptor.size:
             return True
@@ -271,6 +327,12 @@ class Fetcher:
                 f"{self.reference}: needs {needed} bytes more, but {self.content.root} has {free} free",
                 hint="free space there, run 'imagestore gc', or choose another --root",
             )
+
+
+def fetch_order(descriptors: Iterable[Descriptor]) -> list[Descriptor]:
+    """Each digest once, the largest first: the longest download decides when the pull ends."""
+    wanted = {descriptor.digest: descriptor for descriptor in descriptors}
+    return sorted(wanted.values(), key=lambda descriptor: -descriptor.size)
 
 
 def ingest_ref(descriptor: Descriptor) -> str:

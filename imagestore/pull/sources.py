@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, TypeVar
 
 from imagestore.digest import verify
@@ -11,6 +10,7 @@ from imagestore.documents.image_config import ImageConfig
 from imagestore.documents.index import Index
 from imagestore.documents.manifest import Manifest
 from imagestore.errors import ContentNotFoundError, IntegrityError, InvalidDigestError
+from imagestore.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _Key = tuple["Digest", str]
 D = TypeVar("D")
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Documents:

@@ -26,7 +26,7 @@ from imagestore.errors import (
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved
 from imagestore.pull.decide import Decider
-from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher
+from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, fetch_order
 from imagestore.pull.plan import PullPlan, plan
 from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents
@@ -86,27 +86,31 @@ class PullWork:
             NoMatchingManifestError: the image has nothing for the wanted platform; carries the explanation.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
-        target = self._resolve()
+        documents = Documents(self.content, self.client, self.reference, self.cancel)
+        target = self._resolve(documents)
         current = self._current(target)
         if current is not None:
             return current
-        documents = Documents(self.content, self.client, self.reference, self.cancel)
         choice = self._choose_again_if_misled(target, documents)
         with (
             lease.held(self.metadata, purpose="pull") as held,
             undone_on_failure(self.metadata, self.content, held, choice.descriptors),
+            self.content.gathering(self.cancel) as gathering,
         ):
             held.hold([descriptor.digest for descriptor in choice.descriptors])
-            fetcher = Fetcher(self.content, self.client, self.reference, self.observer, held.renew, self.parallel)
+            fetcher = Fetcher(
+                self.content, self.client, self.reference, self.observer, held.renew, gathering, self.parallel
+            )
             fetcher.check(choice.manifest.children)
-            for descriptor in (*choice.documents, choice.manifest.config):
-                known = documents.remembered(descriptor)
-                if known is not None:
-                    fetcher.keep(descriptor, known, cancel=self.cancel)
-                else:
-                    fetcher.fetch(descriptor, cancel=self.cancel)
-            choice = self._decider.complete(choice, documents)
-            fetcher.fetch_all(choice.manifest.layers, cancel=self.cancel)
+            with fetcher.flow(self.cancel) as flow:
+                for descriptor in (*choice.documents, choice.manifest.config):
+                    known = documents.remembered(descriptor)
+                    if known is not None:
+                        fetcher.keep(descriptor, known, cancel=flow.cancel, flow=flow)
+                    elif (raw := fetcher.document(descriptor, flow)) is not None:
+                        documents.remember(descriptor, raw)
+                choice = self._decider.complete(choice, documents)
+                flow.bring(fetch_order(choice.manifest.layers))
             settle(self.content, choice.descriptors)
             with self.metadata.exclusive():
                 confirm(self.content, choice.descriptors, what=str(self.reference))
@@ -124,8 +128,8 @@ class PullWork:
         Raises:
             The same as run(), but for what only fetching can show.
         """
-        target = self._resolve()
         documents = Documents(self.content, self.client, self.reference, self.cancel)
+        target = self._resolve(documents)
         choice = self._decider.complete(self._choose_again_if_misled(target, documents), documents)
         is_current = self._current(target) is not None
         return plan(
@@ -138,8 +142,13 @@ class PullWork:
             is_current=is_current,
         )
 
-    def _resolve(self) -> Descriptor:
-        target = self.client.resolve(self.reference, cancel=self.cancel)
+    def _resolve(self, documents: Documents) -> Descriptor:
+        if self._is_new:
+            target, raw = self.client.resolve_whole(self.reference, cancel=self.cancel)
+            if raw is not None:
+                documents.remember(target, raw)
+        else:
+            target = self.client.resolve(self.reference, cancel=self.cancel)
         self.observer(Resolved(str(self.reference), target))
         if target.kind is Kind.SCHEMA1:
             fault = "is a schema 1 manifest, a format from before 2017 that can't be verified"
@@ -152,6 +161,16 @@ class PullWork:
             self._report_drift(target)
         self.verifier.verify(str(self.reference), target, cancel=self.cancel)
         return target
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether what a tag leads to is surely needed, so that one request does for asking and fetching.
+
+        Not with a digest, whose content may be here, and not before a verifier allowed it.
+        """
+        if self.reference.digest is not None or self.verifier is not NO_VERIFIER:
+            return False
+        return not self.metadata.find_images(reference=str(self.reference))
 
     def _report_drift(self, target: Descriptor) -> None:
         """Say when the tag beside a digest no longer (or never) leads to it."""

@@ -9,11 +9,11 @@ the whole content is seen, across runs too.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import RegistryUnavailableError, SizeMismatchError
+from imagestore.log import get_logger
 from imagestore.registry.retry import backoff_seconds, is_transient
 from imagestore.registry.session import wait
 from imagestore.values import dataclass
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from imagestore.registry.operation import Operation
     from imagestore.registry.session import Surroundings
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 # Smaller parts than this would make a request for every few packets.
 _LEAST_PART_BYTES: Final = 64 * 1024

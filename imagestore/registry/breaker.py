@@ -154,7 +154,9 @@ class Breaker:
             self._memory.set(endpoint.origin, self._clock() + self._rest_seconds)
 
     def succeeded(self, endpoint: Endpoint) -> None:
-        """An endpoint answered."""
+        """An endpoint answered; a registry itself never rests."""
+        if endpoint.is_upstream:
+            return
         with self._lock:
             if self._memory.get(endpoint.origin) is not None:
                 self._memory.set(endpoint.origin, None)

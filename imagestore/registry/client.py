@@ -144,10 +144,31 @@ class RegistryClient:
                 found = session.call(call, lambda response: _descriptor_from_head(response, wanted, what))
             # A HEAD has no error document, and some servers get it wrong: GET decides.
             get = replace(call, method="GET")
-            return found or session.call(get, lambda response: _descriptor_from_get(response, wanted, what))
+            return found or session.call(get, lambda response: _document_from_get(response, wanted, what)[0])
 
         needed = {PULL} if wanted is not None else {PULL, RESOLVE}
         return self._first(reference, needed, ask, what=what, cancel=cancel)
+
+    def resolve_whole(self, reference: Reference, *, cancel: CancelToken) -> tuple[Descriptor, bytes | None]:
+        """As resolve() of a tag, and the document itself, in one request; for what surely isn't here yet.
+
+        Returns:
+            The descriptor, and the bytes it describes. Without bytes where those that came aren't what the registry
+            says they are (damaged on the way, or announced wrongly): then the descriptor is the announced one.
+
+        Raises:
+            as resolve().
+        """
+        what = str(reference)
+        call = Call("GET", reference.path, f"manifests/{reference.tag}", what, accept=manifests.accepted())
+
+        def ask(session: Session) -> tuple[Descriptor, bytes] | None:
+            came = session.call(call, lambda response: _document_from_get(response, None, what))
+            target, body, is_as_announced = came
+            return (target, body) if is_as_announced else None
+
+        found = self._first(reference, {PULL, RESOLVE}, ask, what=what, cancel=cancel)
+        return found or (self.resolve(reference, cancel=cancel), None)
 
     def document(self, reference: Reference, descriptor: Descriptor, *, cancel: CancelToken) -> bytes:
         """Fetch an index, a manifest or a config, at most 4 MiB, verified against size and digest.
@@ -212,7 +233,8 @@ class RegistryClient:
             def open_at(offset: int, end: int, suspects: AbstractSet[str]) -> Body:
                 if descriptor.data is not None:
                     return inline_body(descriptor, descriptor.data, offset, what)
-                asked = replace(call, byte_range=range_field(offset, end, descriptor.size))
+                byte_range = range_field(offset, end, descriptor.size)
+                asked = replace(call, byte_range=byte_range) if byte_range else call
 
                 def ask(session: Session) -> Body:
                     return open_blob(session, asked, descriptor, offset, self._places)
@@ -327,9 +349,10 @@ class RegistryClient:
         avoid: Collection[str] = (),
     ) -> T:
         """Ask the reference's endpoints in order."""
-        able = [one for one in self._endpoints.endpoints(reference.host) if needed <= one.capabilities]
-        able.sort(key=lambda endpoint: endpoint.host in avoid)
         policy, operation = self._shared.policy, self._operations.of(cancel)
+        able = [one for one in operation.endpoints(reference.host, self._endpoints) if needed <= one.capabilities]
+        if avoid:
+            able.sort(key=lambda endpoint: endpoint.host in avoid)
 
         def attempt(endpoint: Endpoint, behind: int) -> T:
             attempts = policy.mirror_attempts if behind else policy.attempts
@@ -344,12 +367,14 @@ def _descriptor_from_head(response: Response, wanted: Digest | None, what: str) 
         return manifests.from_head(response.headers, wanted=wanted, what=what) if response.status == 200 else None
 
 
-def _descriptor_from_get(response: Response, wanted: Digest | None, what: str) -> Descriptor:
+def _document_from_get(response: Response, wanted: Digest | None, what: str) -> tuple[Descriptor, bytes, bool]:
+    """Descriptor and bytes, and whether they are what the registry says they are, as far as it says anything."""
     with response:
         if response.status != 200:
             raise failure(response, what=what)
         body = response.read(MAX_DOCUMENT_BYTES)
-        return manifests.from_body(body, response.headers, wanted=wanted, what=what)
+        target = manifests.from_body(body, response.headers, wanted=wanted, what=what)
+        return target, body, manifests.announced_digest(response.headers) in (None, target.digest)
 
 
 def _verified(response: Response, descriptor: Descriptor, what: str) -> bytes:

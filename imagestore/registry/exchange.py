@@ -6,7 +6,6 @@ sender of ten lines.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Protocol
 
 from imagestore.values import dataclass
@@ -107,7 +106,7 @@ class Sender(Protocol):
         """
 
 
-@dataclasses.dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Origin:
     """Scheme, host and port: what a secret is bound to (RFC 6454).
 

@@ -49,7 +49,7 @@ def from_head(headers: Headers, *, wanted: Digest | None, what: str) -> Descript
     """
     media_type = media_types.bare(headers.get("Content-Type"))
     _refuse_schema1(media_type, what)
-    claimed = _claimed(headers)
+    claimed = announced_digest(headers)
     if wanted is not None and claimed is not None and claimed.algorithm == wanted.algorithm and claimed != wanted:
         raise DigestMismatchError(what, expected=str(wanted), actual=str(claimed))
     digest = wanted or claimed
@@ -64,7 +64,7 @@ def from_head(headers: Headers, *, wanted: Digest | None, what: str) -> Descript
 
 
 def from_body(body: bytes, headers: Headers, *, wanted: Digest | None, what: str) -> Descriptor:
-    """The descriptor of bytes that came; the digest is computed.
+    """The descriptor of bytes that came; the digest is computed, by the algorithm that the server names if it is right.
 
     Raises:
         ProtocolError: neither an index nor a manifest.
@@ -72,6 +72,10 @@ def from_body(body: bytes, headers: Headers, *, wanted: Digest | None, what: str
         DigestMismatchError: other bytes than asked for.
     """
     digest = Digest.of(body, wanted.algorithm if wanted is not None else "sha256")
+    claimed = announced_digest(headers)
+    if wanted is None and claimed is not None and claimed.is_verifiable and claimed.algorithm != digest.algorithm:
+        # As a HEAD would have said.
+        digest = claimed if Digest.of(body, claimed.algorithm) == claimed else digest
     if wanted is not None and digest != wanted:
         raise DigestMismatchError(what, expected=str(wanted), actual=str(digest))
     media_type = media_types.bare(headers.get("Content-Type"))
@@ -105,7 +109,8 @@ def check_size(size: int, what: str) -> None:
         raise ProtocolError(f"{what}: expected at most {MAX_DOCUMENT_BYTES} bytes, the document has {size}")
 
 
-def _claimed(headers: Headers) -> Digest | None:
+def announced_digest(headers: Headers) -> Digest | None:
+    """What the server says that a document's digest is; None when it says nothing that can be read."""
     try:
         return Digest.parse(headers.get("Docker-Content-Digest").strip())
     except InvalidDigestError:

@@ -1,4 +1,4 @@
-"""What the requests of one operation share: retries left, bytes per second, and what was said already.
+"""What the requests of one operation share: hosts, retries left, bytes per second, and what was said already.
 
 One cancel token stands for one operation, a pull with all its layers for example.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
+    from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.policy import TransferPolicy
     from imagestore.registry.retry import Timing
 
@@ -34,6 +35,18 @@ class Operation:
         self._bytes_per_second = policy.bytes_per_second
         self._free_at = timing.monotonic()
         self._told: set[str] = set()
+        self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
+
+    def endpoints(self, host: str, resolver: EndpointResolver) -> tuple[Endpoint, ...]:
+        """Who serves a registry host's references: looked up once, so that one operation has one answer.
+
+        Raises:
+            ConfigError: the host's configuration can't be used.
+        """
+        found = self._endpoints.get(host)
+        if found is None:
+            found = self._endpoints[host] = resolver.endpoints(host)
+        return found
 
     def take_retry(self) -> bool:
         """Spend one retry; False when none is left."""

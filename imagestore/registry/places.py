@@ -45,6 +45,10 @@ class HostPlaces:
         Raises:
             OperationCancelledError: cancelled while waiting, or past the deadline.
         """
+        with self._changed:
+            if not self._waiting and self._taken.get(origin, 0) < self._most:
+                self._taken[origin] = self._taken.get(origin, 0) + 1
+                return self._giving_back(origin)
         ticket = object()
         with cancel.on_cancel(self._wake), self._changed:
             queue = self._waiting.setdefault(origin, deque())
@@ -59,6 +63,9 @@ class HostPlaces:
                 if not queue:
                     del self._waiting[origin]
                 self._changed.notify_all()
+        return self._giving_back(origin)
+
+    def _giving_back(self, origin: Origin) -> Callable[[], None]:
         is_held = [True]
 
         def give_back() -> None:
@@ -71,7 +78,8 @@ class HostPlaces:
                     self._taken[origin] = left
                 else:
                     del self._taken[origin]
-                self._changed.notify_all()
+                if self._waiting:
+                    self._changed.notify_all()
 
         return give_back
 

@@ -125,7 +125,8 @@ class HostPauses:
             RateLimitedError: that would take longer than the caller has.
             OperationCancelledError: cancelled meanwhile.
         """
-        while True:
+        # Hardly ever does a host rest.
+        while self._until:
             with self._lock:
                 until, reason = self._until.get(host, (0.0, ""))
                 seconds = until - self._timing.monotonic()

@@ -7,10 +7,10 @@ and not in the HTTP library, so that nothing made for the registry leaves it. Wh
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import ProtocolError, RateLimitedError, RegistryError, RegistryUnavailableError
+from imagestore.log import get_logger
 from imagestore.observe import Noticed, Waiting
 from imagestore.registry import redirect
 from imagestore.registry.echo import hush, secrets_in, without
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 # A token, then perhaps one for another scope, as the registry words it.
 _MAX_CHALLENGES: Final = 3
@@ -196,7 +196,8 @@ class Session:
         authorization = authenticator.authorization(endpoint.origin, call.repository)
         answered: set[tuple[str, ...]] = set()
         while True:
-            secrets = secrets_in((*endpoint.headers, ("Authorization", authorization)))
+            is_plain = not authorization and not endpoint.headers
+            secrets = () if is_plain else secrets_in((*endpoint.headers, ("Authorization", authorization)))
             response = self._follow(self._request(call, authorization), secrets)
             if response.status != 401 or urls.origin_of(response.url) != endpoint.origin:
                 return response, secrets

@@ -150,16 +150,17 @@ class Repairer:
 
     def _fetch(self, record: ImageRecord, descriptor: Descriptor, held: HeldLease) -> None:
         reference = Reference.parse(record.reference)
-        fetcher = Fetcher(self.content, self.client, reference, self.observer, held.renew)
-        if descriptor.kind in (Kind.INDEX, Kind.MANIFEST):
-            raw = self.client.document(reference, descriptor, cancel=self.cancel)
-            self.content.delete(descriptor.digest)
-            fetcher.keep(descriptor, raw, cancel=self.cancel)
-            self._bytes += len(raw)
-        else:
-            # The name must be free before the right bytes can have it.
-            self.content.delete(descriptor.digest)
-            self._bytes += fetcher.fetch(descriptor, cancel=self.cancel)
+        with self.content.gathering(self.cancel) as gathering:
+            fetcher = Fetcher(self.content, self.client, reference, self.observer, held.renew, gathering)
+            if descriptor.kind in (Kind.INDEX, Kind.MANIFEST):
+                raw = self.client.document(reference, descriptor, cancel=self.cancel)
+                self.content.delete(descriptor.digest)
+                fetcher.keep(descriptor, raw, cancel=self.cancel)
+                self._bytes += len(raw)
+            else:
+                # The name must be free before the right bytes can have it.
+                self.content.delete(descriptor.digest)
+                self._bytes += fetcher.fetch(descriptor, cancel=self.cancel)
         self.content.make_durable({descriptor.digest.algorithm})
         if not is_whole(self.content, descriptor.digest):
             raise IntegrityError(f"{descriptor.digest}: fetched again, and its bytes on disk are still wrong")

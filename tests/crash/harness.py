@@ -42,7 +42,7 @@ TOP = Path(__file__).parents[2]
 REFERENCES = tuple(f"registry.example/crash/{name}:1" for name in ("a", "b", "c", "d"))
 WORKERS = 3
 LONGEST_SECONDS = 1.5
-#: Of each version's largest layer: one comes through several buffers past the page cache, the others through one.
+#: Of each version's largest layer: one has an ingest and several buffers, the others come whole without an ingest.
 LARGE_BYTES = (LEAST_LARGE_BYTES + 512 * 1367, 512 * 600, 512 * 600)
 _PRELOADED = [
     *("httpx", "jsonschema", "imagestore.store", "imagestore.pull.work", "imagestore.registry.connect"),

@@ -63,7 +63,7 @@ def test_nothing_is_lost_and_nothing_leaks_whoever_dies(tmp_path: Path) -> None:
 
 def test_a_killed_pull_is_taken_over_and_continues_at_its_offset(tmp_path: Path, server: RegistryServer) -> None:
     root = tmp_path / "store"
-    assert pull(root, server, "ingest-write:12").returncode == -signal.SIGKILL
+    assert pull(root, server, "ingest-write:6").returncode == -signal.SIGKILL
     events: list[Event] = []
     with ImageStore(root, host=platforms.parse("linux/amd64")) as store:
         (left,) = [status for status in store.content.statuses() if status.total == LARGE_BYTES]
@@ -77,7 +77,11 @@ def test_a_killed_pull_is_taken_over_and_continues_at_its_offset(tmp_path: Path,
     ("failpoint", "text"),
     [
         ("commit-sync:1:EIO", "Input/output error"),
-        ("commit-rename:2:EIO", "Input/output error"),
+        ("commit-rename:1:EIO", "Input/output error"),
+        ("batch-make:1:ENOSPC", "No space left"),
+        ("small-write:2:ENOSPC", "No space left"),
+        ("small-sync:1:EIO", "Input/output error"),
+        ("small-rename:3:EIO", "Input/output error"),
         ("names-sync:1:EIO", "Input/output error"),
         ("note-write:1:ENOSPC", "No space left"),
         ("ingest-write:3:EIO", "Input/output error"),

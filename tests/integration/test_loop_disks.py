@@ -57,7 +57,10 @@ def test_what_was_said_to_be_pulled_outlives_the_power(tmp_path: Path, server: R
 
 
 @pytest.mark.parametrize("kind", SHUTTABLE)
-@pytest.mark.parametrize("place", ["ingest-write:9", "commit-rename:3", "commit-clean:3", "database-committed:4"])
+@pytest.mark.parametrize(
+    "place",
+    ["ingest-write:7", "commit-rename:1", "commit-clean:1", "small-sync:2", "small-rename:3", "database-committed:4"],
+)
 def test_power_that_goes_in_the_middle_leaves_a_store_that_opens_and_lies_about_nothing(
     tmp_path: Path, server: RegistryServer, kind: str, place: str
 ) -> None:
@@ -153,7 +156,7 @@ def test_a_partial_ingest_whose_sectors_are_lost_is_begun_again(tmp_path: Path, 
     results = on_disk(
         tmp_path,
         "ext4",
-        f"IMAGESTORE_FAILPOINT=ingest-write:9 {pull(server, LARGE)}",
+        f"IMAGESTORE_FAILPOINT=ingest-write:7 {pull(server, LARGE)}",
         f"forget {data} && truncate -s $(( {first_block} * $(stat -f -c %S $DISK) )) $IMAGE",
         f"cat {data} > /dev/null",
         pull(server, LARGE),

@@ -8,6 +8,7 @@ after name resolution, never on the name alone: a name may resolve to anything, 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 import threading
@@ -33,6 +34,7 @@ _LOCAL_NETWORKS: Final = (
 )
 
 
+@functools.lru_cache(maxsize=256)
 def parse(host: str) -> Address | None:
     """An address literal, with or without brackets; None for a name, and for an address with a zone.
 
@@ -46,6 +48,7 @@ def parse(host: str) -> Address | None:
         return None
 
 
+@functools.lru_cache(maxsize=256)
 def is_public(address: Address) -> bool:
     """Whether an address belongs to the public internet; IPv4 inside IPv6 forms counts as the IPv4 it reaches.
 

@@ -11,7 +11,6 @@ can't stretch, cancellation that ends a blocked read, and the package's own erro
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore._version import __version__
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ImageStoreError, ProtocolError, RegistryUnavailableError
+from imagestore.log import DEBUG, get_logger
 from imagestore.registry.exchange import Origin, Request, Response, Sender
 from imagestore.registry.transport import addresses, faults, tls, urls
 from imagestore.registry.transport.answer import Answer, check_head
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.registry.transport.pool import Exchanges
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 # No request goes there, so every host counts as named by a server.
 _NOWHERE: Final = Origin("https", "nowhere.invalid", 443)
@@ -134,7 +134,7 @@ class HttpSender:
         pool = self._pool(origin, towards, public_only=public_only)
         started = time.monotonic()
         try:
-            answer = self._exchange(pool, request, towards, cancel)
+            answer = self._exchange(pool, request, towards, urls.host_port(origin), cancel)
         except ImageStoreError as error:
             seconds = time.monotonic() - started
             _log.debug("%s %s -> %s after %.3f s", request.method, urls.shown(request.url), error, seconds)
@@ -144,13 +144,9 @@ class HttpSender:
             raise
         if answer.peer is not None and not is_named_by_server and not self._proxies.proxy_for(origin):
             self._peers.note(origin, answer.peer)
-        _log.debug(
-            "%s %s -> %d after %.3f s",
-            request.method,
-            urls.shown(request.url),
-            answer.status,
-            time.monotonic() - started,
-        )
+        if _log.isEnabledFor(DEBUG):
+            seconds = time.monotonic() - started
+            _log.debug("%s %s -> %d after %.3f s", request.method, urls.shown(request.url), answer.status, seconds)
         return answer
 
     def close(self) -> None:
@@ -161,9 +157,10 @@ class HttpSender:
         for pool in pools:
             pool.close()
 
-    def _exchange(self, pool: Exchanges, request: Request, towards: ConnectionSettings, cancel: CancelToken) -> Answer:
+    def _exchange(
+        self, pool: Exchanges, request: Request, towards: ConnectionSettings, host: str, cancel: CancelToken
+    ) -> Answer:
         exchange = Exchange(cancel, self._timeouts.pace)
-        host = urls.host_port(urls.origin_of(request.url))
         with ExitStack() as stack:
             stack.enter_context(cancel.on_cancel(exchange.shut_down))
             with _guarded(exchange, host, "while waiting for a response"):

@@ -296,11 +296,14 @@ MATCHING = ("imagestore.platforms.host", "imagestore.platforms.match")
         (["--help"], (*HTTP, *STORE, "imagestore.platforms", "sqlite3")),
         (["--version"], (*HTTP, *STORE, "imagestore.platforms", "sqlite3", "shutil")),
         (["version"], (*HTTP, *STORE, *MATCHING, "sqlite3", "shutil")),
-        (["images"], (*HTTP, *STORE, *MATCHING, "shutil")),
+        (["images"], ("click", *HTTP, *STORE, *MATCHING, "shutil")),
         (["inspecti", "python:3"], ("httpx", "httpcore", "email", "ssl")),
-        (["rmi", "python:3"], ("httpx", "httpcore", "email", "ssl")),
+        (["rmi", "python:3"], ("click", "httpx", "httpcore", "email", "ssl")),
         (["gc"], ("httpx", "httpcore", "email", "ssl")),
-        (["pull", "--progress=none", "python:3"], ("imagestore.archive.docker", "imagestore.upkeep.check")),
+        (
+            ["pull", "--progress=none", "python:3"],
+            ("click", "httpx", "httpcore", "email", "ssl", "imagestore.archive.docker", "imagestore.upkeep.check"),
+        ),
         (["match", "python:3"], ("imagestore.archive.docker", "imagestore.pull.fetch")),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -310,7 +313,7 @@ def test_a_command_loads_only_what_it_needs(line: Line, arguments: list[str], un
     reference = [line.python if each == "python:3" else each for each in arguments]
     whole = ["--root", str(line.root), "--config", str(line.config), *reference]
     code = (
-        f"import sys; from imagestore.cli.main import main; status = main({whole!r});"
+        f"import sys; from imagestore.__main__ import main; sys.argv[1:] = {whole!r}; status = main();"
         f"print(status, [name for name in {(*NEVER, *unneeded)!r} if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -105,7 +105,8 @@ def test_a_cancelled_batch_writes_nothing_more(store: LocalContentStore) -> None
 
 
 def test_a_batch_under_way_is_never_stale_and_a_dead_ones_folder_is(store: LocalContentStore) -> None:
-    with store.batches(CancelToken()):
+    with store.batches(CancelToken()) as batches:
+        batches.put([blob(b"first")])
         (stale,) = store.stale_ingests(4e9)
         assert not store.abort_stale(stale)
     dead = store.root / "ingest" / ("0" * 64)

@@ -207,7 +207,9 @@ def test_a_copy_resumes_from_sources_that_seek_and_from_those_that_cannot(
     at = size * percent // 100
     begun(store, ingest_ref(layer), data[:at], size)
     source = Source(data, can_seek)
-    received = Fetcher(store, source, Reference.parse("r"), ignore, lambda: None).fetch(layer, cancel=NEVER)
+    with store.gathering(NEVER) as gathering:
+        fetcher = Fetcher(store, source, Reference.parse("r"), ignore, lambda: None, gathering)
+        received = fetcher.fetch(layer, cancel=NEVER)
     assert source.offsets == ([] if at == size else [at])
     assert received == (0 if at == size else size - at if can_seek else size)
     assert store.read(layer.digest, limit_bytes=size) == data

@@ -68,6 +68,7 @@ def test_a_block_that_fails_leaves_no_thread_that_still_deletes(blobs: Path, mon
         unlink(name, dir_fd=dir_fd)
 
     monkeypatch.setattr(deleting.os, "unlink", slowly)
+
     def begin_and_fail(files: Deleting) -> None:
         with files.settled():
             files.begin(texts)

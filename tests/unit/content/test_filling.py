@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ def nothing(_: int) -> None:
 
 @pytest.fixture(params=["direct", "refused when opened", "refused when written"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalContentStore:
-    direct = filling._DIRECT
+    direct = filling.DIRECT
     if request.param != "direct":
         refuse(monkeypatch, direct, when_opened=request.param == "refused when opened")
     return LocalContentStore(tmp_path / "content", tmp_path / "locks")
@@ -217,3 +218,26 @@ def no_thread_stays() -> Iterator[None]:
     import threading
 
     assert not [each for each in threading.enumerate() if each.name == "imagestore-hash"]
+
+
+@pytest.mark.parametrize(("processors", "threads"), [(1, 1), (2, 2)])
+def test_large_blobs_are_hashed_beside_while_a_processor_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processors: int, threads: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    store, second, seen = LocalContentStore(tmp_path / "content", tmp_path / "locks"), CONTENT[::-1], [0]
+
+    def count(_: int) -> None:
+        seen.append(sum(thread.name == "imagestore-hash" for thread in threading.enumerate()))
+
+    def second_comes(offset: int) -> None:
+        if len(seen) == 1:
+            with store.writer("y", expected=Digest.of(second), total=LARGE, cancel=CancelToken()) as writer:
+                writer.fill(Source(second).readinto, advanced=count)
+                writer.commit(Digest.of(second), LARGE)
+
+    with store.writer("x", expected=DIGEST, total=LARGE, cancel=CancelToken()) as writer:
+        writer.fill(Source(CONTENT).readinto, advanced=second_comes)
+        writer.commit(DIGEST, LARGE)
+    assert max(seen) == threads
+    assert {store.read(each, limit_bytes=LARGE) for each in (DIGEST, Digest.of(second))} == {CONTENT, second}

@@ -67,6 +67,7 @@ class Bench(ExitStack):
         super().__init__()
         served = {REFERENCE: build_image()} if images is None else images
         self.registry = Registry(served, auth=auth, faults=faults, storage_host=storage_host)
+        self.transport = transport or self.registry.transport
         self.logins = Logins()
         text = f'version = 3\n[plugins."io.imagestore.registry.v1"]\n{settings}\n'
         # No certs.d of this machine.
@@ -77,7 +78,7 @@ class Bench(ExitStack):
                 config=loaded,
                 credentials=credentials or self.logins,
                 policy=policy,
-                transport=transport or self.registry.transport,
+                transport=self.transport,
                 timing=Timing(sleep=lambda cancel, seconds: cancel.check()),
             )
         )

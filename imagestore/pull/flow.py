@@ -1,0 +1,138 @@
+"""Bringing several blobs at once: some threads receive, others verify, write and name what came.
+
+A connection that waits while its last blob is hashed and synced is lost time, so whoever received a blob asks for the
+next one at once. Few may wait to be settled at a time, which bounds the memory they hold.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from imagestore.cancel import CancelToken
+
+_SETTLERS: Final = 2
+# Being settled, or waiting for it.
+_MOST_UNSETTLED: Final = 3
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class Flow(Generic[T, A]):
+    """Brings things in two steps while the block runs; at its end all of them are settled.
+
+    Leaving the block raises the first failure of any step, once the other steps under way have ended.
+
+    Args:
+        receive: the first step; None where there is nothing to settle.
+        settle: the second step; says how many bytes came. It is taken for everything that was received.
+        parallel: how many are received at once.
+        cancel: ended by the first failure.
+    """
+
+    def __init__(
+        self, *, receive: Callable[[T], A | None], settle: Callable[[A], int], parallel: int, cancel: CancelToken
+    ) -> None:
+        self._todo: deque[T] = deque()
+        self._receive = receive
+        self._settle = settle
+        self._parallel = parallel
+        #: Ended by the first failure.
+        self.cancel = cancel
+        self._arrived: SimpleQueue[A | None] = SimpleQueue()
+        self._room = threading.Semaphore(_MOST_UNSETTLED)
+        self._receivers: list[threading.Thread] = []
+        self._settlers: list[threading.Thread] = []
+        self._failures: deque[BaseException] = deque()
+        self._counts: deque[int] = deque()
+
+    @property
+    def received_bytes(self) -> int:
+        """What came of everything that is settled."""
+        return sum(self._counts)
+
+    def settle(self, arrival: A) -> None:
+        """Let something be settled that was received otherwise."""
+        if not self._settlers:
+            self._employ_settler()
+        self._room.acquire()
+        self._arrived.put(arrival)
+
+    def bring(self, things: Sequence[T]) -> None:
+        """Receive and settle things, begun in this order; settling may go on afterwards."""
+        self._todo.extend(things)
+        if len(things) == 1:
+            self._receive_all()
+            return
+        count = min(self._parallel, len(things))
+        while len(self._settlers) < min(count, _SETTLERS):
+            self._employ_settler()
+        self._receivers += [_started(self._receive_all, "fetch") for _ in range(count)]
+        _join(self._receivers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        if error is not None:
+            self._fail(error)
+        _join(self._receivers)
+        for _ in self._settlers:
+            self._arrived.put(None)
+        _join(self._settlers)
+        if self._failures and self._failures[0] is not error:
+            raise self._failures[0]
+
+    def _employ_settler(self) -> None:
+        self._settlers.append(_started(self._settle_all, "settle"))
+
+    def _receive_all(self) -> None:
+        while (thing := self._next()) is not None:
+            try:
+                arrival = self._receive(thing)
+            except BaseException as error:  # noqa: BLE001 - raised at the end of the block
+                self._fail(error)
+                return
+            if arrival is not None:
+                self.settle(arrival)
+
+    def _next(self) -> T | None:
+        try:
+            return self._todo.popleft()
+        except IndexError:
+            return None
+
+    def _settle_all(self) -> None:
+        while (arrival := self._arrived.get()) is not None:
+            try:
+                self._counts.append(self._settle(arrival))
+            except BaseException as error:  # noqa: BLE001 - raised at the end of the block
+                self._fail(error)
+            finally:
+                self._room.release()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failures.append(error)
+        self._todo.clear()
+        self.cancel.cancel("another part of the pull failed")
+
+
+def _started(work: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=work, name=f"imagestore-{name}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _join(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,333 @@
+"""Small blobs keep the promises of ingests: verified, durable, one writer, resumable after a failure, no remains."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagestore.cancel import CancelToken
+from imagestore.content.filling import DIRECT, LEAST_DIRECT_BYTES
+from imagestore.content.ingest import LocalIngestWriter
+from imagestore.content.local import LocalContentStore
+from imagestore.content.small import SMALL_BYTES, SmallWriter
+from imagestore.digest import Digest
+from imagestore.errors import (
+    AlreadyExistsError,
+    DigestMismatchError,
+    SizeMismatchError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    WriterClosedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from imagestore.content.small import Gathering
+
+SIZES = [0, 1, 4096, LEAST_DIRECT_BYTES - 1, LEAST_DIRECT_BYTES, LEAST_DIRECT_BYTES + 1, SMALL_BYTES - 1, SMALL_BYTES]
+REF = "layer-x"
+
+
+def content(size: int) -> bytes:
+    return hashlib.shake_256(b"small").digest(size)
+
+
+def source(data: bytes, *steps: int) -> Callable[[memoryview], int]:
+    """Gives bytes in steps of some lengths."""
+    rest, lengths = memoryview(data), list(steps)
+
+    def readinto(buffer: memoryview) -> int:
+        nonlocal rest
+        count = min(len(buffer), len(rest), lengths.pop(0) if lengths else len(rest))
+        buffer[:count] = rest[:count]
+        rest = rest[count:]
+        return count
+
+    return readinto
+
+
+def nothing(_: int) -> None:
+    pass
+
+
+def opened(
+    store: LocalContentStore, gathering: Gathering, data: bytes, *, total: int | None = None
+) -> LocalIngestWriter | SmallWriter:
+    size = len(data) if total is None else total
+    return store.gathering_writer(gathering, REF, expected=Digest.of(data), total=size, cancel=CancelToken())
+
+
+def leftovers(store: LocalContentStore) -> list[str]:
+    return [*os.listdir(store.root / "ingest"), *os.listdir(store.root.parent / "locks")]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalContentStore:
+    return LocalContentStore(tmp_path / "content", tmp_path / "locks")
+
+
+@pytest.fixture
+def gathering(store: LocalContentStore) -> Iterator[Gathering]:
+    with store.gathering(CancelToken()) as gathering:
+        yield gathering
+
+
+@pytest.fixture(params=["direct", "refused when opened", "refused when written"])
+def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File systems that take O_DIRECT, and those that don't."""
+    real_open, real_write = os.open, os.pwrite
+
+    def opening(path: str, flags: int, *more: int, **named: int) -> int:
+        if flags & DIRECT and request.param == "refused when opened":
+            raise OSError(errno.EINVAL, "no")
+        return real_open(path, flags, *more, **named)
+
+    def written(descriptor: int, data: memoryview, offset: int) -> int:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & DIRECT and request.param == "refused when written":
+            raise OSError(errno.EINVAL, "no")
+        return real_write(descriptor, data, offset)
+
+    monkeypatch.setattr("imagestore.content.small.os.open", opening)
+    monkeypatch.setattr("imagestore.content.small.os.pwrite", written)
+
+
+@pytest.mark.usefixtures("disk")
+@pytest.mark.parametrize("size", SIZES)
+def test_a_small_blob_is_whole_read_only_and_leaves_nothing_else(store: LocalContentStore, size: int) -> None:
+    data = content(size)
+    with store.gathering(CancelToken()) as gathering, opened(store, gathering, data) as writer:
+        writer.fill(source(data), advanced=nothing)
+        assert os.listdir(store.root / "ingest") == []
+        assert writer.commit(Digest.of(data), size) == Digest.of(data)
+    assert store.read(Digest.of(data), limit_bytes=size) == data
+    assert store.path(Digest.of(data)).stat().st_mode & 0o777 == 0o444
+    assert leftovers(store) == []
+
+
+@settings(max_examples=20, deadline=None)
+@given(size=st.integers(0, 3 * LEAST_DIRECT_BYTES), steps=st.lists(st.integers(1, LEAST_DIRECT_BYTES), max_size=5))
+def test_it_does_not_matter_how_the_bytes_come(size: int, steps: list[int]) -> None:
+    data, seen = content(size), [0]
+    with tempfile.TemporaryDirectory() as folder:
+        store = LocalContentStore(Path(folder) / "content", Path(folder) / "locks")
+        with store.gathering(CancelToken()) as gathering, opened(store, gathering, data) as writer:
+            writer.fill(source(data, *steps), advanced=seen.append)
+            assert seen[-1] == writer.offset == size
+            assert seen == sorted(seen)
+            writer.commit(Digest.of(data), size)
+        assert store.read(Digest.of(data), limit_bytes=size) == data
+
+
+def test_larger_blobs_and_begun_ones_have_an_ingest(store: LocalContentStore, gathering: Gathering) -> None:
+    with opened(store, gathering, b"large", total=SMALL_BYTES + 1) as writer:
+        assert isinstance(writer, LocalIngestWriter)
+        writer.abort()
+    with store.writer(REF, expected=Digest.of(b"begun"), total=5, cancel=CancelToken()) as writer:
+        writer.write(b"beg")
+    with opened(store, gathering, b"begun") as writer:
+        assert (type(writer), writer.offset) == (LocalIngestWriter, 3)
+
+
+def test_what_came_before_the_writer_was_closed_is_resumed(store: LocalContentStore, gathering: Gathering) -> None:
+    data = content(1000)
+    with opened(store, gathering, data) as writer:
+        writer.fill(source(data[:600]), advanced=nothing)
+    (status,) = store.statuses()
+    assert (status.ref, status.offset, status.total) == (REF, 600, 1000)
+    with opened(store, gathering, data) as writer:
+        assert writer.offset == 600
+        writer.fill(source(data[600:]), advanced=nothing)
+        writer.commit(Digest.of(data), 1000)
+    assert store.read(Digest.of(data), limit_bytes=1000) == data
+
+
+def test_what_was_thrown_away_or_never_came_leaves_no_ingest(store: LocalContentStore, gathering: Gathering) -> None:
+    with opened(store, gathering, b"abc") as writer:
+        writer.write(b"ab")
+        writer.abort()
+    with opened(store, gathering, b"abc"):
+        pass
+    assert leftovers(store) == []
+
+
+def test_wrong_bytes_reach_no_disk_and_can_be_replaced(store: LocalContentStore, gathering: Gathering) -> None:
+    with opened(store, gathering, b"right") as writer:
+        writer.write(b"wrong")
+        with pytest.raises(DigestMismatchError):
+            writer.commit(Digest.of(b"right"), 5)
+        with pytest.raises(SizeMismatchError):
+            writer.commit(Digest.of(b"right"), 6)
+        assert os.listdir(store.root / "ingest") == []
+        writer.truncate()
+        writer.write(b"right")
+        writer.commit(Digest.of(b"right"), 5)
+    assert store.read(Digest.of(b"right"), limit_bytes=5) == b"right"
+
+
+def test_more_bytes_than_are_small_are_refused(store: LocalContentStore, gathering: Gathering) -> None:
+    data = content(SMALL_BYTES + 1)
+    with opened(store, gathering, b"") as writer:
+        with pytest.raises(SizeMismatchError):
+            writer.fill(source(data), advanced=nothing)
+        with pytest.raises(SizeMismatchError):
+            writer.write(b"one more")
+        writer.abort()
+
+
+def test_who_watches_may_refuse_bytes(store: LocalContentStore, gathering: Gathering) -> None:
+    def refused(offset: int) -> None:
+        raise SizeMismatchError("too long", expected=1, actual=offset)
+
+    with opened(store, gathering, b"x") as writer:
+        with pytest.raises(SizeMismatchError, match="too long"):
+            writer.fill(source(b"xyz"), advanced=refused)
+        assert writer.offset == 0
+
+
+def test_one_fetches_and_the_others_find(store: LocalContentStore, gathering: Gathering) -> None:
+    waited = threading.Event()
+    found: list[Exception] = []
+
+    def second() -> None:
+        try:
+            store.gathering_writer(
+                gathering, REF, expected=Digest.of(b"x"), total=1, cancel=CancelToken(), on_wait=waited.set
+            )
+        except AlreadyExistsError as error:
+            found.append(error)
+
+    with opened(store, gathering, b"x") as writer:
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waited.wait(5)
+        writer.write(b"x")
+        writer.commit(Digest.of(b"x"), 1)
+    thread.join(5)
+    assert len(found) == 1
+
+
+def test_writers_at_once_have_buffers_of_their_own(store: LocalContentStore, gathering: Gathering) -> None:
+    def writer_of(data: bytes) -> LocalIngestWriter | SmallWriter:
+        digest = Digest.of(data)
+        return store.gathering_writer(gathering, str(digest), expected=digest, total=len(data), cancel=CancelToken())
+
+    for _ in range(2):
+        with writer_of(b"one") as one, writer_of(b"two") as two:
+            one.write(b"one")
+            two.write(b"two")
+            assert isinstance(one, SmallWriter)
+            assert isinstance(two, SmallWriter)
+            assert (one.held(), two.held()) == (b"one", b"two")
+            one.abort()
+            two.abort()
+
+
+@pytest.mark.parametrize("has_durable_name", [True, False])
+def test_the_folder_is_synced_only_if_nobody_else_will(
+    store: LocalContentStore, gathering: Gathering, monkeypatch: pytest.MonkeyPatch, *, has_durable_name: bool
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    with opened(store, gathering, b"x") as writer:
+        writer.write(b"x")
+        writer.commit(Digest.of(b"x"), 1, has_durable_name=has_durable_name)
+    assert len(synced) == 1 + has_durable_name
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.EIO, StoreError), (errno.ENOSPC, StoreFullError)])
+@pytest.mark.parametrize("step", ["pwrite", "fsync", "rename"])
+def test_a_disk_that_fails_leaves_no_name_and_no_file(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch, step: str, number: int, kind: type[StoreError]
+) -> None:
+    def failing(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with store.gathering(CancelToken()) as gathering:
+        with opened(store, gathering, b"x") as writer:
+            writer.write(b"x")
+            with monkeypatch.context() as broken:
+                broken.setattr(f"imagestore.content.small.os.{step}", failing)
+                with pytest.raises(kind):
+                    writer.commit(Digest.of(b"x"), 1)
+        (folder,) = os.listdir(store.root / "ingest")
+        assert os.listdir(store.root / "ingest" / folder) == []
+        assert not store.exists(Digest.of(b"x"))
+        with opened(store, gathering, b"x") as writer:
+            writer.write(b"x")
+            writer.commit(Digest.of(b"x"), 1)
+    assert leftovers(store) == []
+
+
+def test_a_folder_that_cannot_be_made_is_tried_again(
+    store: LocalContentStore, gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for _ in range(2):
+        with opened(store, gathering, b"x") as writer, monkeypatch.context() as full:
+            full.setattr(Path, "mkdir", failing)
+            writer.write(b"x")
+            with pytest.raises(StoreFullError):
+                writer.commit(Digest.of(b"x"), 1)
+    with opened(store, gathering, b"x") as writer:
+        writer.write(b"x")
+        writer.commit(Digest.of(b"x"), 1)
+
+
+def test_a_name_that_came_meanwhile_is_told(store: LocalContentStore, gathering: Gathering) -> None:
+    with store.batches(CancelToken()):
+        with opened(store, gathering, b"x") as writer:
+            writer.write(b"x")
+            path = store.root / "blobs" / "sha256" / Digest.of(b"x").encoded
+            path.write_bytes(b"x")
+            with pytest.raises(AlreadyExistsError):
+                writer.commit(Digest.of(b"x"), 1)
+        path.unlink()
+        path.mkdir()
+        with opened(store, gathering, b"x") as writer:
+            writer.write(b"x")
+            with pytest.raises(StoreCorruptError, match="no file"):
+                writer.commit(Digest.of(b"x"), 1)
+
+
+def test_a_folder_under_way_is_never_stale(store: LocalContentStore, gathering: Gathering) -> None:
+    with opened(store, gathering, b"x") as writer:
+        writer.write(b"x")
+        writer.commit(Digest.of(b"x"), 1)
+    (stale,) = store.stale_ingests(4e9)
+    assert not store.abort_stale(stale)
+
+
+def test_another_algorithm_gets_its_folder(store: LocalContentStore, gathering: Gathering) -> None:
+    digest = Digest.of(b"x", "sha512")
+    with store.gathering_writer(gathering, REF, expected=digest, total=1, cancel=CancelToken()) as writer:
+        writer.write(b"x")
+        writer.commit(digest, 1)
+    assert store.read(digest, limit_bytes=1) == b"x"
+
+
+def test_a_closed_writer_says_so(store: LocalContentStore, gathering: Gathering) -> None:
+    writer = opened(store, gathering, b"x")
+    writer.write(b"x")
+    writer.commit(Digest.of(b"x"), 1)
+    with pytest.raises(WriterClosedError):
+        writer.write(b"y")
+    with pytest.raises(WriterClosedError):
+        writer.truncate()
+    with pytest.raises(WriterClosedError):
+        writer.fill(source(b""), advanced=nothing)
+    writer.close()
+    writer.abort()

@@ -1,0 +1,146 @@
+"""A flow brings everything once, in two steps at a time, and ends all of them before it tells of a failure."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagestore.cancel import CancelToken
+from imagestore.errors import OperationCancelledError
+from imagestore.pull.flow import Flow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Gauge:
+    """How often something runs, and how many at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._now = 0
+        self.most = 0
+        self.seen: Counter[int] = Counter()
+
+    def __call__(self, thing: int) -> int:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+            self.seen[thing] += 1
+        time.sleep(0.001)
+        with self._lock:
+            self._now -= 1
+        return thing
+
+
+def flow_of(receive: Callable[[int], int | None], settle: Callable[[int], int], *, parallel: int = 3) -> Flow[int, int]:
+    return Flow(receive=receive, settle=settle, parallel=parallel, cancel=CancelToken())
+
+
+@settings(max_examples=20, deadline=None)
+@given(count=st.integers(0, 20), parallel=st.integers(1, 6), given_before=st.integers(0, 5))
+def test_each_thing_is_received_and_settled_once(count: int, parallel: int, given_before: int) -> None:
+    receive, settle = Gauge(), Gauge()
+    before = range(100, 100 + given_before)
+    with flow_of(receive, settle, parallel=parallel) as flow:
+        for thing in before:
+            flow.settle(thing)
+        flow.bring(range(count))
+    assert receive.seen == Counter(range(count))
+    assert settle.seen == Counter([*range(count), *before])
+    assert flow.received_bytes == sum(range(count)) + sum(before)
+    assert receive.most <= parallel
+    assert settle.most <= 2
+
+
+def test_things_are_begun_in_their_order() -> None:
+    begun: list[int] = []
+    with flow_of(lambda thing: begun.append(thing), lambda _: 0, parallel=1) as flow:
+        flow.bring(range(20))
+    assert begun == list(range(20))
+
+
+def test_what_is_here_already_is_not_settled() -> None:
+    settle = Gauge()
+    with flow_of(lambda thing: thing if thing % 2 else None, settle) as flow:
+        flow.bring(range(10))
+    assert settle.seen == Counter([1, 3, 5, 7, 9])
+
+
+def test_receiving_goes_on_while_something_is_settled_but_not_for_ever() -> None:
+    allowed, received = threading.Event(), Gauge()
+
+    def settle(thing: int) -> int:
+        assert allowed.wait(5)
+        return thing
+
+    with flow_of(received, settle, parallel=2) as flow:
+        thread = threading.Thread(target=flow.bring, args=(range(20),))
+        thread.start()
+        deadline = time.monotonic() + 5
+        # Three are settled or wait for it, and each receiver has one in hand.
+        while sum(received.seen.values()) < 5 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(0.05)
+        assert sum(received.seen.values()) == 5
+        allowed.set()
+        thread.join(5)
+    assert flow.received_bytes == sum(range(20))
+
+
+@pytest.mark.parametrize("step", ["receive", "settle"])
+def test_the_first_failure_stops_the_others_and_is_told(step: str) -> None:
+    settled: list[int] = []
+    flow: Flow[int, int]
+
+    def act(thing: int, name: str) -> int:
+        flow.cancel.check()
+        if thing == 3 and name == step:
+            raise KeyError("the third")
+        return thing
+
+    def settle(thing: int) -> int:
+        # What was received is kept, whatever failed elsewhere.
+        settled.append(thing)
+        return act(thing, "settle") if step == "settle" else thing
+
+    flow = flow_of(lambda thing: act(thing, "receive"), settle)
+    with pytest.raises(KeyError, match="the third"), flow:
+        flow.bring(range(1000))
+    assert flow.cancel.is_cancelled
+    assert len(settled) < 1000
+    assert not [each for each in threading.enumerate() if each.name.startswith("imagestore-")]
+
+
+def test_a_failure_beside_ends_the_block_in_its_own_words() -> None:
+    def settle(_: int) -> int:
+        raise KeyError("beside")
+
+    def run() -> None:
+        with flow_of(lambda thing: thing, settle) as flow:
+            flow.settle(1)
+            flow.cancel.wait(5)
+            raise AssertionError("not reached")
+
+    with pytest.raises(KeyError, match="beside"):
+        run()
+
+
+def test_a_block_that_fails_settles_what_was_received() -> None:
+    settle = Gauge()
+
+    def run() -> None:
+        with flow_of(lambda thing: thing, settle) as flow:
+            flow.settle(1)
+            flow.settle(2)
+            raise OperationCancelledError("enough")
+
+    with pytest.raises(OperationCancelledError, match="enough"):
+        run()
+    assert settle.seen == Counter([1, 2])
