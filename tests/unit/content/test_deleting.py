@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.content import deleting
 from imagestore.content.deleting import Deleting
 from imagestore.digest import Digest
 from imagestore.errors import StoreError
@@ -67,7 +66,7 @@ def test_a_block_that_fails_leaves_no_thread_that_still_deletes(blobs: Path, mon
         time.sleep(0.005)
         unlink(name, dir_fd=dir_fd)
 
-    monkeypatch.setattr(deleting.os, "unlink", slowly)
+    monkeypatch.setattr(os, "unlink", slowly)
 
     def begin_and_fail(files: Deleting) -> None:
         with files.settled():
