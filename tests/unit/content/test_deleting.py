@@ -1,0 +1,120 @@
+"""Blobs are deleted side by side, and nothing is deleted behind the back of whoever holds the lock."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from imagestore.content.deleting import Deleting
+from imagestore.digest import Digest
+from imagestore.errors import StoreError
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Path:
+    (tmp_path / "sha256").mkdir()
+    return tmp_path
+
+
+def make(blobs: Path, count: int) -> list[str]:
+    digests = [Digest.of(str(number).encode()) for number in range(count)]
+    for digest in digests:
+        (blobs / "sha256" / digest.encoded).write_bytes(b"12345")
+    return [str(digest) for digest in digests]
+
+
+def there(blobs: Path) -> set[str]:
+    return {f"sha256:{name}" for name in os.listdir(blobs / "sha256")}
+
+
+@pytest.mark.parametrize("count", [1, 40, 300])
+def test_all_go_and_their_sizes_are_told(blobs: Path, count: int) -> None:
+    texts = make(blobs, count)
+    with Deleting(blobs) as files:
+        files.expect(count)
+        with files.settled():
+            deletion = files.begin([*texts, f"sha256:{'0' * 64}"])
+            assert files.end(deletion, lambda: False) == []
+    assert deletion.sizes == {**dict.fromkeys(texts, 5), f"sha256:{'0' * 64}": None}
+    assert there(blobs) == set()
+
+
+@pytest.mark.parametrize("count", [5, 500])
+def test_when_time_is_up_at_least_one_went_and_the_rest_is_named(blobs: Path, count: int) -> None:
+    texts = make(blobs, count)
+    with Deleting(blobs) as files:
+        files.expect(count)
+        with files.settled():
+            deletion = files.begin(texts)
+            left = files.end(deletion, lambda: True)
+    assert deletion.sizes
+    assert there(blobs) == set(left) == set(texts) - deletion.sizes.keys()
+    assert left == [text for text in texts if text in set(left)], "in their order"
+
+
+def test_a_block_that_fails_leaves_no_thread_that_still_deletes(blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = make(blobs, 500)
+    begun = threading.Event()
+    unlink = os.unlink
+
+    def slowly(name: str, *, dir_fd: int) -> None:
+        begun.set()
+        time.sleep(0.005)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", slowly)
+
+    def begin_and_fail(files: Deleting) -> None:
+        with files.settled():
+            files.begin(texts)
+            begun.wait()
+            raise RuntimeError("stop")
+
+    with Deleting(blobs) as files:
+        files.expect(len(texts))
+        with pytest.raises(RuntimeError, match="stop"):
+            begin_and_fail(files)
+        before = there(blobs)
+        time.sleep(0.03)
+        assert there(blobs) == before
+    assert before, "it was told to hurry"
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_what_can_not_be_deleted_is_an_error_of_who_waits(blobs: Path, count: int) -> None:
+    texts = make(blobs, count)
+    path = blobs / "sha256" / texts[0].removeprefix("sha256:")
+    path.unlink()
+    path.mkdir()
+
+    def delete_all(files: Deleting) -> None:
+        with files.settled():
+            files.end(files.begin(texts), lambda: False)
+
+    with Deleting(blobs) as files:
+        files.expect(count)
+        with pytest.raises(StoreError, match="can't delete"):
+            delete_all(files)
+
+
+def test_without_threads_it_goes_on_alone(blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    texts = make(blobs, 100)
+    with Deleting(blobs) as files:
+        files.expect(100)
+        with files.settled():
+            assert files.end(files.begin(texts), lambda: False) == []
+    assert there(blobs) == set()
+
+
+@pytest.mark.parametrize("text", ["sha256:../../x", "sha256:" + "/" * 64, "blake3:" + "0" * 64, "", "sha256:"])
+def test_only_names_of_blobs_are_deleted(blobs: Path, text: str) -> None:
+    with Deleting(blobs) as files:
+        assert files.delete(text) is None

@@ -1,0 +1,111 @@
+"""Many names removed together are removed as one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagestore import lookup
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.errors import InvalidInputError
+from imagestore.media_types import OCI_MANIFEST
+from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.platforms.spec import Platform
+from imagestore.upkeep.removal import Remover
+
+HANDLERS = ("runc", "kata")
+IDS = [Digest("sha256", f"{start}{number}" * 16) for start in ("abc", "abd") for number in range(2)]
+#: A name that is an id's beginning as well, to see which of the two it means.
+REPOSITORIES = ("one", "two", "three", "abc0")
+NAMES = [*REPOSITORIES, *map(str, IDS), "abc", "abd1abd1", "nothing", "NOT A NAME", f"one@{Digest.of(b'manifest 0')}"]
+images = st.dictionaries(
+    st.tuples(st.sampled_from(REPOSITORIES), st.sampled_from(HANDLERS)), st.integers(0, len(IDS) - 1), max_size=8
+)
+
+
+def record(repository: str, handler: str, number: int) -> ImageRecord:
+    target = Descriptor(OCI_MANIFEST, Digest.of(f"manifest {number}".encode()), 1)
+    return ImageRecord(
+        reference=f"docker.io/library/{repository}:latest",
+        handler=handler,
+        target=target,
+        manifest=target,
+        image_id=IDS[number],
+        platform=Platform("linux", "amd64"),
+        wanted="linux/amd64",
+        roots=(target.digest,),
+        content_size=1,
+    )
+
+
+def one_after_the_other(
+    metadata: SqliteMetadataStore, names: list[str], handler: str | None, *, is_for_all: bool
+) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[Digest]]:
+    removed, roots = {}, set()
+    for name in dict.fromkeys(names):
+        gone = metadata.remove_images(
+            [(each.reference, each.handler) for each in doomed(metadata, name, handler, is_for_all=is_for_all)]
+        )
+        removed[name] = tuple((each.reference, each.handler) for each in gone)
+        roots |= {root for each in gone for root in each.roots}
+    return removed, roots
+
+
+def doomed(metadata: SqliteMetadataStore, name: str, handler: str | None, *, is_for_all: bool) -> list[ImageRecord]:
+    if not is_for_all:
+        return lookup.doomed(metadata, name, handler, "runc")
+    found = lookup.by_name(metadata, name) or lookup.by_id(metadata, name)
+    owners = sorted({each.handler for each in found})
+    return [each for owner in owners for each in lookup.doomed(metadata, name, owner, "runc")]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> list[SqliteMetadataStore]:
+    return [SqliteMetadataStore(tmp_path_factory.mktemp(name) / "metadata.db") for name in ("together", "one by one")]
+
+
+@settings(max_examples=150, deadline=None)
+@given(images, st.lists(st.sampled_from(NAMES), min_size=1, max_size=6), st.sampled_from([None, "kata", "all"]))
+def test_many_together_go_as_one_after_the_other(
+    stores: list[SqliteMetadataStore],
+    known: dict[tuple[str, str], int],
+    names: list[str],
+    whose: str | None,
+) -> None:
+    together, single = stores
+    for store in stores:
+        store.remove_images([(each.reference, each.handler) for each in store.find_images()])
+        store.put_images([(record(*key, number), {}) for key, number in known.items()])
+    handler, is_for_all = (None, True) if whose == "all" else (whose, False)
+    remover = Remover(
+        together,
+        lookup.HandlerRule(handler, "runc", is_for_all=is_for_all),
+        lambda name: doomed(together, name, handler, is_for_all=is_for_all),
+    )
+    expected = found = None
+    with contextlib.suppress(InvalidInputError):
+        expected = one_after_the_other(single, names, handler, is_for_all=is_for_all)
+    with contextlib.suppress(InvalidInputError):
+        found = remover.remove(names)
+    assert found == expected
+    if expected is not None:
+        assert [_key(each) for each in together.find_images()] == [_key(each) for each in single.find_images()]
+
+
+def _key(image: ImageRecord) -> tuple[str, str]:
+    return image.reference, image.handler
+
+
+def test_the_journal_knows_what_went(tmp_path: Path) -> None:
+    metadata = SqliteMetadataStore(tmp_path / "metadata.db")
+    metadata.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
+    remover = Remover(metadata, lookup.HandlerRule(None, "runc"), lambda _name: [])
+    remover.remove(["one", "three"])
+    left = {found[0].reference for found in metadata.journaled().candidates if found}
+    assert left == {"docker.io/library/two:latest", "docker.io/library/abc0:latest"}
