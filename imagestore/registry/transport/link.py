@@ -11,8 +11,10 @@ from imagestore.registry.transport.faults import ConnectError, ConnectWaitError,
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
     from imagestore.registry.transport.network import Exchange
+    from imagestore.registry.transport.secure import SecureSocket
 
 # Each change of a socket's time limit is a system call.
 _WORTH_CHANGING: Final = 1.25
@@ -29,7 +31,9 @@ class Link:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._tls: ssl.SSLSocket | None = None
+        self._tls: SecureSocket | None = None
+        self._read: Callable[[memoryview], int] = connection.recv_into
+        self._write: Callable[[memoryview], int] = connection.send
         self._exchange: Exchange | None = None
         self._limit: float | None = connection.gettimeout()
         # What ended a read that had bytes to hand out first.
@@ -42,7 +46,7 @@ class Link:
     @property
     def is_readable(self) -> bool:
         """Whether something is to be read: bytes nobody asked for, or the peer's good-bye."""
-        if self._tls is not None and self._tls.pending():
+        if self._tls is not None and self._tls.has_received:
             return True
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
@@ -55,14 +59,17 @@ class Link:
             ConnectError, ConnectWaitError: no TLS connection.
             OperationCancelledError: cancelled, or past the deadline.
         """
+        from imagestore.registry.transport.secure import SecureSocket
+
         self._begin(seconds)
         try:
-            self._socket = self._tls = context.wrap_socket(self._socket, server_hostname=host)
+            self._tls = SecureSocket(self._socket, context, host)
+            self._tls.handshake()
         except TimeoutError as error:
             raise ConnectWaitError(str(error)) from error
         except OSError as error:
             raise ConnectError(error) from error
-        self._limit = self._socket.gettimeout()
+        self._read, self._write = self._tls.recv_into, self._tls.send
 
     def send(self, data: bytes, seconds: float) -> None:
         """Write all of it.
@@ -75,7 +82,7 @@ class Link:
         while rest:
             self._begin(seconds)
             try:
-                rest = rest[self._socket.send(rest) :]
+                rest = rest[self._write(rest) :]
             except TimeoutError as error:
                 raise WaitError(str(error)) from error
             except OSError as error:
@@ -105,11 +112,11 @@ class Link:
         if failure is not None:
             raise failure
         exchange = self._begin(seconds)
-        receive, filled, size = self._socket.recv_into, 0, len(buffer)
+        filled, size = 0, len(buffer)
         started = now = time.monotonic()
         try:
             # Over TLS a record comes at a time, 16 KiB: nothing else may be done for each.
-            while count := receive(buffer[filled:]):
+            while count := self._read(buffer[filled:]):
                 filled += count
                 now = time.monotonic()
                 if filled == size or now - started >= patience_seconds:

@@ -147,7 +147,7 @@ class Exchange:
             if self._is_over or self._socket is None:
                 return
             with contextlib.suppress(OSError):
-                # The plain socket's method: the TLS one would drop its state under a reader in mid-call.
+                # The plain socket's method: that of ssl.SSLSocket would drop its state under a reader in mid-call.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def finish(self) -> None:
