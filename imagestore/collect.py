@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: How long a batch holds other writers when they wait, and at most, but for its commit.
 _SHORTEST_SECONDS: Final = 0.004
-_LONGEST_SECONDS: Final = 0.04
+_LONGEST_SECONDS: Final = 0.02
 #: How often it is looked whether somebody waits.
 _LOOK_SECONDS: Final = 0.001
 #: As many are asked about with one query: few at first, since the first look for others comes after them.
