@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import importlib
 import os
@@ -13,19 +14,22 @@ from typing import Any, Final
 _COLLECT_AFTER: Final = 100_000
 # The standard library's dataclasses loads it, and a parser's tables with it, to look into undocumented classes only.
 _RARELY_USED: Final = ("inspect",)
+_LOADING: Final = _thread.allocate_lock()
+# The packages of the extra "cli".
+_NEEDED: Final = frozenset({"click", "platformdirs", "rich", "tomli_w"})
 
 
 def main() -> int:
     """Run the command line, or say what to install for it."""
     from imagestore.cli import quick
 
-    status = quick.run(sys.argv[1:])
-    if status is not None:
-        return status
     try:
+        status = quick.run(sys.argv[1:])
+        if status is not None:
+            return status
         from imagestore.cli.main import main as run
     except ModuleNotFoundError as error:
-        if error.name != "click":
+        if (error.name or "").partition(".")[0] not in _NEEDED:
             raise
         sys.stderr.write("imagestore: the command line needs more packages: pip install 'imagestore[cli]'\n")
         return 1
@@ -38,9 +42,10 @@ class _Postponed(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        module = importlib.import_module(self.__name__)
+        with _LOADING:
+            if sys.modules.get(self.__name__) is self:
+                del sys.modules[self.__name__]
+            module = importlib.import_module(self.__name__)
         self.__dict__.update(module.__dict__)
         return getattr(module, name)
 

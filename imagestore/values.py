@@ -31,7 +31,7 @@ def _defined(cls: type[Any], *, is_frozen: bool) -> type[Any]:
     annotations: dict[str, Any] = cls.__dict__.get("__annotations__", {})  # noqa: RUF063 - inspect would be loaded
     own = [_member(cls, name) for name, kind in annotations.items() if not _is_class_variable(kind)]
     inherited = {each.name: each for base in reversed(cls.__mro__[1:]) for each in base.__dict__.get("__members__", ())}
-    members = tuple({**inherited, **{each.name: each for each in own}}.values())
+    members = _Members({**inherited, **{each.name: each for each in own}}.values())
     names = [each.name for each in members]
     compared = _getter([each.name for each in members if each.is_compared])
     hashed = _getter([each.name for each in members if each.is_hashed])
@@ -43,6 +43,8 @@ def _defined(cls: type[Any], *, is_frozen: bool) -> type[Any]:
         "__hash__": (lambda self: hash(hashed(self))) if is_frozen else None,
         "__getstate__": lambda self: [getattr(self, name) for name in names],
         "__setstate__": lambda self, state: _restore(self, names, state),
+        # What copy.replace() calls.
+        "__replace__": lambda self, /, **changes: dataclasses.replace(self, **changes),
     }
     if is_frozen:
         methods |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
@@ -54,15 +56,21 @@ def _defined(cls: type[Any], *, is_frozen: bool) -> type[Any]:
     namespace = {
         **methods,
         **defined,
-        "__slots__": tuple(each.name for each in own),
+        "__slots__": tuple(each.name for each in own if each.name not in inherited),
         "__members__": members,
         "__match_args__": tuple(each.name for each in members if each.is_argument and not each.is_keyword),
-        **{name: _Late(name, cls) for name in ("__dataclass_fields__", "__dataclass_params__")},
+        **{name: _Late(name, cls, is_frozen=is_frozen) for name in ("__dataclass_fields__", "__dataclass_params__")},
     }
     namespace.setdefault("__init__", _init_at_first_call(members, is_frozen=is_frozen))
     made: type[Any] = type(cls.__name__, cls.__bases__, namespace)
     made.__qualname__ = cls.__qualname__
     return made
+
+
+class _Members(tuple["_Member", ...]):
+    """Members of one class; those of two classes without any are told apart."""
+
+    __slots__ = ()
 
 
 class _Member:
@@ -97,13 +105,16 @@ def _is_class_variable(kind: object) -> bool:
 class _Late:
     """An attribute that the standard decorator gives to a class, worked out by it when somebody asks."""
 
-    def __init__(self, name: str, cls: type[Any]) -> None:
+    def __init__(self, name: str, cls: type[Any], *, is_frozen: bool) -> None:
         self._name = name
         self._cls = cls
+        self._is_frozen = is_frozen
 
     def __get__(self, _instance: object, owner: type[Any]) -> Any:
         twin = type(self._cls.__name__, self._cls.__bases__, {**self._cls.__dict__, "__doc__": self._cls.__name__})
-        found = getattr(dataclasses.dataclass(init=False, repr=False, eq=False)(twin), self._name)
+        found = getattr(
+            dataclasses.dataclass(init=False, repr=False, eq=False, frozen=self._is_frozen)(twin), self._name
+        )
         made = next(each for each in owner.__mro__ if self._name in each.__dict__)
         setattr(made, self._name, found)
         return found

@@ -153,8 +153,8 @@ class RegistryClient:
         """As resolve() of a tag, and the document itself, in one request; for what surely isn't here yet.
 
         Returns:
-            The descriptor, and the bytes it describes. Without bytes where those that came aren't what the registry
-            says they are (damaged on the way, or announced wrongly): then the descriptor is the announced one.
+            The descriptor, and the bytes it describes. Without bytes where the registry doesn't say that they are what
+            came (damaged on the way, or announced wrongly or not at all): then the descriptor is resolve()'s.
 
         Raises:
             as resolve().
@@ -368,13 +368,13 @@ def _descriptor_from_head(response: Response, wanted: Digest | None, what: str) 
 
 
 def _document_from_get(response: Response, wanted: Digest | None, what: str) -> tuple[Descriptor, bytes, bool]:
-    """Descriptor and bytes, and whether they are what the registry says they are, as far as it says anything."""
+    """Descriptor and bytes, and whether the registry says that they are these; without that they may be cut short."""
     with response:
         if response.status != 200:
             raise failure(response, what=what)
         body = response.read(MAX_DOCUMENT_BYTES)
         target = manifests.from_body(body, response.headers, wanted=wanted, what=what)
-        return target, body, manifests.announced_digest(response.headers) in (None, target.digest)
+        return target, body, manifests.announced_digest(response.headers) == target.digest
 
 
 def _verified(response: Response, descriptor: Descriptor, what: str) -> bytes:

@@ -125,5 +125,9 @@ class EndpointLines:
         from imagestore.registry.auth.authenticate import RegistryAuthenticator
         from imagestore.registry.credentials.lookup import CredentialResolver
 
-        credentials = self._credentials or CredentialResolver.standard()
+        with self._lock:
+            if self._credentials is None:
+                # One for all endpoints, with what its helpers remember.
+                self._credentials = CredentialResolver.standard()
+            credentials = self._credentials
         return RegistryAuthenticator(sender, credentials, policy=self._auth_policy)

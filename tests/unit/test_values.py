@@ -133,6 +133,44 @@ def test_methods_that_a_class_has_stay() -> None:
     assert (repr(Own(1)), Own(1) == Own(2), hash(Own(5))) == ("own", True, 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Redefined(Point):
+    x: int = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class StandardChild(Point):
+    z: int = 3
+
+
+def test_a_field_that_is_declared_again_is_the_same_field() -> None:
+    assert (Redefined(), Redefined(x=1).x) == (Redefined(5), 1)
+    Point.__init__(again := Redefined(), 9)
+    assert again.x == 9
+
+
+def test_a_standard_class_may_derive_from_ours() -> None:
+    assert (StandardChild(1).z, StandardChild(1).y) == (3, 2)
+
+
+def test_classes_without_fields_keep_their_own_methods() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Empty:
+        pass
+
+    made: list[int] = []
+
+    @dataclass(frozen=True, slots=True)
+    class Counting(Empty):
+        def __init__(self) -> None:
+            Empty.__init__(self)
+            made.append(1)
+
+    Counting()
+    Counting()
+    assert made == [1, 1]
+
+
 def test_patterns_match_by_position() -> None:
     match Point(1, 9):
         case Point(x, y):

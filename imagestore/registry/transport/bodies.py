@@ -62,7 +62,8 @@ class _SizedBody:
 
     @property
     def is_finished(self) -> bool:
-        return not self._remaining and not self._has_surplus
+        # What came with the head and wasn't read is not on the connection any more.
+        return self._remaining == len(self._received) and not self._has_surplus
 
     def readinto(self, buffer: memoryview) -> int:
         wanted = min(len(buffer), self._remaining)
@@ -89,7 +90,11 @@ class _EndlessBody:
 
     def readinto(self, buffer: memoryview) -> int:
         if not self._received:
-            return self._link.receive_into(buffer, self._idle_seconds)
+            count = self._link.receive_into(buffer, self._idle_seconds)
+            if not count:
+                # Whoever cancels ends the connection too.
+                self._link.check()
+            return count
         count = min(len(buffer), len(self._received))
         buffer[:count] = self._received[:count]
         self._received = self._received[count:]

@@ -15,6 +15,10 @@ class InvalidAnswerError(TransportError):
     """What came is no HTTP."""
 
 
+class OtherProtocolError(InvalidAnswerError):
+    """What came doesn't even begin as HTTP does."""
+
+
 class StaleError(TransportError):
     """A connection that was kept turned out to be closed before anything of an answer came."""
 

@@ -247,7 +247,7 @@ def _guarded(exchange: Exchange, host: str, when: str) -> Iterator[None]:
     """The border: what this package raises becomes what callers know."""
     try:
         yield
-    except faults.TransportError as error:
+    except (faults.TransportError, OSError) as error:
         exchange.check()
         failure = tls.failure_in(error)
         raise _translated(error, failure, exchange, host, when) from (failure or error)

@@ -34,6 +34,9 @@ class Link:
         self._tls: SecureSocket | None = None
         self._read: Callable[[memoryview], int] = connection.recv_into
         self._write: Callable[[memoryview], int] = connection.send
+        # How long a wait for a single byte may last, and until when all of them together.
+        self._seconds = 0.0
+        self._until: float | None = None
         self._exchange: Exchange | None = None
         self._limit: float | None = connection.gettimeout()
         # What ended a read that had bytes to hand out first.
@@ -42,6 +45,17 @@ class Link:
     def serve(self, exchange: Exchange) -> None:
         """From now on it belongs to this exchange."""
         self._exchange = exchange
+
+    def rest(self) -> None:
+        """It belongs to nobody, and is kept."""
+        self._exchange = None
+        if self._tls is not None:
+            self._tls.rest()
+
+    def check(self) -> None:
+        """Raise when the exchange it serves was cancelled or is past its deadline."""
+        if self._exchange is not None:
+            self._exchange.check()
 
     @property
     def is_readable(self) -> bool:
@@ -53,7 +67,7 @@ class Link:
         return bool(waiting.poll(0))
 
     def secure(self, context: ssl.SSLContext, host: str, seconds: float) -> None:
-        """Shake hands for TLS.
+        """Shake hands for TLS, in so many seconds at most.
 
         Raises:
             ConnectError, ConnectWaitError: no TLS connection.
@@ -61,14 +75,15 @@ class Link:
         """
         from imagestore.registry.transport.secure import SecureSocket
 
-        self._begin(seconds)
+        self._seconds, self._until = seconds, time.monotonic() + seconds
         try:
-            self._tls = SecureSocket(self._socket, context, host)
+            self._tls = SecureSocket(self._receive_raw, self._send_raw, context, host)
             self._tls.handshake()
         except TimeoutError as error:
             raise ConnectWaitError(str(error)) from error
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a host that no certificate can name
             raise ConnectError(error) from error
+        self._until = None
         self._read, self._write = self._tls.recv_into, self._tls.send
 
     def send(self, data: bytes, seconds: float) -> None:
@@ -130,16 +145,33 @@ class Link:
             if not filled:
                 raise failure from error
             self._failure = failure
-        exchange.note_read(filled, now - started)
+        if self._tls is None:
+            exchange.note_read(filled, now - started)
         return filled
 
     def close(self) -> None:
         """Close the connection; may be called again."""
         self._socket.close()
 
+    def _receive_raw(self, buffer: memoryview) -> int:
+        exchange = self._begin(self._seconds)
+        started = time.monotonic()
+        count = self._socket.recv_into(buffer)
+        exchange.note_read(count, time.monotonic() - started)
+        return count
+
+    def _send_raw(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            self._begin(self._seconds)
+            rest = rest[self._socket.send(rest) :]
+
     def _begin(self, seconds: float) -> Exchange:
         """Before each wait: whose it is, and how long it may last."""
         exchange = self._exchange
+        self._seconds = seconds
+        if self._until is not None:
+            seconds = min(seconds, self._until - time.monotonic())
         assert exchange is not None
         exchange.use(self._socket)
         allowed, limit = exchange.allowed_seconds(seconds), self._limit

@@ -6,11 +6,12 @@ recipient may mend is mended: folded lines are joined, equal lengths count once.
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.patterns import pattern
 from imagestore.registry.transport import urls
-from imagestore.registry.transport.faults import InvalidAnswerError, UnsendableError
+from imagestore.registry.transport.faults import InvalidAnswerError, OtherProtocolError, UnsendableError
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -54,9 +55,10 @@ class Outgoing:
     scheme: str
     host: str
     port: int
-    target: bytes
-    fields: Fields
-    body: bytes
+    # Signatures, tokens and passwords are in these.
+    target: bytes = field(repr=False)
+    fields: Fields = field(repr=False)
+    body: bytes = field(repr=False)
     connect_seconds: float
     idle_seconds: float
 
@@ -126,13 +128,15 @@ class Head:
 
     version: bytes
     status: int
-    fields: Fields
+    fields: Fields = field(repr=False)
 
     @property
     def keeps_connection(self) -> bool:
         """Whether the connection serves again once the body has been read (section 9.3)."""
         options = {option.strip(b" \t").lower() for option in _all(self, b"connection")}
-        return self.version == b"1.1" and b"close" not in options
+        # Both a length and a coding: somebody between may see another end than we do (section 6.3).
+        is_doubtful = bool(_all(self, b"transfer-encoding") and _all(self, b"content-length"))
+        return self.version == b"1.1" and b"close" not in options and not is_doubtful
 
 
 def end_of_head(data: bytearray, start: int) -> int:
@@ -145,10 +149,10 @@ def check_beginning(data: bytearray) -> None:
     """Tell at once when a peer speaks another protocol, which may wait for us to speak.
 
     Raises:
-        InvalidAnswerError: it doesn't begin as HTTP does.
+        OtherProtocolError: it doesn't begin as HTTP does.
     """
     if not data.startswith(b"HTTP/"[: len(data)]):
-        raise InvalidAnswerError("expected a status line, found something else")
+        raise OtherProtocolError("expected a status line, found something else")
 
 
 def parse_head(data: bytes) -> Head:
@@ -159,7 +163,7 @@ def parse_head(data: bytes) -> Head:
     """
     lines = [line.removesuffix(b"\r") for line in data.split(b"\n")]
     status = _STATUS_LINE.fullmatch(lines[0])
-    if status is None:
+    if status is None or status[2] < b"100":
         raise InvalidAnswerError("expected a status line, found something else")
     fields: list[tuple[bytes, bytes]] = []
     for line in lines[1:]:

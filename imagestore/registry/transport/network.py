@@ -234,7 +234,10 @@ class Route:
 
 def _connect(to: Resolved, seconds: float | None) -> socket.socket:
     family, address = to
-    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:  # a family that this machine hasn't, or too many open files
+        raise ConnectError(error) from error
     try:
         connection.settimeout(seconds)
         connection.connect(address if family != socket.AF_UNIX else address[0])

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.registry.transport import tls
 from imagestore.registry.transport.bodies import body_of
-from imagestore.registry.transport.faults import InvalidAnswerError, StaleError, TransportError, WaitError
+from imagestore.registry.transport.faults import (
+    InvalidAnswerError,
+    OtherProtocolError,
+    StaleError,
+    TransportError,
+    WaitError,
+)
 from imagestore.registry.transport.link import Link
 from imagestore.registry.transport.message import (
     MAX_HEAD_BYTES,
@@ -99,8 +105,9 @@ class Pool:
         if kept is not None:
             try:
                 return self._exchange(request, head, kept, exchange, context)
-            except StaleError:
-                # Asking again is safe where nothing changes by it (RFC 9110 section 9.2.2).
+            except (StaleError, OtherProtocolError):
+                # It was closed, or what came belongs to an answer before: late bytes that none should have had. Asking
+                # again is safe where nothing changes by it (RFC 9110 section 9.2.2).
                 if request.method not in ("GET", "HEAD"):
                     raise
                 exchange.saw_end = False
@@ -126,17 +133,19 @@ class Pool:
         return context
 
     def _connect(self, request: Outgoing, exchange: Exchange, context: ssl.SSLContext | None) -> Link:
+        until = time.monotonic() + request.connect_seconds
         link = Link(self._route.connect(request.host, request.port, request.connect_seconds, exchange))
         if context is not None:
             link.serve(exchange)
             with _dropping(link):
-                link.secure(context, request.host, request.connect_seconds)
+                link.secure(context, request.host, max(0.001, until - time.monotonic()))
         return link
 
     def _exchange(
         self, request: Outgoing, head: bytes, link: Link, exchange: Exchange, context: ssl.SSLContext | None
     ) -> Incoming:
         link.serve(exchange)
+        is_sent = False
         with _dropping(link):
             try:
                 link.send(head + request.body, request.idle_seconds)
@@ -145,11 +154,13 @@ class Pool:
             except TransportError:
                 # A peer that refuses before it has read everything hangs up, and may have said why.
                 pass
+            else:
+                is_sent = True
             answer, rest = read_head(link, request.idle_seconds)
             body = body_of(body_length(request.method, answer), link, rest, request.idle_seconds)
 
         def finish(*, is_reusable: bool) -> None:
-            if is_reusable and answer.keeps_connection:
+            if is_reusable and is_sent and answer.keeps_connection:
                 self._park(request, link, context)
             else:
                 link.close()
@@ -159,23 +170,34 @@ class Pool:
     def _take(self, request: Outgoing) -> Link | None:
         while True:
             with self._lock:
+                expired = self._expired()
                 found = next((each for each in reversed(self._idle) if each.fits(request)), None)
-                if found is None:
-                    return None
-                self._idle.remove(found)
+                if found is not None:
+                    self._idle.remove(found)
+            _close_all(expired)
             # Readable before anything was asked: the peer closed it, or sends what nobody asked for.
-            if time.monotonic() - found.since <= self._keep_alive_seconds and not found.link.is_readable:
-                return found.link
+            if found is None or not found.link.is_readable:
+                return None if found is None else found.link
             found.link.close()
 
     def _park(self, request: Outgoing, link: Link, context: ssl.SSLContext | None) -> None:
-        surplus: Link | None = link
+        link.rest()
+        kept = _Kept(request.scheme, request.host, request.port, link, time.monotonic())
+        surplus = [kept]
         with self._lock:
             if not self._is_closed and (context is None or context is self._context):
-                self._idle.append(_Kept(request.scheme, request.host, request.port, link, time.monotonic()))
-                surplus = self._idle.popleft().link if len(self._idle) > _MAX_IDLE_CONNECTIONS else None
-        if surplus is not None:
-            surplus.close()
+                self._idle.append(kept)
+                surplus = self._expired()
+                if len(self._idle) > _MAX_IDLE_CONNECTIONS:
+                    surplus.append(self._idle.popleft())
+        _close_all(surplus)
+
+    def _expired(self) -> list[_Kept]:
+        """Take out what was idle for too long; those behind are younger."""
+        expired, oldest = [], time.monotonic() - self._keep_alive_seconds
+        while self._idle and self._idle[0].since < oldest:
+            expired.append(self._idle.popleft())
+        return expired
 
 
 @dataclass(frozen=True, slots=True)

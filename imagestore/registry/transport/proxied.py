@@ -232,6 +232,7 @@ def _parse_proxy(url: str) -> httpcore.Proxy:
             "proxy: socks proxies need the package 'socksio', which is not installed",
             hint="install it beside imagestore, or use an http proxy",
         )
-    auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
+    login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
+    auth = (login[0].encode(), login[1].encode()) if login is not None else None
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return httpcore.Proxy(f"{parts.scheme}://{host}:{parts.port or _PROXY_PORTS[parts.scheme]}/", auth=auth)

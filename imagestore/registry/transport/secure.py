@@ -10,8 +10,10 @@ import contextlib
 import ssl
 from typing import TYPE_CHECKING, Final, cast
 
+from imagestore.registry.transport.faults import TransportError
+
 if TYPE_CHECKING:
-    import socket
+    from collections.abc import Callable
 
 _RAW_BYTES: Final = 256 * 1024
 # As much as the buffer takes.
@@ -22,16 +24,24 @@ class SecureSocket:
     """A client's end of TLS; shake hands first.
 
     Args:
-        connection: connected; its time limit holds for every wait here.
+        receive: reads from the connection, within its limits, which hold for each read: one record may take many.
+        send: writes all it is given.
         context: whom to trust, and what to show.
         host: whom the certificate must name.
     """
 
-    def __init__(self, connection: socket.socket, context: ssl.SSLContext, host: str) -> None:
-        self._socket = connection
+    def __init__(
+        self,
+        receive: Callable[[memoryview], int],
+        send: Callable[[bytes], None],
+        context: ssl.SSLContext,
+        host: str,
+    ) -> None:
+        self._receive = receive
+        self._send = send
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-        self._raw = memoryview(bytearray(_RAW_BYTES))
+        self._raw: memoryview | None = None
 
     def handshake(self) -> None:
         """Agree on keys, and check the certificate.
@@ -49,7 +59,7 @@ class SecureSocket:
                     break
         except ssl.SSLError:
             # The peer is told why, if it still listens.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, TransportError):
                 self._flush()
             raise
         self._flush()
@@ -84,15 +94,20 @@ class SecureSocket:
         """Whether bytes came that were not read."""
         return bool(self._tls.pending() or self._incoming.pending)
 
+    def rest(self) -> None:
+        """Hold no memory while nothing is read."""
+        self._raw = None
+
     def _exchange_raw(self) -> None:
         # Keys are renewed in mid-stream now and then, which has to be answered.
         self._flush()
-        count = self._socket.recv_into(self._raw)
+        raw = self._raw = self._raw or memoryview(bytearray(_RAW_BYTES))
+        count = self._receive(raw)
         if count:
-            self._incoming.write(self._raw[:count])
+            self._incoming.write(raw[:count])
         else:
             self._incoming.write_eof()
 
     def _flush(self) -> None:
         if self._outgoing.pending:
-            self._socket.sendall(self._outgoing.read())
+            self._send(self._outgoing.read())

@@ -48,7 +48,14 @@ LINES = st.one_of(
 STATUS_LINES = st.sampled_from(
     [
         *(b"HTTP/1.1 200 OK", b"HTTP/1.1 200", b"HTTP/1.1 200 ", b"HTTP/1.0 200 OK", b"HTTP/1.1 204 No"),
-        *(b"HTTP/1.1 304 x", b"HTTP/1.1 404 \xff", b"HTTP/1.1 99 x", b"HTTP/1.1 2000 x", b"HTTP/1.1  200 OK"),
+        *(
+            b"HTTP/1.1 304 x",
+            b"HTTP/1.1 099 x",
+            b"HTTP/1.1 404 \xff",
+            b"HTTP/1.1 99 x",
+            b"HTTP/1.1 2000 x",
+            b"HTTP/1.1  200 OK",
+        ),
         *(b"http/1.1 200 OK", b"HTTP/2 200"),
     ]
 )
@@ -82,6 +89,9 @@ class CutLink(Link):
     def is_exhausted(self) -> bool:
         """Whether nothing follows that a look before the next request would find."""
         return not self._pieces
+
+    def check(self) -> None:
+        """Nobody cancels."""
 
     def fill(self, buffer: memoryview, seconds: float) -> int:
         return self.receive_into(buffer, seconds)

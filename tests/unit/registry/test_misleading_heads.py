@@ -64,6 +64,14 @@ def test_a_tag_whose_answer_names_another_algorithm_keeps_that_digest(tmp_path: 
         assert here.pull().target.digest == Digest.of(raw, "sha512")
 
 
+def test_a_tags_body_without_an_announced_digest_is_not_believed_alone(tmp_path: Path) -> None:
+    """It may have been cut short where its end is the connection's."""
+    with bench(tmp_path, "Docker-Content-Digest", "", "GET") as here:
+        assert here.pull().target == IMAGE.target
+        assert isinstance(here.transport, LyingAnswers)
+        assert ("GET", str(IMAGE.target.digest)) in here.transport.asked
+
+
 def test_a_pinned_digest_with_another_size_is_no_reason_to_believe_the_body(tmp_path: Path) -> None:
     with bench(tmp_path, "Content-Length", "7") as here, pytest.raises(IntegrityError):
         here.pull(f"{REFERENCE}@{IMAGE.target.digest}")
