@@ -43,33 +43,36 @@ class Deletion:
 
     Args:
         texts: the blobs' digests in text form.
-        threads: how many work on it; with none the one that waits for it does.
+        is_shared: other threads work on it; otherwise the one that waits for it does.
 
     Attributes:
         sizes: bytes by digest, in text form, of those that are gone; None for what wasn't there.
     """
 
-    def __init__(self, texts: Sequence[str], threads: int) -> None:
+    def __init__(self, texts: Sequence[str], *, is_shared: bool) -> None:
         self.sizes: dict[str, int | None] = {}
         self._texts = texts
-        self._threads = threads
+        self._is_shared = is_shared
         # A list's iterator gives each item once, whichever threads ask.
         self._rest = iter(list(texts))
-        self._is_hurried = False
+        # A thread first says that it began, then looks whether this is closed; who settles closes this first, then
+        # looks who began. So it doesn't matter how many threads come, or how late.
+        self._is_closed = False
+        self._begun: list[None] = []
         self._ended: list[BaseException | None] = []
         self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def work(self, delete: Callable[[str], int | None]) -> None:
         """One thread's part: delete what no other took, until there is no more or time is up."""
         failure: BaseException | None = None
+        self._begun.append(None)
         try:
-            for text in self._rest:
+            # Looks before it takes one: what is taken is deleted, also when another thread finds no more.
+            while not self._is_closed and (text := next(self._rest, None)) is not None:
                 self.sizes[text] = delete(text)
-                if self._is_hurried:
-                    break
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             failure = error
-            self._is_hurried = True
+        self._is_closed = True
         self._ended.append(failure)
         self._news.put(None)
 
@@ -82,24 +85,30 @@ class Deletion:
         Raises:
             StoreError: a blob can't be deleted.
         """
-        if not self._threads:
+        if not self._is_shared:
             for text in self._rest:
                 self.sizes[text] = delete(text)
                 if is_due():
                     break
-        self.settle(is_due)
+        else:
+            while not self._is_closed and not (self.sizes and is_due()):
+                self._listen()
+        self.settle()
         for failure in self._ended:
             if failure is not None:
                 raise failure
         return [text for text in self._texts if text not in self.sizes]
 
-    def settle(self, is_due: Callable[[], bool]) -> None:
-        """Until no thread works on it any more."""
-        while len(self._ended) < self._threads:
-            if not self._is_hurried:
-                self._is_hurried = is_due()
-            with contextlib.suppress(queue.Empty):
-                self._news.get(timeout=_LOOK_SECONDS)
+    def settle(self) -> None:
+        """No further blob is begun; until no thread works on it any more."""
+        self._is_closed = True
+        while len(self._ended) < len(self._begun):
+            self._listen()
+
+    def _listen(self) -> None:
+        """Until a thread has ended, but not for long."""
+        with contextlib.suppress(queue.Empty):
+            self._news.get(timeout=_LOOK_SECONDS)
 
 
 class Deleting:
@@ -159,7 +168,7 @@ class Deleting:
             while self._under_way:
                 # Not even an impatient user may let go of the lock while a thread deletes under it.
                 with contextlib.suppress(KeyboardInterrupt):
-                    self._under_way[-1].settle(lambda: True)
+                    self._under_way[-1].settle()
                     self._under_way.pop()
 
     def begin(self, texts: Sequence[str]) -> Deletion:
@@ -168,8 +177,8 @@ class Deleting:
         Only inside of a settled() block.
         """
         if not texts or not self._threads:
-            return Deletion(texts, 0)
-        deletion = Deletion(texts, len(self._threads))
+            return Deletion(texts, is_shared=False)
+        deletion = Deletion(texts, is_shared=True)
         self._under_way.append(deletion)
         for _ in self._threads:
             self._inbox.put(deletion)
@@ -194,12 +203,18 @@ class Deleting:
         with contextlib.suppress(RuntimeError):  # no more threads for this process: with those there are, or none
             while len(self._threads) < _THREADS:
                 thread = threading.Thread(target=self._work, name="deleting", daemon=True)
-                thread.start()
+                # Listed first: an interrupt may arrive while it is waited for the thread to start.
                 self._threads.append(thread)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    self._threads.remove(thread)
+                    raise
 
     def _work(self) -> None:
         while (deletion := self._inbox.get()) is not None:
             deletion.work(self.delete)
+        self._inbox.put(None)  # for the next thread, however many there are
 
     def __enter__(self) -> Self:
         return self
@@ -207,10 +222,12 @@ class Deleting:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
-        for _ in self._threads:
+        if self._threads:
             self._inbox.put(None)
         while self._threads:
-            self._threads.pop().join()
+            # Refused for a thread whose start was interrupted; should it still come up, it finds nothing to do.
+            with contextlib.suppress(RuntimeError):
+                self._threads.pop().join()
         self.let_go()
         while self._folders:
             os.close(self._folders.popitem()[1])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import lookup
 from imagestore.collect import Patience
+from imagestore.errors import InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -47,24 +48,33 @@ class Remover:
             (reference, runtime handler) of what went, by name; and what those records held.
 
         Raises:
-            InvalidInputError, UnknownRuntimeHandlerError: a name means nothing; what went before is gone.
+            InvalidInputError, UnknownRuntimeHandlerError: a name is refused; the records of those before it are gone,
+                those after it weren't looked at.
         """
         removed: dict[str, tuple[tuple[str, str], ...]] = {}
         roots: set[Digest] = set()
         waiting = collections.deque(dict.fromkeys(names))
         patience = Patience(self.metadata)
-        while waiting:
+        refusal: InvalidInputError | UnknownRuntimeHandlerError | None = None
+        while waiting and refusal is None:
             self.metadata.give_way()
             with self.metadata.exclusive():
                 patience.begin()
                 while waiting:
                     some = [waiting.popleft() for _ in range(min(_AT_ONCE, len(waiting)))]
-                    roots.update(self._remove(some, removed))
+                    try:
+                        roots.update(self._remove(some, removed))
+                    except (InvalidInputError, UnknownRuntimeHandlerError) as error:
+                        refusal = error  # raised after the transaction, which would be undone otherwise
+                        break
                     if patience.is_over():
                         break
+        if refusal is not None:
+            raise refusal
         return removed, roots
 
     def _remove(self, names: Sequence[str], removed: dict[str, tuple[tuple[str, str], ...]]) -> set[Digest]:
+        """One step; when a name is refused, the records of those before it are dropped already."""
         plain = lookup.doomed_keys(self.metadata, names, self.rule)
         roots: set[Digest] = set()
         gone: set[tuple[str, str]] = set()

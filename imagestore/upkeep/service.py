@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore import collect, lease, lookup
 from imagestore.cancel import CancelToken
-from imagestore.errors import ImageNotFoundError
+from imagestore.errors import ImageNotFoundError, InvalidInputError
 from imagestore.observe import ignore
 from imagestore.upkeep.removal import Remover
 from imagestore.values import dataclass
@@ -205,9 +205,12 @@ class Upkeep(abc.ABC):
             names, runtime_handler, all_handlers: as for remove().
 
         Raises:
-            UnknownRuntimeHandlerError, InvalidInputError: as remove(); what went before is freed by a collection.
+            UnknownRuntimeHandlerError, InvalidInputError: as remove(). When a name is refused, the records of those
+                before it are gone and the next collection frees their content; those after it stay.
             StoreError: something can't be deleted.
         """
+        if all_handlers and runtime_handler is not None:
+            raise InvalidInputError("give a runtime handler or all handlers, not both")
         handler = self._known(runtime_handler)
         remover = Remover(
             self.metadata,

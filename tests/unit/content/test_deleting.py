@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from imagestore.content.deleting import Deleting
+from imagestore.content.deleting import Deleting, Deletion
 from imagestore.digest import Digest
 from imagestore.errors import StoreError
 
@@ -112,6 +113,65 @@ def test_without_threads_it_goes_on_alone(blobs: Path, monkeypatch: pytest.Monke
         with files.settled():
             assert files.end(files.begin(texts), lambda: False) == []
     assert there(blobs) == set()
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_an_interrupt_while_threads_start_leaves_none_and_does_not_hang(
+    blobs: Path, monkeypatch: pytest.MonkeyPatch, *, is_running: bool
+) -> None:
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def interrupted(thread: threading.Thread) -> None:
+        is_last = len(started) == 3
+        if is_running or not is_last:
+            start(thread)
+            started.append(thread)
+        if is_last:
+            raise KeyboardInterrupt
+
+    with Deleting(blobs) as files, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            files.expect(100)
+    assert len(started) == 3 + is_running
+    assert not any(thread.is_alive() for thread in started)
+
+
+def test_an_interrupt_before_all_threads_were_told_does_not_hang(blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(queue.SimpleQueue[object]):
+        told = 0
+
+        def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
+            if item is not None:
+                self.told += 1
+                if self.told == 3:
+                    raise KeyboardInterrupt
+            super().put(item, block, timeout)
+
+    def begin(files: Deleting) -> None:
+        with files.settled():
+            files.begin(texts)
+
+    monkeypatch.setattr(queue, "SimpleQueue", Interrupted)
+    texts = make(blobs, 500)
+    with Deleting(blobs) as files:
+        files.expect(len(texts))
+        with pytest.raises(KeyboardInterrupt):
+            begin(files)
+        before = there(blobs)
+        time.sleep(0.01)
+        assert there(blobs) == before
+
+
+def test_a_thread_that_comes_after_the_end_deletes_nothing(blobs: Path) -> None:
+    texts = make(blobs, 3)
+    deletion = Deletion(texts, is_shared=True)
+    with Deleting(blobs) as files:
+        deletion.settle()
+        deletion.work(files.delete)
+        assert deletion.wait(files.delete, lambda: False) == texts
+    assert there(blobs) == set(texts)
 
 
 @pytest.mark.parametrize("text", ["sha256:../../x", "sha256:" + "/" * 64, "blake3:" + "0" * 64, "", "sha256:"])

@@ -16,6 +16,7 @@ from imagestore.digest import Digest
 from imagestore.errors import (
     DeadlineExceededError,
     ImageNotFoundError,
+    InvalidInputError,
     OperationCancelledError,
     StoreCorruptError,
 )
@@ -67,6 +68,27 @@ def test_several_images_are_deleted_with_one_sweep(here: Node) -> None:
         "none": (),
     }
     assert removals.bytes_freed == everything
+    assert present(here.store) == set()
+
+
+def test_deleting_for_one_handler_and_for_all_is_refused(here: Node) -> None:
+    both(here)
+    with pytest.raises(InvalidInputError, match="not both"):
+        here.store.delete(PYTHON, runtime_handler=PROCESS, all_handlers=True)
+    with pytest.raises(InvalidInputError, match="not both"):
+        here.store.delete_each([], runtime_handler=PROCESS, all_handlers=True)
+    assert len(list(here.store.list())) == 2
+
+
+def test_names_before_a_refused_one_are_gone_and_those_after_it_stay(here: Node) -> None:
+    both(here)
+    other = here.store.pull(OTHER, runtime_handler="kata")
+    with pytest.raises(InvalidInputError, match="empty name"):
+        here.store.delete_each([PYTHON, "", OTHER], all_handlers=True)
+    assert [(image.reference, image.handler) for image in here.store.metadata.find_images()] == [(OTHER, "kata")]
+    here.store.collect_garbage()
+    assert other.manifest.digest in present(here.store)
+    assert here.store.delete(OTHER, all_handlers=True).removed == ((OTHER, "kata"),)
     assert present(here.store) == set()
 
 
