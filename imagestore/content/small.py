@@ -102,8 +102,10 @@ class Gathering:
         reach("small-make")
         try:
             descriptor = os.open(path, _FLAGS | (DIRECT if is_direct else 0), 0o644)
-        except OSError as error:
-            if not is_direct or error.errno != errno.EINVAL:
+        except FileExistsError:
+            raise
+        except OSError:
+            if not is_direct:
                 raise
             # A file system that can't, and may have made the file nevertheless.
             descriptor, is_direct = os.open(path, _FLAGS & ~os.O_EXCL, 0o644), False
@@ -219,16 +221,20 @@ class SmallWriter:
         """Throw the bytes away and close; harmless when closed."""
         held, self._held = self._held, None
         if held is not None:
+            # The frames of a failure may keep this writer for long.
+            self._buffer = memoryview(b"")
             self._buffers.give(held)
             self._lock.release()
 
     def close(self) -> None:
         """Let go; what came stays and can be resumed, if the disk takes it."""
-        if self._held is not None and self._offset:
-            # It lets go of the lock too.
-            with contextlib.suppress(StoreError), self._as_ingest() as ingest:
-                ingest.write(self._buffer[: self._offset])
-        self.abort()
+        try:
+            if self._held is not None and self._offset:
+                # It lets go of the lock too.
+                with contextlib.suppress(StoreError), self._as_ingest() as ingest:
+                    ingest.write(self._buffer[: self._offset])
+        finally:
+            self.abort()
 
     def __enter__(self) -> Self:
         return self
