@@ -62,9 +62,12 @@ class Gathering:
 
     def writer(
         self, ref: str, expected: Digest, lock: FileLock, as_ingest: Callable[[], LocalIngestWriter]
-    ) -> SmallWriter:
-        """A writer of one blob of at most SMALL_BYTES; see there."""
-        return SmallWriter(ref, expected, lock=lock, gathering=self, buffers=self._buffers, as_ingest=as_ingest)
+    ) -> SmallWriter | None:
+        """A writer of one blob of at most SMALL_BYTES; see there. None while too many of the process hold memory."""
+        held = self._buffers.try_take()
+        if held is None:
+            return None
+        return SmallWriter(ref, expected, held, lock=lock, gathering=self, buffers=self._buffers, as_ingest=as_ingest)
 
     def publish(self, digest: Digest, data: memoryview, *, has_durable_name: bool) -> None:
         """Write verified bytes and give them their name.
@@ -136,9 +139,10 @@ class SmallWriter:
     Args:
         ref: name of the ingest whose lock it is.
         expected: what the bytes will hash to.
+        held: one of the buffers.
         lock: of that ingest, held already; released when closed.
         gathering: writes them.
-        buffers: of BUFFER_BYTES.
+        buffers: get it back.
         as_ingest: opens that ingest.
     """
 
@@ -146,6 +150,7 @@ class SmallWriter:
         self,
         ref: str,
         expected: Digest,
+        held: mmap,
         *,
         lock: FileLock,
         gathering: Gathering,
@@ -159,8 +164,8 @@ class SmallWriter:
         self._buffers = buffers
         self._as_ingest = as_ingest
         self._offset = 0
-        self._held: mmap | None = buffers.take()
-        self._buffer = memoryview(self._held)
+        self._held: mmap | None = held
+        self._buffer = memoryview(held)
 
     @property
     def offset(self) -> int:
@@ -223,7 +228,7 @@ class SmallWriter:
         if held is not None:
             # The frames of a failure may keep this writer for long.
             self._buffer = memoryview(b"")
-            self._buffers.give(held)
+            self._buffers.give_back(held)
             self._lock.release()
 
     def close(self) -> None:
