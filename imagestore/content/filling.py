@@ -38,7 +38,7 @@ LEAST_LARGE_BYTES: Final = 4 * 1024 * 1024
 BUFFER_BYTES: Final = 1024 * 1024
 _BUFFERS_PER_BLOB: Final = 4
 _MOST_KEPT: Final = 12
-# Bounds what whole blobs in memory take in one process, however many pulls run: 54 MiB.
+# Bounds what whole blobs in memory take, however many pulls one store runs: 54 MiB.
 _MOST_LENT: Final = 24
 #: What every device and file system accepts as alignment of offsets, lengths and addresses.
 BLOCK_BYTES: Final = 4096

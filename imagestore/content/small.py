@@ -63,7 +63,7 @@ class Gathering:
     def writer(
         self, ref: str, expected: Digest, lock: FileLock, as_ingest: Callable[[], LocalIngestWriter]
     ) -> SmallWriter | None:
-        """A writer of one blob of at most SMALL_BYTES; see there. None while too many of the process hold memory."""
+        """A writer of one blob of at most SMALL_BYTES; see there. None while too many hold memory."""
         held = self._buffers.try_take()
         if held is None:
             return None
