@@ -38,6 +38,8 @@ LEAST_LARGE_BYTES: Final = 4 * 1024 * 1024
 BUFFER_BYTES: Final = 1024 * 1024
 _BUFFERS_PER_BLOB: Final = 4
 _MOST_KEPT: Final = 12
+# Bounds what whole blobs in memory take, however many pulls one store runs: 54 MiB.
+_MOST_LENT: Final = 24
 #: What every device and file system accepts as alignment of offsets, lengths and addresses.
 BLOCK_BYTES: Final = 4096
 #: Not on every system that has files.
@@ -50,10 +52,12 @@ class Buffers:
     Args:
         size: of each in bytes.
         most_kept: the others are given back to the system.
+        most_lent: to those who can do without, see try_take().
     """
 
-    def __init__(self, size: int = BUFFER_BYTES, most_kept: int = _MOST_KEPT) -> None:
+    def __init__(self, size: int = BUFFER_BYTES, most_kept: int = _MOST_KEPT, most_lent: int = _MOST_LENT) -> None:
         self._size = size
+        self._lendable = threading.Semaphore(most_lent)
         self._kept: deque[mmap.mmap] = deque(maxlen=most_kept)
         # As long as there are large blobs that come at the moment.
         self._coming: deque[None] = deque()
@@ -65,6 +69,21 @@ class Buffers:
             return self._kept.pop()
         except IndexError:
             return mmap.mmap(-1, self._size)
+
+    def try_take(self) -> mmap.mmap | None:
+        """One buffer for a whole blob, unless too many are taken so; give_back() must follow."""
+        if not self._lendable.acquire(blocking=False):
+            return None
+        try:
+            return self.take()
+        except BaseException:
+            self._lendable.release()
+            raise
+
+    def give_back(self, taken: mmap.mmap) -> None:
+        """Give back what try_take() gave."""
+        self.give(taken)
+        self._lendable.release()
 
     def give(self, *taken: mmap.mmap) -> None:
         """Give buffers back."""

@@ -71,12 +71,16 @@ class FileLock:
         """Let go and remove the file; harmless when not held."""
         if self._descriptor < 0:
             return
-        reach("lock-unlink")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
-        reach("lock-release")
-        os.close(self._descriptor)
-        self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        with translated("unlock", self._path):
+            try:
+                reach("lock-unlink")
+                # A file that stays is in nobody's way; a lock that stays is in everybody's.
+                with contextlib.suppress(OSError):
+                    os.unlink(self._path)
+                reach("lock-release")
+            finally:
+                os.close(descriptor)
 
     def __enter__(self) -> Self:
         return self

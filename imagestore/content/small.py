@@ -62,9 +62,12 @@ class Gathering:
 
     def writer(
         self, ref: str, expected: Digest, lock: FileLock, as_ingest: Callable[[], LocalIngestWriter]
-    ) -> SmallWriter:
-        """A writer of one blob of at most SMALL_BYTES; see there."""
-        return SmallWriter(ref, expected, lock=lock, gathering=self, buffers=self._buffers, as_ingest=as_ingest)
+    ) -> SmallWriter | None:
+        """A writer of one blob of at most SMALL_BYTES; see there. None while too many hold memory."""
+        held = self._buffers.try_take()
+        if held is None:
+            return None
+        return SmallWriter(ref, expected, held, lock=lock, gathering=self, buffers=self._buffers, as_ingest=as_ingest)
 
     def publish(self, digest: Digest, data: memoryview, *, has_durable_name: bool) -> None:
         """Write verified bytes and give them their name.
@@ -102,8 +105,10 @@ class Gathering:
         reach("small-make")
         try:
             descriptor = os.open(path, _FLAGS | (DIRECT if is_direct else 0), 0o644)
-        except OSError as error:
-            if not is_direct or error.errno != errno.EINVAL:
+        except FileExistsError:
+            raise
+        except OSError:
+            if not is_direct:
                 raise
             # A file system that can't, and may have made the file nevertheless.
             descriptor, is_direct = os.open(path, _FLAGS & ~os.O_EXCL, 0o644), False
@@ -134,9 +139,10 @@ class SmallWriter:
     Args:
         ref: name of the ingest whose lock it is.
         expected: what the bytes will hash to.
+        held: one of the buffers.
         lock: of that ingest, held already; released when closed.
         gathering: writes them.
-        buffers: of BUFFER_BYTES.
+        buffers: get it back.
         as_ingest: opens that ingest.
     """
 
@@ -144,6 +150,7 @@ class SmallWriter:
         self,
         ref: str,
         expected: Digest,
+        held: mmap,
         *,
         lock: FileLock,
         gathering: Gathering,
@@ -157,8 +164,8 @@ class SmallWriter:
         self._buffers = buffers
         self._as_ingest = as_ingest
         self._offset = 0
-        self._held: mmap | None = buffers.take()
-        self._buffer = memoryview(self._held)
+        self._held: mmap | None = held
+        self._buffer = memoryview(held)
 
     @property
     def offset(self) -> int:
@@ -219,16 +226,20 @@ class SmallWriter:
         """Throw the bytes away and close; harmless when closed."""
         held, self._held = self._held, None
         if held is not None:
-            self._buffers.give(held)
+            # The frames of a failure may keep this writer for long.
+            self._buffer = memoryview(b"")
+            self._buffers.give_back(held)
             self._lock.release()
 
     def close(self) -> None:
         """Let go; what came stays and can be resumed, if the disk takes it."""
-        if self._held is not None and self._offset:
-            # It lets go of the lock too.
-            with contextlib.suppress(StoreError), self._as_ingest() as ingest:
-                ingest.write(self._buffer[: self._offset])
-        self.abort()
+        try:
+            if self._held is not None and self._offset:
+                # It lets go of the lock too.
+                with contextlib.suppress(StoreError), self._as_ingest() as ingest:
+                    ingest.write(self._buffer[: self._offset])
+        finally:
+            self.abort()
 
     def __enter__(self) -> Self:
         return self

@@ -69,12 +69,14 @@ class _Arrival:
         writer: has them.
         received: how many came over the network.
         hosts: where they came from.
+        is_at_hand: they were given to us, so there is nothing to fetch again.
     """
 
     descriptor: Descriptor
     writer: IngestWriter
     received: int
     hosts: Collection[str]
+    is_at_hand: bool = False
 
 
 #: Brings blobs; made by Fetcher.flow().
@@ -162,7 +164,7 @@ class Fetcher:
         with self._ended_by_failure(writer, descriptor):
             writer.truncate()
             writer.write(raw)
-        arrival = _Arrival(descriptor, writer, len(raw), ())
+        arrival = _Arrival(descriptor, writer, len(raw), (), is_at_hand=True)
         if flow is None:
             self._settle(arrival, cancel=cancel)
         else:
@@ -211,6 +213,8 @@ class Fetcher:
             try:
                 self._commit(writer, descriptor)
             except IntegrityError as error:
+                if arrival.is_at_hand:
+                    raise
                 # From the start, and from another host if there is one: nothing of this can be trusted.
                 log.warning("%s: fetching it again", error, extra={"digest": descriptor.digest})
                 self.observer(

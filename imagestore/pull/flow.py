@@ -6,9 +6,10 @@ next one at once. Few may wait to be settled at a time, which bounds the memory 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -61,10 +62,11 @@ class Flow(Generic[T, A]):
 
     def settle(self, arrival: A) -> None:
         """Let something be settled that was received otherwise."""
-        if not self._settlers:
-            self._employ_settler()
-        self._room.acquire()
+        # First of all: whatever happens now, the end of the block finds it.
         self._arrived.put(arrival)
+        if not self._settlers and not _employ(self._settlers, self._settle_all, "settle"):
+            self._settle_rest()
+        self._room.acquire()
 
     def bring(self, things: Sequence[T]) -> None:
         """Receive and settle things, begun in this order; settling may go on afterwards."""
@@ -74,8 +76,11 @@ class Flow(Generic[T, A]):
             return
         count = min(self._parallel, len(things))
         while len(self._settlers) < min(count, _SETTLERS):
-            self._employ_settler()
-        self._receivers += [_started(self._receive_all, "fetch") for _ in range(count)]
+            if not _employ(self._settlers, self._settle_all, "settle"):
+                break
+        # Those there are do it all; where no thread is left for us, this one does.
+        if not sum(_employ(self._receivers, self._receive_all, "fetch") for _ in range(count)):
+            self._receive_all()
         _join(self._receivers)
 
     def __enter__(self) -> Self:
@@ -90,11 +95,23 @@ class Flow(Generic[T, A]):
         for _ in self._settlers:
             self._arrived.put(None)
         _join(self._settlers)
-        if self._failures and self._failures[0] is not error:
-            raise self._failures[0]
+        self._settle_rest()
+        told = self._told(error)
+        # A failure knows the frames it passed, and they know what was received: it must not be known from there too.
+        self._failures.clear()
+        try:
+            if told is not None:
+                raise told
+        finally:
+            del told
 
-    def _employ_settler(self) -> None:
-        self._settlers.append(_started(self._settle_all, "settle"))
+    def _told(self, error: BaseException | None) -> BaseException | None:
+        """What the end of the block raises in place of its error; an interrupt goes before any failure."""
+        if not self._failures or not isinstance(error, Exception | None):
+            return None
+        interrupts = (each for each in self._failures if not isinstance(each, Exception))
+        told = next(interrupts, self._failures[0])
+        return None if told is error else told
 
     def _receive_all(self) -> None:
         while (thing := self._next()) is not None:
@@ -114,12 +131,22 @@ class Flow(Generic[T, A]):
 
     def _settle_all(self) -> None:
         while (arrival := self._arrived.get()) is not None:
-            try:
-                self._counts.append(self._settle(arrival))
-            except BaseException as error:  # noqa: BLE001 - raised at the end of the block
-                self._fail(error)
-            finally:
-                self._room.release()
+            self._settle_one(arrival)
+
+    def _settle_rest(self) -> None:
+        """Do in this thread what waits for a settler."""
+        with contextlib.suppress(Empty):
+            while True:
+                if (arrival := self._arrived.get_nowait()) is not None:
+                    self._settle_one(arrival)
+
+    def _settle_one(self, arrival: A) -> None:
+        try:
+            self._counts.append(self._settle(arrival))
+        except BaseException as error:  # noqa: BLE001 - raised at the end of the block
+            self._fail(error)
+        finally:
+            self._room.release()
 
     def _fail(self, error: BaseException) -> None:
         self._failures.append(error)
@@ -127,12 +154,21 @@ class Flow(Generic[T, A]):
         self.cancel.cancel("another part of the pull failed")
 
 
-def _started(work: Callable[[], None], name: str) -> threading.Thread:
+def _employ(team: list[threading.Thread], work: Callable[[], None], name: str) -> bool:
+    """Start a thread that works with others; False where the system gives no more."""
     thread = threading.Thread(target=work, name=f"imagestore-{name}", daemon=True)
-    thread.start()
-    return thread
+    # Known before it works: an interrupt meanwhile must not leave a thread that nobody ends.
+    team.append(thread)
+    try:
+        thread.start()
+    except RuntimeError:
+        team.remove(thread)
+        return False
+    return True
 
 
 def _join(threads: list[threading.Thread]) -> None:
     for thread in threads:
-        thread.join()
+        # One whose start was interrupted has no identity.
+        if thread.ident is not None:
+            thread.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -19,6 +20,7 @@ from imagestore.cancel import CancelToken
 from imagestore.content.filling import DIRECT, LEAST_DIRECT_BYTES
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.local import LocalContentStore
+from imagestore.content.locks import FileLock
 from imagestore.content.small import SMALL_BYTES, SmallWriter
 from imagestore.digest import Digest
 from imagestore.errors import (
@@ -331,3 +333,68 @@ def test_a_closed_writer_says_so(store: LocalContentStore, gathering: Gathering)
         writer.fill(source(b""), advanced=nothing)
     writer.close()
     writer.abort()
+
+
+@pytest.mark.parametrize("failure", [MemoryError(), KeyboardInterrupt(), StoreFullError("full")])
+def test_a_writer_lets_go_even_if_its_bytes_cannot_be_kept(
+    failure: BaseException, store: LocalContentStore, gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> LocalIngestWriter:
+        raise failure
+
+    monkeypatch.setattr(store, "_ingest", failing)
+    writer = opened(store, gathering, b"abc")
+    writer.write(b"a")
+    with contextlib.suppress(MemoryError, KeyboardInterrupt):
+        writer.close()
+    assert os.listdir(store.root.parent / "locks") == []
+    opened(store, gathering, b"abc").abort()
+
+
+def test_a_lock_is_let_go_of_even_if_its_file_cannot_be_removed(
+    store: LocalContentStore, gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise OSError(errno.EROFS, "no")
+
+    writer = opened(store, gathering, b"abc")
+    with monkeypatch.context() as patch:
+        patch.setattr("imagestore.content.locks.os.unlink", failing)
+        writer.abort()
+    lock = FileLock(next((store.root.parent / "locks").glob("*")))
+    assert lock.try_acquire()
+    lock.release()
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EPERM])
+def test_any_refusal_of_direct_writes_means_the_usual_way(
+    code: int, store: LocalContentStore, gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_open = os.open
+
+    def opening(path: str, flags: int, *more: int, **named: int) -> int:
+        if flags & DIRECT:
+            raise OSError(code, "no")
+        return real_open(path, flags, *more, **named)
+
+    monkeypatch.setattr("imagestore.content.small.os.open", opening)
+    data = content(LEAST_DIRECT_BYTES + 1)
+    with opened(store, gathering, data) as writer:
+        writer.write(data)
+        writer.commit(Digest.of(data), len(data))
+    assert store.read(Digest.of(data), limit_bytes=len(data)) == data
+
+
+def test_when_too_many_blobs_are_in_memory_the_next_has_an_ingest(
+    store: LocalContentStore, gathering: Gathering
+) -> None:
+    def writer_of(number: int) -> LocalIngestWriter | SmallWriter:
+        digest = Digest.of(b"%d" % number)
+        return store.gathering_writer(gathering, str(digest), expected=digest, total=9, cancel=CancelToken())
+
+    for _ in range(2):
+        writers = [writer_of(number) for number in range(40)]
+        small = [isinstance(each, SmallWriter) for each in writers]
+        assert small == [True] * 24 + [False] * 16
+        for each in writers:
+            each.abort()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
 import time
+import weakref
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -144,3 +147,98 @@ def test_a_block_that_fails_settles_what_was_received() -> None:
     with pytest.raises(OperationCancelledError, match="enough"):
         run()
     assert settle.seen == Counter([1, 2])
+
+
+@pytest.mark.parametrize("name", ["settle", "fetch", ""])
+@pytest.mark.parametrize("count", [1, 8])
+def test_threads_that_cannot_be_started_lose_nothing(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_start = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith(f"imagestore-{name}"):
+            raise RuntimeError("can't start new thread")
+        real_start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    settle = Gauge()
+    with flow_of(lambda thing: thing, settle) as flow:
+        flow.settle(100)
+        flow.bring(range(count))
+    assert settle.seen == Counter([100, *range(count)])
+
+
+def test_receivers_go_on_when_no_more_of_them_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "imagestore-fetch" and started:
+            raise RuntimeError("can't start new thread")
+        if thread.name == "imagestore-fetch":
+            started.append(thread)
+        real_start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    settle = Gauge()
+    with flow_of(lambda thing: thing, settle) as flow:
+        flow.bring(range(10))
+    assert settle.seen == Counter(range(10))
+    assert not started[0].is_alive()
+
+
+def test_an_interrupt_while_waiting_for_room_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(threading.Semaphore):
+        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("imagestore.pull.flow.threading.Semaphore", Interrupted)
+    settle = Gauge()
+
+    def run() -> None:
+        with flow_of(lambda thing: thing, settle) as flow:
+            flow.settle(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert settle.seen == Counter([1])
+
+
+def test_an_interrupt_is_told_before_an_earlier_failure() -> None:
+    def settle(_: int) -> int:
+        raise KeyError("beside")
+
+    def run() -> None:
+        with flow_of(lambda thing: thing, settle) as flow:
+            flow.settle(1)
+            with contextlib.suppress(OperationCancelledError):
+                flow.cancel.wait(5)
+            assert flow.cancel.is_cancelled
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+
+
+def test_a_failure_that_was_told_keeps_nothing_alive() -> None:
+    class Held:
+        pass
+
+    held = Held()
+    watched = weakref.ref(held)
+
+    def settle(_: Held) -> int:
+        raise KeyError("beside")
+
+    def run(things: list[Held]) -> None:
+        with Flow(receive=lambda thing: thing, settle=settle, parallel=1, cancel=CancelToken()) as flow:
+            flow.settle(things.pop())
+
+    things = [held]
+    del held
+    gc.disable()
+    try:
+        with contextlib.suppress(KeyError):
+            run(things)
+        assert watched() is None
+    finally:
+        gc.enable()
