@@ -76,7 +76,9 @@ def check_thrift(ledger: Ledger, name: str) -> None:
         for digest in sizes:
             size = max(entry.sent_bytes for entry in ledger.select(digest=digest))
             total = ledger.bytes_sent(digest)
-            assert total <= 2.05 * size, f"{digest}: {total} bytes for {size}"
+            # Where every announced digest is wrong, a tag's document comes twice before it is fetched by its own.
+            most = 3.05 if name == "wrong-digest" else 2.05
+            assert total <= most * size, f"{digest}: {total} bytes for {size}"
     if name in ("429-seconds", "503-seconds"):
         ledger.assert_waited_at_least(1.0)
 
