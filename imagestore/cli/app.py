@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.cancel import CancelToken
+    from imagestore.cli.remote.connect import RemoteOptions
     from imagestore.config import Config
     from imagestore.cri.client import CriImageService
     from imagestore.platforms import Platform
@@ -50,22 +51,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-# Plain classes: every command begins here, and dataclasses take longer to define than --help to print.
-class RemoteOptions:
-    """Which CRI server to ask.
-
-    Args:
-        endpoint: as given; ``crictl`` stands for what crictl is configured for.
-        image_endpoint: of the image service, or empty.
-        crictl_config: crictl's file, or None for the usual places.
-    """
-
-    def __init__(self, endpoint: str, image_endpoint: str = "", crictl_config: Path | None = None) -> None:
-        self.endpoint = endpoint
-        self.image_endpoint = image_endpoint
-        self.crictl_config = crictl_config
-
-
+# A plain class: every command begins here, and dataclasses take longer to define than --help to print.
 class App:
     """The global options of one run.
 

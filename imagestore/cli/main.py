@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 import types
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from imagestore._version import __version__
 from imagestore.cli import frame
-from imagestore.cli.context import App, RemoteOptions
+from imagestore.cli.context import App
 from imagestore.cli.failure import MEANINGS, ExitStatus
 from imagestore.cli.lazy import LazyGroup
+
+if TYPE_CHECKING:
+    from imagestore.cli.remote.connect import RemoteOptions
 
 #: Command name to module, attribute and the one line that --help shows, so that help loads none of them.
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
@@ -144,6 +147,8 @@ def _remote(
             raise click.UsageError(f"{option} is for a local store, and --endpoint asks a server")
     if crictl_config is not None and endpoint != "crictl":
         raise click.UsageError("--crictl-config needs '--endpoint crictl'")
+    from imagestore.cli.remote.connect import RemoteOptions
+
     return RemoteOptions(endpoint, image_endpoint or "", crictl_config)
 
 

@@ -8,11 +8,27 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from imagestore.cli.context import RemoteOptions
+    from pathlib import Path
+
     from imagestore.cri.client import CriImageService
 
 #: The endpoint that stands for crictl's settings.
 CRICTL: Final = "crictl"
+
+
+class RemoteOptions:
+    """Which CRI server to ask.
+
+    Args:
+        endpoint: as given; ``crictl`` stands for what crictl is configured for.
+        image_endpoint: of the image service, or empty.
+        crictl_config: crictl's file, or None for the usual places.
+    """
+
+    def __init__(self, endpoint: str, image_endpoint: str = "", crictl_config: Path | None = None) -> None:
+        self.endpoint = endpoint
+        self.image_endpoint = image_endpoint
+        self.crictl_config = crictl_config
 
 
 def connect(options: RemoteOptions) -> CriImageService:

@@ -44,8 +44,6 @@ class Given:
     def handle(self, request: Outgoing, exchange: Exchange) -> _Answer:
         """See Exchanges."""
         request.head()
-        seconds = request.idle_seconds
-        limits = {"connect": request.connect_seconds, "read": seconds, "write": seconds, "pool": seconds}
         with translating(_COUNTERPARTS):
             url = httpx.URL(scheme=request.scheme, host=request.host, port=request.given_port, raw_path=request.target)
             outgoing = httpx.Request(
@@ -53,7 +51,7 @@ class Given:
                 url,
                 headers=list(request.fields),
                 content=request.body,
-                extensions={"timeout": limits},
+                extensions={"timeout": request.limits},
             )
             return _Answer(self._transport.handle_request(outgoing))
 

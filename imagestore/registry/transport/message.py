@@ -25,7 +25,6 @@ MAX_HEAD_BYTES: Final = 100 * 1024
 CHUNKED: Final = -1
 UNTIL_END: Final = -2
 
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _TOKEN: Final = pattern(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = pattern(rb"[^\x00\n\x0b\x0c\r]*")
 _SENT_VALUE: Final = pattern(rb"[\t\x20-\x7e]*")
@@ -65,7 +64,13 @@ class Outgoing:
     @property
     def given_port(self) -> int | None:
         """The port where it isn't the scheme's own."""
-        return None if self.port == _DEFAULT_PORTS[self.scheme] else self.port
+        return None if self.port == urls.DEFAULT_PORTS[self.scheme] else self.port
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Seconds of the waits by the names that httpx and its engine have for them."""
+        idle = self.idle_seconds
+        return {"connect": self.connect_seconds, "read": idle, "write": idle, "pool": idle}
 
     def head(self) -> bytes:
         """Request line and fields.
@@ -97,7 +102,7 @@ def outgoing(request: Request, *, user_agent: str, connect_seconds: float, idle_
     """
     parts = urls.split(request.url)
     host = parts.hostname or ""
-    default = _DEFAULT_PORTS[parts.scheme]
+    default = urls.DEFAULT_PORTS[parts.scheme]
     port = parts.port or default
     named = f"[{host}]" if ":" in host else host
     # Digests are over bytes as stored; a transport coding would only add a decompression bomb.

@@ -73,8 +73,6 @@ class ProxiedPool:
     def handle(self, request: Outgoing, exchange: Exchange) -> _Answer:
         """See Exchanges."""
         request.head()
-        seconds = request.idle_seconds
-        limits = {"connect": request.connect_seconds, "read": seconds, "write": seconds, "pool": seconds}
         pool = self._by_scheme(request.scheme)
         url = httpcore.URL(scheme=request.scheme, host=request.host, port=request.given_port, target=request.target)
         with translating(_COUNTERPARTS), self._network.serving(exchange):
@@ -84,7 +82,7 @@ class ProxiedPool:
                     url,
                     headers=list(request.fields),
                     content=request.body,
-                    extensions={"timeout": limits},
+                    extensions={"timeout": request.limits},
                 )
             )
         return _Answer(answer, self._network, exchange)

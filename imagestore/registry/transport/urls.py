@@ -11,7 +11,8 @@ from imagestore.patterns import pattern
 from imagestore.registry.exchange import Origin
 from imagestore.registry.transport import addresses
 
-_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
+#: By scheme; there are no others.
+DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 # What RFC 3986 allows in a URL at all; everything else must come percent-encoded.
 _LEGAL: Final = pattern(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _NAME: Final = pattern(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?\.?")
@@ -31,7 +32,7 @@ def split(url: str) -> SplitResult:
         port = parts.port
     except ValueError as error:
         raise ProtocolError(f"URL {shown(url)}: can't be read: {error}") from error
-    if parts.scheme not in _DEFAULT_PORTS:
+    if parts.scheme not in DEFAULT_PORTS:
         raise ProtocolError(f"URL {shown(url)}: expected http or https, found {parts.scheme or 'no scheme'!r}")
     host = parts.hostname or ""
     is_host = _NAME.fullmatch(host) is not None or (":" in host and addresses.parse(host) is not None)
@@ -53,7 +54,7 @@ def origin_of(url: str) -> Origin:
     """
     parts = split(url)
     host = (parts.hostname or "").removesuffix(".")
-    return Origin(parts.scheme, host, parts.port or _DEFAULT_PORTS[parts.scheme])
+    return Origin(parts.scheme, host, parts.port or DEFAULT_PORTS[parts.scheme])
 
 
 def join(base: str, target: str) -> str:
