@@ -46,7 +46,7 @@ class Notifier:
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> None:
-        """The end has begun."""
+        """The end has begun: new connections are no longer taken."""
         self._send("STOPPING=1", _status("draining"))
 
     def alive(self) -> None:

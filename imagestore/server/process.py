@@ -217,7 +217,6 @@ class ServerProcess:
             await asyncio.sleep(seconds)
 
     async def _drain(self, faces: Faces) -> None:
-        self._notifier.stopping()
         log.info("draining", extra={"calls": self._watch.in_progress, "seconds": self._settings.drain_seconds})
         await faces.turn_away()
         for _, listeners in self._places:
@@ -225,7 +224,11 @@ class ServerProcess:
         self._watch.stop_endless()
         seconds = self._settings.drain_seconds
         impatience = asyncio.create_task(self._stop_calls_when_hurried())
-        await asyncio.gather(*(server.stop(seconds) for server, _ in self._places))
+        ends = asyncio.gather(*(server.stop(seconds) for server, _ in self._places))
+        # Each begins at once by closing its ports. Said only then, so that whoever hears it knows that nobody gets in.
+        await asyncio.sleep(0)
+        self._notifier.stopping()
+        await ends
         impatience.cancel()
         await faces.close()
         log.info("stopped")

@@ -163,6 +163,7 @@ def test_drain_lets_a_pull_finish_and_takes_no_new_work(tmp_path: Path) -> None:
         until(lambda: received(tmp_path / "root"), "bytes come")
         server.send(signal.SIGTERM)
         server.hear("STOPPING=1")
+        assert not server.socket.exists()
         with pytest.raises(ImageStoreError), server.client() as late:
             late.version()
         assert pull.result(30).startswith("sha256:")
