@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import IngestStatus
 from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
-from imagestore.content.filling import Filling
 from imagestore.digest import Digest, new_hash
 from imagestore.errors import (
     AlreadyExistsError,
@@ -40,7 +39,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.content.filling import Buffers, ReadInto
+    from imagestore.content.buffers import Buffers
+    from imagestore.content.filling import ReadInto
     from imagestore.content.locks import FileLock
 
 _READ_BYTES: Final = 1024 * 1024
@@ -186,6 +186,8 @@ class LocalIngestWriter:
 
     def fill(self, readinto: ReadInto, *, advanced: Callable[[int], None]) -> None:
         """Append what a source gives until its end; what came before it fails is kept."""
+        from imagestore.content.filling import Filling
+
         self._check_open()
         filling = Filling(self._data, self._descriptor, self._offset, digester=self._hash, buffers=self._buffers)
         with translated("write ingest", self._data):

@@ -21,9 +21,9 @@ from imagestore.content.adopt import Adoption
 from imagestore.content.api import ContentInfo
 from imagestore.content.batch import BlobBatches, batches
 from imagestore.content.blob_file import open_blob
+from imagestore.content.buffers import Buffers
 from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directory, sync_directory, translated
-from imagestore.content.filling import Buffers
 from imagestore.content.ingest import LocalIngestWriter, ingest_name
 from imagestore.content.ingests import Ingests
 from imagestore.content.small import Gathering, SmallWriter

@@ -15,8 +15,8 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.buffers import BLOCK_BYTES, DIRECT, LEAST_DIRECT_BYTES
 from imagestore.content.disk import make_directory, sync_directory, translated
-from imagestore.content.filling import BLOCK_BYTES, DIRECT, LEAST_DIRECT_BYTES
 from imagestore.content.scratch import Scratch, is_taken
 from imagestore.digest import Digest, new_hash
 from imagestore.errors import AlreadyExistsError, DigestMismatchError, SizeMismatchError, StoreError, WriterClosedError
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from imagestore.cancel import CancelToken
-    from imagestore.content.filling import Buffers, ReadInto
+    from imagestore.content.buffers import Buffers
+    from imagestore.content.filling import ReadInto
     from imagestore.content.ingest import LocalIngestWriter
     from imagestore.content.locks import FileLock
 

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagestore.cancel import CancelToken
-from imagestore.content import filling
-from imagestore.content.filling import BUFFER_BYTES, LEAST_DIRECT_BYTES, LEAST_LARGE_BYTES
+from imagestore.content.buffers import BUFFER_BYTES, DIRECT, LEAST_DIRECT_BYTES
+from imagestore.content.filling import LEAST_LARGE_BYTES
 from imagestore.content.local import LocalContentStore
 from imagestore.digest import Digest
 from imagestore.errors import (
@@ -62,7 +62,7 @@ def nothing(_: int) -> None:
 
 @pytest.fixture(params=["direct", "refused when opened", "refused when written"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalContentStore:
-    direct = filling.DIRECT
+    direct = DIRECT
     if request.param != "direct":
         refuse(monkeypatch, direct, when_opened=request.param == "refused when opened")
     return LocalContentStore(tmp_path / "content", tmp_path / "locks")
@@ -217,7 +217,7 @@ def no_thread_stays() -> Iterator[None]:
     yield
     import threading
 
-    assert not [each for each in threading.enumerate() if each.name == "imagestore-hash"]
+    assert not [each for each in threading.enumerate() if each.name == "imagestore-step"]
 
 
 @pytest.mark.parametrize(("processors", "threads"), [(1, 1), (2, 2)])
@@ -228,7 +228,7 @@ def test_large_blobs_are_hashed_beside_while_a_processor_is_left(
     store, second, seen = LocalContentStore(tmp_path / "content", tmp_path / "locks"), CONTENT[::-1], [0]
 
     def count(_: int) -> None:
-        seen.append(sum(thread.name == "imagestore-hash" for thread in threading.enumerate()))
+        seen.append(sum(thread.name == "imagestore-step" for thread in threading.enumerate()))
 
     def second_comes(offset: int) -> None:
         if len(seen) == 1:

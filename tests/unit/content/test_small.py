@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagestore.cancel import CancelToken
-from imagestore.content.filling import DIRECT, LEAST_DIRECT_BYTES
+from imagestore.content.buffers import DIRECT, LEAST_DIRECT_BYTES
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
