@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import threading
 from collections import deque
@@ -11,10 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from mmap import mmap
 
 BUFFER_BYTES: Final = 1024 * 1024
 #: What every device and file system accepts as alignment of offsets, lengths and addresses.
 BLOCK_BYTES: Final = 4096
+#: Larger blobs have an ingest from the start. Each transfer holds as much memory, about half of a large one's.
+SMALL_BYTES: Final = 9 * 256 * 1024
+#: A byte more must fit, to see that a blob ends; and whole blocks are written.
+SMALL_BUFFER_BYTES: Final = SMALL_BYTES + BLOCK_BYTES
+#: As many buffers are kept for the small blobs of the next pull.
+MOST_SMALL_KEPT: Final = 6
 #: Less than this is not worth opening the file twice.
 LEAST_DIRECT_BYTES: Final = 256 * 1024
 #: Not on every system that has files.
@@ -36,19 +42,21 @@ class Buffers:
     def __init__(self, size: int = BUFFER_BYTES, most_kept: int = _MOST_KEPT, most_lent: int = _MOST_LENT) -> None:
         self._size = size
         self._lendable = threading.Semaphore(most_lent)
-        self._kept: deque[mmap.mmap] = deque(maxlen=most_kept)
+        self._kept: deque[mmap] = deque(maxlen=most_kept)
         # As long as there are large blobs that come at the moment.
         self._coming: deque[None] = deque()
         self._processors = os.cpu_count() or 1
 
-    def take(self) -> mmap.mmap:
+    def take(self) -> mmap:
         """One buffer; memory that it never held takes no room."""
         try:
             return self._kept.pop()
         except IndexError:
-            return mmap.mmap(-1, self._size)
+            from mmap import mmap
 
-    def try_take(self) -> mmap.mmap | None:
+            return mmap(-1, self._size)
+
+    def try_take(self) -> mmap | None:
         """One buffer for a whole blob, unless too many are taken so; give_back() must follow."""
         if not self._lendable.acquire(blocking=False):
             return None
@@ -58,12 +66,12 @@ class Buffers:
             self._lendable.release()
             raise
 
-    def give_back(self, taken: mmap.mmap) -> None:
+    def give_back(self, taken: mmap) -> None:
         """Give back what try_take() gave."""
         self.give(taken)
         self._lendable.release()
 
-    def give(self, *taken: mmap.mmap) -> None:
+    def give(self, *taken: mmap) -> None:
         """Give buffers back."""
         self._kept.extend(taken)
 
