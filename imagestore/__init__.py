@@ -12,11 +12,11 @@ looked up when first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+from imagestore import late
 from imagestore._version import __version__
 
+# Not typing's: the installed command postpones that module, after this one was imported.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
 
@@ -44,12 +44,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CancelToken": "imagestore.cancel",
-    "Config": "imagestore.config",
-    "Digest": "imagestore.digest",
-    "Image": "imagestore.image",
-    "ImageStore": "imagestore.store",
-    "Reference": "imagestore.reference",
+    "CancelToken": "cancel",
+    "Config": "config",
+    "Digest": "digest",
+    "Image": "image",
+    "ImageStore": "store",
+    "Reference": "reference",
 }
 _MODULES = frozenset({"errors", "platforms"})
 
@@ -84,12 +84,7 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     return config.load(Path(path))
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in _MODULES:
-        return importlib.import_module(f"imagestore.{name}")
-    raise AttributeError(f"module 'imagestore' has no attribute {name!r}")
+__getattr__ = late.names(__name__, _HOMES, _MODULES)
 
 
 def __dir__() -> list[str]:

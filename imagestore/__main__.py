@@ -1,22 +1,15 @@
 """``python -m imagestore``, and the installed command."""
 
-from __future__ import annotations
-
-import _thread
 import gc
-import importlib
 import os
 import sys
-import types
-from typing import Any, Final
+
+from imagestore.cli import postponed
 
 # A command makes some ten thousand objects and ends; looking for circles among them earlier is in vain.
-_COLLECT_AFTER: Final = 100_000
-# The standard library's dataclasses loads it, and a parser's tables with it, to look into undocumented classes only.
-_RARELY_USED: Final = ("inspect",)
-_LOADING: Final = _thread.allocate_lock()
+_COLLECT_AFTER = 100_000
 # The packages of the extra "cli".
-_NEEDED: Final = frozenset({"click", "platformdirs", "rich", "tomli_w"})
+_NEEDED = frozenset({"click", "platformdirs", "rich", "tomli_w"})
 
 
 def main() -> int:
@@ -36,25 +29,10 @@ def main() -> int:
     return run()
 
 
-class _Postponed(types.ModuleType):
-    """A module that is loaded when something in it is used; its importers can't tell."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        with _LOADING:
-            if sys.modules.get(self.__name__) is self:
-                del sys.modules[self.__name__]
-            module = importlib.import_module(self.__name__)
-        self.__dict__.update(module.__dict__)
-        return getattr(module, name)
-
-
 def command() -> None:
     """The installed command: runs, and ends the process at once."""
     gc.set_threshold(_COLLECT_AFTER)
-    for name in _RARELY_USED:
-        sys.modules.setdefault(name, _Postponed(name))
+    postponed.postpone()
     status = main()
     for stream in (sys.stdout, sys.stderr):
         try:

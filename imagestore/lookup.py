@@ -6,7 +6,6 @@ digests (``name@sha256:…`` of the index or the manifest) are understood.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
@@ -159,14 +158,21 @@ def doomed_keys(
     Returns:
         (reference, handler) of the records by text.
     """
-    references: dict[str, str] = {}
-    for text in texts:
-        if "@" not in text:
-            with contextlib.suppress(InvalidReferenceError):
-                references[text] = str(Reference.parse(text))
     named: dict[str, set[tuple[str, str]]] = {}
-    for reference, handler, image_id in metadata.find_ids(set(references.values())):
-        named.setdefault(reference, set()).add((image_id, handler))
+
+    def look_up(references: Iterable[str]) -> None:
+        for reference, handler, image_id in metadata.find_ids(set(references)):
+            named.setdefault(reference, set()).add((image_id, handler))
+
+    references = {text: text for text in texts if "@" not in text}
+    look_up(references)
+    # What is a reference's name in the store is that reference; the others have to be read.
+    for text in references.keys() - named.keys():
+        try:
+            references[text] = str(Reference.parse(text))
+        except InvalidReferenceError:
+            del references[text]
+    look_up(references.values() - named.keys())
     meant = {text: rule.chosen(named[each]) for text, each in references.items() if each in named}
     keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for reference, handler, image_id in metadata.find_keys({image for images in meant.values() for image in images}):

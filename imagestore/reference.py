@@ -7,13 +7,12 @@ Grammar and Docker Hub's short forms are those of the distribution project's ref
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import InvalidDigestError, InvalidReferenceError, without_login
 from imagestore.patterns import pattern
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from typing import Self

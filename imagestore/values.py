@@ -2,7 +2,7 @@
 
 The standard decorator compiles six methods of a frozen class while its module is imported, about a millisecond each
 class, and a command imports a hundred. Here the methods that don't depend on the fields are shared, and ``__init__`` is
-compiled when the first instance is made, which for most classes is never. Type checkers see the standard decorator, and
+compiled when it was called some times, which for most classes is never. Type checkers see the standard decorator, and
 everything that works on its classes (``fields``, ``replace``, patterns, copies, pickles) works on these.
 """
 
@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
     from dataclasses import dataclass as dataclass
+    from dataclasses import replace as replace
 
 _CALLED: Final = object()
+# Compiling costs as much as thirty calls without it, and a command makes one or two values of most classes.
+_WRITTEN_AFTER: Final = 16
 
 
 if not TYPE_CHECKING:
@@ -25,6 +28,19 @@ if not TYPE_CHECKING:
     def dataclass(*, frozen=False, slots):  # noqa: ARG001 - without slots there is the standard decorator
         """As ``dataclasses.dataclass``; options that aren't here have their standard values."""
         return lambda cls: _defined(cls, is_frozen=frozen)
+
+    def replace(instance, /, **changes):
+        """As ``dataclasses.replace``."""
+        members = getattr(type(instance), "__members__", None)
+        if members is None:
+            return dataclasses.replace(instance, **changes)
+        for member in members:
+            if not member.is_argument:
+                if member.name in changes:
+                    raise ValueError(f"field {member.name} is declared with init=False, it can't be replaced")
+            elif member.name not in changes:
+                changes[member.name] = getattr(instance, member.name)
+        return type(instance)(**changes)
 
 
 def _defined(cls: type[Any], *, is_frozen: bool) -> type[Any]:
@@ -44,7 +60,7 @@ def _defined(cls: type[Any], *, is_frozen: bool) -> type[Any]:
         "__getstate__": lambda self: [getattr(self, name) for name in names],
         "__setstate__": lambda self, state: _restore(self, names, state),
         # What copy.replace() calls.
-        "__replace__": lambda self, /, **changes: dataclasses.replace(self, **changes),
+        "__replace__": lambda self, /, **changes: replace(self, **changes),
     }
     if is_frozen:
         methods |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
@@ -89,6 +105,10 @@ class _Member:
             self.is_argument, self.is_compared, self.is_shown = default.init, default.compare, default.repr
             self.is_hashed = default.compare if default.hash is None else default.hash
             self.is_keyword = default.kw_only is True
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not dataclasses.MISSING or self.make is not dataclasses.MISSING
 
 
 def _member(cls: type[Any], name: str) -> _Member:
@@ -149,14 +169,56 @@ def _refuse_to_delete(_self: Any, name: str) -> None:
 
 
 def _init_at_first_call(members: tuple[_Member, ...], *, is_frozen: bool) -> Callable[..., None]:
+    calls = 0
+
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - it becomes that method
+        nonlocal calls
+        calls += 1
         # The class that has it, which isn't the instance's where that derives from it.
         cls: Any = next(each for each in type(self).__mro__ if each.__dict__.get("__members__") is members)
+        if calls <= _WRITTEN_AFTER and _set_members(self, cls, members, arguments, named, is_frozen=is_frozen):
+            return
         written = _written_init(cls, members, is_frozen=is_frozen)
         cls.__init__ = written
         written(self, *arguments, **named)
 
     return __init__
+
+
+def _set_members(
+    self: Any,
+    cls: type[Any],
+    members: tuple[_Member, ...],
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+    *,
+    is_frozen: bool,
+) -> bool:
+    """Do what the written ``__init__`` would; False for a call that it would refuse, in its own words."""
+    given = iter(arguments)
+    rest = len(named)
+    for member in members:
+        name = member.name
+        if not member.is_argument:
+            value = _CALLED
+        elif member.is_keyword or (value := next(given, _CALLED)) is _CALLED:
+            value = named.get(name, _CALLED)
+            rest -= value is not _CALLED
+            if value is _CALLED and not member.has_default:
+                return False
+        if value is _CALLED:
+            if not member.has_default:
+                continue
+            value = member.default if member.make is dataclasses.MISSING else member.make()
+        if is_frozen:
+            getattr(cls, name).__set__(self, value)
+        else:
+            setattr(self, name, value)
+    if rest or next(given, _CALLED) is not _CALLED:
+        return False
+    if hasattr(cls, "__post_init__"):
+        self.__post_init__()
+    return True
 
 
 def _written_init(cls: type[Any], members: tuple[_Member, ...], *, is_frozen: bool) -> Callable[..., None]:

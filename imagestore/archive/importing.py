@@ -12,7 +12,6 @@ A failure leaves the store as it was, by the rules of a pull.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagestore import lease
@@ -33,7 +32,7 @@ from imagestore.pull.decide import Decider
 from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents
 from imagestore.pull.undo import undone_on_failure
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -11,6 +10,7 @@ import click
 from imagestore.cli import render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.errors import ImageStoreError, InvalidInputError, InvalidReferenceError
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
+
+from imagestore import late
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +37,7 @@ class LazyGroup(click.Group):
         if entry is None:
             return super().get_command(ctx, cmd_name)
         module, attribute, _ = entry
-        command = getattr(importlib.import_module(module), attribute)
+        command = getattr(late.load(module), attribute)
         assert isinstance(command, click.Command)
         return command
 

@@ -9,7 +9,6 @@ it.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
@@ -21,6 +20,7 @@ from imagestore.config.mends import assignment, place
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import windows, windows_releases
 from imagestore.platforms.normalize import normalize_architecture
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,14 +7,14 @@ are, and so do keys that nobody here knows.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config import known
 from imagestore.config.findings import Finding, Severity, dotted
 from imagestore.config.merge import deep
 from imagestore.config.tree import Entry
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -9,7 +9,6 @@ why the labels with our prefix are the store's own: clients read them and can't 
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ from imagestore import platforms
 from imagestore.errors import InvalidInputError
 from imagestore.gc_labels import checked
 from imagestore.metadata.namespace_api import HOME, NamedImage
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,7 +109,7 @@ def relabel(store: ImageStore, found: HandlerImage, labels: Mapping[str, str]) -
         elif own.get(key) != value:
             mend = "use 'imagestore pin'" if key == PINNED_LABEL else "it says what the record is"
             raise InvalidInputError(f"image {found.image.name!r}: label {key} is the store's own", hint=mend)
-    store.metadata.put_image(dataclasses.replace(found.record, labels=kept), {})
+    store.metadata.put_image(replace(found.record, labels=kept), {})
 
 
 def foreign_labels(labels: Mapping[str, str]) -> dict[str, str]:

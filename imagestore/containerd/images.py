@@ -6,7 +6,6 @@ a client's image can't be made; one that was there before is hidden by the recor
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +23,7 @@ from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import AlreadyExistsError, ImageNotFoundError, InvalidInputError, PreconditionError
 from imagestore.metadata.namespace_api import HOME, NamedImage
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -78,7 +78,7 @@ class ImagesService(ImagesServicer):
         def work(store: ImageStore) -> wire.CreateImageResponse:
             now = _moment(request.source_date_epoch)
             image = _checked(request.image, namespace_of(context))
-            image = dataclasses.replace(image, labels=foreign_labels(image.labels), created_at=now, updated_at=now)
+            image = replace(image, labels=foreign_labels(image.labels), created_at=now, updated_at=now)
             with store.metadata.exclusive():
                 if _find(store, image.namespace, image.name) is not None:
                     raise AlreadyExistsError(f"image {image.name!r} exists already")
@@ -99,7 +99,7 @@ class ImagesService(ImagesServicer):
                 if record is not None:
                     _update_record(store, record, after)
                     return wire.UpdateImageResponse(image=_wire(_get(store, namespace, before.name)))
-                kept = dataclasses.replace(
+                kept = replace(
                     after,
                     labels=foreign_labels(after.labels),
                     updated_at=_moment(request.source_date_epoch),
@@ -149,7 +149,7 @@ def _put(store: ImageStore, image: NamedImage) -> NamedImage:
     """Store a client's image; one of a record's index keeps the manifests that records have of it, as they do."""
     if image.namespace == HOME:
         kept = dict.fromkeys([*image.also_keeps, *store.metadata.kept_with(image.target.digest)])
-        image = dataclasses.replace(image, also_keeps=tuple(kept))
+        image = replace(image, also_keeps=tuple(kept))
     return store.metadata.put_named_image(image)
 
 
@@ -162,7 +162,7 @@ def _updated(before: NamedImage, given: wire.Image, paths: list[str]) -> NamedIm
         annotations = changed_map("annotations", before.annotations, dict(given.target.annotations), paths)
     labels = changed_map("labels", before.labels, dict(given.labels), paths)
     also_keeps = before.also_keeps if target.digest == before.target.digest else ()
-    return dataclasses.replace(before, target=target, annotations=annotations, labels=labels, also_keeps=also_keeps)
+    return replace(before, target=target, annotations=annotations, labels=labels, also_keeps=also_keeps)
 
 
 def _update_record(store: ImageStore, record: HandlerImage, after: NamedImage) -> None:

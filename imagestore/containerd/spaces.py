@@ -10,7 +10,6 @@ A blob is one file and a record for each owner (containerd, core/metadata). An u
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -20,6 +19,7 @@ from imagestore.errors import ContentNotFoundError, PreconditionError
 from imagestore.metadata.api import lease_key
 from imagestore.metadata.namespace_api import HOME, ContentRecord, proxy_owner
 from imagestore.patterns import pattern
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,12 +98,12 @@ class Space:
     def status(self, store: ImageStore, ref: str) -> IngestStatus | None:
         """One unfinished write under the owner's name for it, or None."""
         found = store.content.status(self.ref_on_disk(ref))
-        return dataclasses.replace(found, ref=ref) if found is not None else None
+        return replace(found, ref=ref) if found is not None else None
 
     def statuses(self, store: ImageStore) -> list[IngestStatus]:
         """Unfinished writes of the owner, ordered by name."""
         found = [(self.ref_of(status.ref), status) for status in store.content.statuses()]
-        own = [dataclasses.replace(status, ref=ref) for ref, status in found if ref is not None]
+        own = [replace(status, ref=ref) for ref, status in found if ref is not None]
         return sorted(own, key=lambda status: status.ref)
 
 

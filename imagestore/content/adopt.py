@@ -15,13 +15,13 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import make_directory, sync_directory
+from imagestore.content.disk import make_directory, sync_directory, translated
 from imagestore.digest import Verifier
-from imagestore.errors import IntegrityError
+from imagestore.errors import AlreadyExistsError, IntegrityError
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from imagestore.cancel import CancelToken
@@ -40,6 +40,78 @@ class Adoption(enum.Enum):
     REFLINK = "reflink"
     HARD_LINK = "hard link"
     COPY = "copy"
+
+
+def adopt(
+    sources: Sequence[Path],
+    digest: Digest,
+    size: int,
+    blob: Path,
+    open_writer: Callable[[Digest, int, CancelToken], LocalIngestWriter],
+    cancel: CancelToken,
+) -> Adoption | None:
+    """Take a blob from a source, hashed first; None when no source has it whole (or it came otherwise meanwhile).
+
+    Args:
+        sources: folders that hold ``blobs``.
+        digest: which blob.
+        size: its size in bytes.
+        blob: its name with us.
+        open_writer: opens the ingest for it.
+        cancel: ends the work.
+
+    Raises:
+        StoreError: the store can't be written.
+        OperationCancelledError: cancelled.
+    """
+    for source in sources:
+        with opened(source, digest, size) as descriptor:
+            if descriptor is None or not is_right(descriptor, digest, size, cancel):
+                continue
+            try:
+                with open_writer(digest, size, cancel) as writer:
+                    return _adopt_into(writer, descriptor, name_in(source, digest), digest, size, blob, cancel)
+            except AlreadyExistsError:
+                return None
+            except IntegrityError:  # changed, or became unreadable, since it was hashed
+                continue
+    return None
+
+
+def _adopt_into(
+    writer: LocalIngestWriter,
+    descriptor: int,
+    named: Path,
+    digest: Digest,
+    size: int,
+    blob: Path,
+    cancel: CancelToken,
+) -> Adoption:
+    writer.truncate()
+    how = Adoption.REFLINK
+    try:
+        if not writer.clone(lambda data: reflink(data, descriptor)):
+            with translated("adopt into", blob):
+                is_linked = hard_link(descriptor, named, blob, writer.directory / "linked")
+            if is_linked:
+                writer.abort()
+                return Adoption.HARD_LINK
+            how = Adoption.COPY
+            copy(descriptor, writer, size, cancel)
+        writer.commit(digest, size)
+    except IntegrityError:
+        writer.abort()
+        raise
+    return how
+
+
+def is_at(sources: Sequence[Path], digest: Digest, size: int) -> bool:
+    """Whether a source has a file of this name and size; adopt() hashes it before it counts."""
+    for source in sources:
+        with opened(source, digest, size) as descriptor:
+            if descriptor is not None:
+                return True
+    return False
 
 
 def name_in(source: Path, digest: Digest) -> Path:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
-import threading
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
@@ -24,17 +22,14 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from imagestore.content.crew import Crew, SharedDeletion
 
 #: Smaller files go in less than a millisecond.
 _LARGE_BYTES: Final = 8 * 1024 * 1024
 #: However many descriptors the process may have, these few it can spare.
 _MOST_OPEN: Final = 64
-#: They wait for the disk most of the time.
-_THREADS: Final = 8
 #: Fewer are gone before threads would have started.
 _FEWEST_FOR_THREADS: Final = 64
-#: How often it is looked at whether time is up, while threads delete.
-_LOOK_SECONDS: Final = 0.001
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -43,38 +38,14 @@ class Deletion:
 
     Args:
         texts: the blobs' digests in text form.
-        is_shared: other threads work on it; otherwise the one that waits for it does.
 
     Attributes:
         sizes: bytes by digest, in text form, of those that are gone; None for what wasn't there.
     """
 
-    def __init__(self, texts: Sequence[str], *, is_shared: bool) -> None:
+    def __init__(self, texts: Sequence[str]) -> None:
         self.sizes: dict[str, int | None] = {}
         self._texts = texts
-        self._is_shared = is_shared
-        # A list's iterator gives each item once, whichever threads ask.
-        self._rest = iter(list(texts))
-        # A thread first says that it began, then looks whether this is closed; who settles closes this first, then
-        # looks who began. So it doesn't matter how many threads come, or how late.
-        self._is_closed = False
-        self._begun: list[None] = []
-        self._ended: list[BaseException | None] = []
-        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def work(self, delete: Callable[[str], int | None]) -> None:
-        """One thread's part: delete what no other took, until there is no more or time is up."""
-        failure: BaseException | None = None
-        self._begun.append(None)
-        try:
-            # Looks before it takes one: what is taken is deleted, also when another thread finds no more.
-            while not self._is_closed and (text := next(self._rest, None)) is not None:
-                self.sizes[text] = delete(text)
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
-            failure = error
-        self._is_closed = True
-        self._ended.append(failure)
-        self._news.put(None)
 
     def wait(self, delete: Callable[[str], int | None], is_due: Callable[[], bool]) -> list[str]:
         """Until it has ended; once time is up, no further blob is begun, but at least one was.
@@ -85,30 +56,12 @@ class Deletion:
         Raises:
             StoreError: a blob can't be deleted.
         """
-        if not self._is_shared:
-            for text in self._rest:
+        for text in self._texts:
+            if text not in self.sizes:
                 self.sizes[text] = delete(text)
                 if is_due():
                     break
-        else:
-            while not self._is_closed and not (self.sizes and is_due()):
-                self._listen()
-        self.settle()
-        for failure in self._ended:
-            if failure is not None:
-                raise failure
         return [text for text in self._texts if text not in self.sizes]
-
-    def settle(self) -> None:
-        """No further blob is begun; until no thread works on it any more."""
-        self._is_closed = True
-        while len(self._ended) < len(self._begun):
-            self._listen()
-
-    def _listen(self) -> None:
-        """Until a thread has ended, but not for long."""
-        with contextlib.suppress(queue.Empty):
-            self._news.get(timeout=_LOOK_SECONDS)
 
 
 class Deleting:
@@ -122,9 +75,8 @@ class Deleting:
         self._blobs = os.fspath(blobs)
         self._open: list[int] = []
         self._folders: dict[str, int] = {}
-        self._threads: list[threading.Thread] = []
-        self._inbox: queue.SimpleQueue[Deletion | None] = queue.SimpleQueue()
-        self._under_way: list[Deletion] = []
+        self._crew: Crew | None = None
+        self._under_way: list[SharedDeletion] = []
 
     def delete(self, text: str) -> int | None:
         """Remove a blob, given by its digest in text form, and return its size in bytes; None when it wasn't there.
@@ -176,12 +128,13 @@ class Deleting:
 
         Only inside of a settled() block.
         """
-        if not texts or not self._threads:
-            return Deletion(texts, is_shared=False)
-        deletion = Deletion(texts, is_shared=True)
+        if not texts or self._crew is None or self._crew.is_empty:
+            return Deletion(texts)
+        from imagestore.content.crew import SharedDeletion
+
+        deletion = SharedDeletion(texts)
         self._under_way.append(deletion)
-        for _ in self._threads:
-            self._inbox.put(deletion)
+        self._crew.begin(deletion)
         return deletion
 
     def end(self, deletion: Deletion, is_due: Callable[[], bool]) -> list[str]:
@@ -200,21 +153,10 @@ class Deleting:
         """Be ready for so many blobs; before the lock is taken, since threads take a while to start."""
         if count < _FEWEST_FOR_THREADS:
             return
-        with contextlib.suppress(RuntimeError):  # no more threads for this process: with those there are, or none
-            while len(self._threads) < _THREADS:
-                thread = threading.Thread(target=self._work, name="deleting", daemon=True)
-                # Listed first: an interrupt may arrive while it is waited for the thread to start.
-                self._threads.append(thread)
-                try:
-                    thread.start()
-                except RuntimeError:
-                    self._threads.remove(thread)
-                    raise
+        from imagestore.content.crew import Crew
 
-    def _work(self) -> None:
-        while (deletion := self._inbox.get()) is not None:
-            deletion.work(self.delete)
-        self._inbox.put(None)  # for the next thread, however many there are
+        self._crew = self._crew or Crew(self.delete)
+        self._crew.assemble()
 
     def __enter__(self) -> Self:
         return self
@@ -222,12 +164,8 @@ class Deleting:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
-        if self._threads:
-            self._inbox.put(None)
-        while self._threads:
-            # Refused for a thread whose start was interrupted; should it still come up, it finds nothing to do.
-            with contextlib.suppress(RuntimeError):
-                self._threads.pop().join()
+        if self._crew is not None:
+            self._crew.dismiss()
         self.let_go()
         while self._folders:
             os.close(self._folders.popitem()[1])

@@ -1,11 +1,5 @@
 """Ingests: unfinished writes on disk, in containerd's form, resumable by any process.
 
-    ingest/<sha256 of the ref>/ref         the ingest's name
-                              /data        the bytes so far; its size is the offset
-                              /startedat   RFC 3339 with nanoseconds
-                              /updatedat   the same
-                              /total       decimal, only when known
-
 The order of a commit is the store's promise: data synced, size and digest verified, made read-only, renamed, folder
 synced.
 """
@@ -16,13 +10,10 @@ import contextlib
 import errno
 import os
 import stat
-import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.api import IngestStatus
 from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
-from imagestore.content.filling import Filling
+from imagestore.content.ingest_folder import now_text, read_status, remove_ingest
 from imagestore.digest import Digest, new_hash
 from imagestore.errors import (
     AlreadyExistsError,
@@ -40,71 +31,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.content.filling import Buffers, ReadInto
+    from imagestore.content.buffers import Buffers
+    from imagestore.content.filling import ReadInto
     from imagestore.content.locks import FileLock
 
 _READ_BYTES: Final = 1024 * 1024
-
-
-def ingest_name(ref: str) -> str:
-    """The folder of an ingest: lower-case sha256 of its name, whatever the content's algorithm.
-
-    >>> ingest_name("hello-ref")[:12]
-    '9e2b3b72513e'
-    """
-    import hashlib
-
-    return hashlib.sha256(ref.encode()).hexdigest()
-
-
-def read_status(directory: Path) -> IngestStatus | None:
-    """What an ingest's folder says; None when it isn't one (or is just being made or removed)."""
-    try:
-        ref = (directory / "ref").read_text("utf-8")
-        data = os.lstat(directory / "data")
-    except (OSError, UnicodeDecodeError):
-        return None
-    if not stat.S_ISREG(data.st_mode):
-        return None
-    return IngestStatus(
-        ref=ref,
-        offset=data.st_size,
-        total=_read_total(directory),
-        started_at=_read_time(directory / "startedat", data.st_mtime),
-        updated_at=max(_read_time(directory / "updatedat", 0.0), data.st_mtime),
-    )
-
-
-def read_remains(directory: Path) -> IngestStatus | None:
-    """A folder that has lost (or never got) its name, as an ingest named like the folder; None when it is gone."""
-    try:
-        with os.scandir(directory) as entries:
-            files = [entry.stat(follow_symlinks=False) for entry in entries]
-        made_at = os.stat(directory).st_mtime
-    except OSError:
-        return None
-    updated_at = max([made_at, *(each.st_mtime for each in files)])
-    return IngestStatus(directory.name, sum(each.st_size for each in files), 0, made_at, updated_at)
-
-
-def remove_ingest(directory: Path) -> None:
-    """Throw an ingest's folder away, its data last, so that a half removed one still says how big it is."""
-    for name in ("ref", "startedat", "updatedat", "total"):
-        reach("ingest-remove")
-        with contextlib.suppress(OSError):
-            os.unlink(directory / name)
-    reach("ingest-remove-data")
-    with contextlib.suppress(OSError):
-        os.unlink(directory / "data")
-    try:
-        os.rmdir(directory)
-    except FileNotFoundError:
-        return
-    except OSError:
-        # Something is in it that isn't ours.
-        import shutil
-
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 class LocalIngestWriter:
@@ -186,6 +117,8 @@ class LocalIngestWriter:
 
     def fill(self, readinto: ReadInto, *, advanced: Callable[[int], None]) -> None:
         """Append what a source gives until its end; what came before it fails is kept."""
+        from imagestore.content.filling import Filling
+
         self._check_open()
         filling = Filling(self._data, self._descriptor, self._offset, digester=self._hash, buffers=self._buffers)
         with translated("write ingest", self._data):
@@ -273,7 +206,7 @@ class LocalIngestWriter:
             with self._losing_nothing():
                 reach("ingest-close")
                 os.fsync(self._descriptor)
-            replace_text(self.directory / "updatedat", _now())
+            replace_text(self.directory / "updatedat", now_text())
         self._let_go()
 
     def __enter__(self) -> Self:
@@ -304,7 +237,7 @@ class LocalIngestWriter:
         remove_ingest(self.directory)
         reach("ingest-make")
         self.directory.mkdir(0o755)
-        now = _now()
+        now = now_text()
         notes = {"startedat": now, "updatedat": now, "total": str(total) if total > 0 else ""}
         for name, text in notes.items():
             if text:
@@ -364,28 +297,3 @@ def _kind(path: Path) -> int | None:
         return os.lstat(path).st_mode
     except FileNotFoundError:
         return None
-
-
-def _now() -> str:
-    nanoseconds = time.time_ns()
-    moment = datetime.fromtimestamp(nanoseconds // 10**9, UTC)
-    fraction = f"{nanoseconds % 10**9:09d}".rstrip("0")
-    return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{fraction}" if fraction else "") + "Z"
-
-
-def _read_total(directory: Path) -> int:
-    try:
-        text = (directory / "total").read_text("ascii")
-    except (OSError, UnicodeDecodeError):
-        return 0
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
-
-
-def _read_time(path: Path, default: float) -> float:
-    try:
-        text = path.read_text("ascii")
-        whole, _, fraction = text.removesuffix("Z").partition(".")
-        moment = datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
-        return moment.timestamp() + (float(f"0.{fraction}") if fraction.isdigit() else 0.0)
-    except (OSError, ValueError):
-        return default

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
-from imagestore.content.ingest import ingest_name, read_remains, read_status, remove_ingest
+from imagestore.content.ingest_folder import ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.errors import InvalidInputError, StoreBusyError
 from imagestore.patterns import pattern

@@ -16,22 +16,17 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content import adopt, small
-from imagestore.content.adopt import Adoption
 from imagestore.content.api import ContentInfo
-from imagestore.content.batch import BlobBatches, batches
 from imagestore.content.blob_file import open_blob
+from imagestore.content.buffers import MOST_SMALL_KEPT, SMALL_BUFFER_BYTES, SMALL_BYTES, Buffers
 from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directory, sync_directory, translated
-from imagestore.content.filling import Buffers
-from imagestore.content.ingest import LocalIngestWriter, ingest_name
+from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.ingests import Ingests
-from imagestore.content.small import Gathering, SmallWriter
 from imagestore.digest import VERIFIABLE, Digest, verify
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
-    IntegrityError,
     InvalidInputError,
     SizeMismatchError,
 )
@@ -44,7 +39,11 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from imagestore.cancel import CancelToken
+    from imagestore.content.adopt import Adoption
+    from imagestore.content.batch import BlobBatches
+    from imagestore.content.ingest import LocalIngestWriter
     from imagestore.content.locks import FileLock
+    from imagestore.content.small import Gathering, SmallWriter
 
 
 _HEX: Final = pattern(r"[a-f0-9]+")
@@ -70,7 +69,7 @@ class LocalContentStore(Ingests):
         # Joined as text: a path object costs more than the look it is made for.
         self._blobs_text = os.fspath(self._blobs)
         self._buffers = Buffers()
-        self._small_buffers = Buffers(small.BUFFER_BYTES, small.MOST_KEPT)
+        self._small_buffers = Buffers(SMALL_BUFFER_BYTES, MOST_SMALL_KEPT)
         with translated("make the content folders", root):
             for directory in (self._blobs / "sha256", self._ingests, locks):
                 make_directory(directory)
@@ -197,6 +196,8 @@ class LocalContentStore(Ingests):
 
     def gathering(self, cancel: CancelToken) -> Gathering:
         """What gathering_writer() needs, for one piece of work; a context manager."""
+        from imagestore.content.small import Gathering
+
         return Gathering(self._ingests, self._blobs, self._locks, buffers=self._small_buffers, cancel=cancel)
 
     def gathering_writer(
@@ -214,7 +215,7 @@ class LocalContentStore(Ingests):
         try:
             self._check_missing(expected)
             as_ingest = functools.partial(self._ingest, name, ref, expected.algorithm, total, lock)
-            if total > small.SMALL_BYTES or self._is_begun(name):
+            if total > SMALL_BYTES or self._is_begun(name):
                 return as_ingest()
             return gathering.writer(ref, expected, lock, as_ingest) or as_ingest()
         except BaseException:
@@ -226,6 +227,8 @@ class LocalContentStore(Ingests):
             raise AlreadyExistsError(f"content {expected} is in the store already")
 
     def _ingest(self, name: str, ref: str, algorithm: str, total: int, lock: FileLock) -> LocalIngestWriter:
+        from imagestore.content.ingest import LocalIngestWriter
+
         return LocalIngestWriter(
             self._ingests / name,
             self._blobs,
@@ -266,6 +269,8 @@ class LocalContentStore(Ingests):
         Args:
             cancel: ends the work.
         """
+        from imagestore.content.batch import batches
+
         return batches(self._ingests, self._blobs, self._locks, cancel)
 
     def adopt(self, digest: Digest, size: int, *, cancel: CancelToken) -> Adoption | None:
@@ -280,45 +285,22 @@ class LocalContentStore(Ingests):
             StoreError: the store can't be written.
             OperationCancelledError: cancelled.
         """
-        for source in self._sources if digest.is_verifiable else ():
-            with adopt.opened(source, digest, size) as descriptor:
-                if descriptor is None or not adopt.is_right(descriptor, digest, size, cancel):
-                    continue
-                try:
-                    return self._adopt(descriptor, source, digest, size, cancel)
-                except AlreadyExistsError:
-                    return None
-                except IntegrityError:  # changed, or became unreadable, since it was hashed
-                    continue
-        return None
+        if not self._sources or not digest.is_verifiable:
+            return None
+        from imagestore.content.adopt import adopt
+
+        return adopt(self._sources, digest, size, self._blob(digest), self._adopting_writer, cancel)
 
     def is_at_source(self, digest: Digest, size: int) -> bool:
         """Whether a source has a file of this name and size; adopt() hashes it before it counts."""
-        for source in self._sources if digest.is_verifiable else ():
-            with adopt.opened(source, digest, size) as descriptor:
-                if descriptor is not None:
-                    return True
-        return False
+        if not self._sources or not digest.is_verifiable:
+            return False
+        from imagestore.content.adopt import is_at
 
-    def _adopt(self, descriptor: int, source: Path, digest: Digest, size: int, cancel: CancelToken) -> Adoption:
-        with self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel) as writer:
-            writer.truncate()
-            how = Adoption.REFLINK
-            try:
-                if not writer.clone(lambda data: adopt.reflink(data, descriptor)):
-                    named, waiting = adopt.name_in(source, digest), writer.directory / "linked"
-                    with translated("adopt into", self._blob(digest)):
-                        is_linked = adopt.hard_link(descriptor, named, self._blob(digest), waiting)
-                    if is_linked:
-                        writer.abort()
-                        return Adoption.HARD_LINK
-                    how = Adoption.COPY
-                    adopt.copy(descriptor, writer, size, cancel)
-                writer.commit(digest, size)
-            except IntegrityError:
-                writer.abort()
-                raise
-            return how
+        return is_at(self._sources, digest, size)
+
+    def _adopting_writer(self, digest: Digest, size: int, cancel: CancelToken) -> LocalIngestWriter:
+        return self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel)
 
     def free_bytes(self) -> int:
         """Space an unprivileged writer has left where the content lives."""

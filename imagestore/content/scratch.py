@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from imagestore.content.disk import translated
-from imagestore.content.ingest import ingest_name, remove_ingest
+from imagestore.content.ingest_folder import ingest_name, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.errors import StoreCorruptError
 from imagestore.failpoint import reach

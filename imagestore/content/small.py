@@ -15,8 +15,8 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.buffers import BLOCK_BYTES, DIRECT, LEAST_DIRECT_BYTES, SMALL_BYTES
 from imagestore.content.disk import make_directory, sync_directory, translated
-from imagestore.content.filling import BLOCK_BYTES, DIRECT, LEAST_DIRECT_BYTES
 from imagestore.content.scratch import Scratch, is_taken
 from imagestore.digest import Digest, new_hash
 from imagestore.errors import AlreadyExistsError, DigestMismatchError, SizeMismatchError, StoreError, WriterClosedError
@@ -30,16 +30,11 @@ if TYPE_CHECKING:
     from typing import Self
 
     from imagestore.cancel import CancelToken
-    from imagestore.content.filling import Buffers, ReadInto
+    from imagestore.content.buffers import Buffers
+    from imagestore.content.filling import ReadInto
     from imagestore.content.ingest import LocalIngestWriter
     from imagestore.content.locks import FileLock
 
-#: Larger blobs have an ingest from the start. Each transfer holds as much memory, about half of a large one's.
-SMALL_BYTES: Final = 9 * 256 * 1024
-#: As many buffers are kept for the next pull.
-MOST_KEPT: Final = 6
-#: A byte more must fit, to see that a blob ends; and whole blocks are written.
-BUFFER_BYTES: Final = SMALL_BYTES + BLOCK_BYTES
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -50,7 +45,7 @@ class Gathering:
         ingests: the folder of all ingests.
         blobs: the folder of all blobs.
         locks: the folder of lock files.
-        buffers: of BUFFER_BYTES.
+        buffers: of SMALL_BUFFER_BYTES.
         cancel: ends the work.
     """
 

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import functools
 import json
-import pkgutil
+import os
 import re
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from imagestore.documents.accept import compiled
 from imagestore.errors import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from importlib.abc import ResourceLoader
     from typing import Any
 
     from imagestore.documents.accept import Accepts
@@ -109,8 +110,9 @@ def _validator(schema: str) -> Any:
 
 
 def _schema(name: str) -> Any:
-    text = pkgutil.get_data("imagestore.documents.schemas", f"{name}.json")
-    assert text is not None, "a loader of packages can read their data"
+    # What pkgutil does, which is long to import.
+    loader = cast("ResourceLoader", __spec__.loader)
+    text = loader.get_data(os.path.join(os.path.dirname(__file__), "schemas", f"{name}.json"))
     return json.loads(text)
 
 

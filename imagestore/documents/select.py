@@ -17,7 +17,6 @@ A single manifest is judged by its config. Nothing here reads from disk or netwo
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -34,6 +33,7 @@ from imagestore.documents.verdict import Selection as Selection
 from imagestore.documents.verdict import Verdict as Verdict
 from imagestore.errors import ContentNotFoundError, DocumentError
 from imagestore.platforms import Explanation, Rule
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -74,6 +74,10 @@ _SUSPECTS: Final = (
 )
 
 
+#: Where the labels of content are, and what follows from them.
+_OF_LABELS: Final = ("label_edge", "content_label", "content_root")
+
+
 class GraphTables(Database):
     """Edges and labels."""
 
@@ -84,7 +88,7 @@ class GraphTables(Database):
         key = str(digest)
         with self._writing() as db:
             self._note_labels(digest, self.content_labels(digest), kept)
-            _forget(db, [key], "label_edge", "content_label", "content_root")
+            _forget(db, [key], *_OF_LABELS)
             db.executemany("INSERT INTO content_label VALUES (?, ?, ?)", [(key, *each) for each in kept.items()])
             if terms.is_root:
                 db.execute("INSERT INTO content_root VALUES (?)", (key,))
@@ -237,7 +241,9 @@ class GraphTables(Database):
         """Drop labels of content that was deleted, given in text form, and the edges that start there."""
         if texts:
             with self._writing() as db:
-                _forget(db, texts, "edge", "label_edge", "content_label", "content_root")
+                # Content without labels has no rows in any of the other tables, and most stores have no labels at all.
+                has_labels = db.execute("SELECT EXISTS (SELECT 1 FROM content_label)").fetchone()[0]
+                _forget(db, texts, "edge", *(_OF_LABELS if has_labels else ()))
 
 
 def _as_written(text: str) -> Digest:

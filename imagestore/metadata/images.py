@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +11,7 @@ from imagestore.failpoint import reach
 from imagestore.gc_labels import EXPIRE, LeaseTerms
 from imagestore.metadata import rows
 from imagestore.metadata.database import Database
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     import sqlite3
@@ -49,7 +49,7 @@ class ImageTables(Database):
         query = "SELECT created_at, pinned, used_at FROM image WHERE reference = ? AND handler = ?"
         created_at, pinned, used_at = db.execute(query, key).fetchone() or (record.created_at or now, 0, 0.0)
         # As it reads back: descriptors in records have no platform and no annotations.
-        stored = dataclasses.replace(
+        stored = replace(
             record,
             target=_bare(record.target),
             manifest=_bare(record.manifest),

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import json
 import sqlite3
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from imagestore.metadata import schema
 from imagestore.platforms.spec import Platform
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 _QUERY = "SELECT reference, handler, image_id, platform, content_size FROM image ORDER BY reference, handler"
 
 
-class ImageSummary(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ImageSummary:
     """What a list shows of a record.
 
     Attributes:

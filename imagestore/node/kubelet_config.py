@@ -6,7 +6,7 @@ and in its order.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
@@ -17,7 +17,7 @@ from imagestore.node.members import Members
 from imagestore.node.pulls.throttle import TokenBucket
 from imagestore.node.pulls.turns import Turns
 from imagestore.node.records.verification import CredentialVerification, VerificationPolicy, pattern_fault
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

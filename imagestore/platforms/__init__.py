@@ -25,8 +25,9 @@ runs where.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from imagestore import late
 
 # Not on first use: importing the submodule would put the module where the function belongs.
 from imagestore.platforms.normalize import normalize
@@ -81,12 +82,7 @@ _HOMES = {
 _MODULES = frozenset({"host", "windows"})
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"imagestore.platforms.{_HOMES[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"imagestore.platforms.{name}")
-    raise AttributeError(f"module 'imagestore.platforms' has no attribute {name!r}")
+__getattr__ = late.names(__name__, _HOMES, _MODULES)
 
 
 def __dir__() -> list[str]:

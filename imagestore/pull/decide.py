@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
@@ -10,7 +9,7 @@ from imagestore.errors import NoMatchingManifestError
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Selected
 from imagestore.pull.choice import Choice, indexes_on_the_way, select_target
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagestore import digest as digests
@@ -13,6 +12,7 @@ from imagestore.registry.blob import Body
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
 from imagestore.registry.transport.answer import Answer
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,6 @@ The digest of a blob is verified where it is written, over bytes of all runs.
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from imagestore import digest as digests
@@ -28,6 +26,7 @@ from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.ranges import parse_length, range_field
 from imagestore.registry.retry import HostPauses, Timing
 from imagestore.registry.session import Call, Session, Surroundings
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -101,15 +100,20 @@ class RegistryClient:
         """The limits in force."""
         return self._shared.policy
 
+    def _twin(self) -> RegistryClient:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
     def observed_by(self, observer: Observer) -> RegistryClient:
         """This client, with its connections, tokens and memory of dead hosts, but telling another observer."""
-        twin = copy.copy(self)
+        twin = self._twin()
         twin._shared = replace(self._shared, observer=observer)
         return twin
 
     def with_credentials(self, credentials: CredentialLookup) -> RegistryClient:
         """This client, with its connections, limits and memory of dead hosts, but these credentials and no tokens."""
-        twin = copy.copy(self)
+        twin = self._twin()
         twin._lines = self._lines.with_credentials(credentials)
         return twin
 

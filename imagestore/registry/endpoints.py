@@ -7,14 +7,13 @@ otherwise.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.reference import DOCKER_HUB
 from imagestore.registry.transport import addresses, urls
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

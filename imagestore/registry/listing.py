@@ -8,7 +8,6 @@ list.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -22,7 +21,7 @@ from imagestore.registry.errors_body import failure
 from imagestore.registry.links import next_target
 from imagestore.registry.session import Call
 from imagestore.registry.transport import urls
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

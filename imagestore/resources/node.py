@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidResourcesError
 from imagestore.resources.cpu import DEFAULT_PERIOD, Mapping
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from imagestore.resources.spec import Pod

@@ -8,11 +8,11 @@ where there is one.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore.resources.spec import Requirements, is_pod_level
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

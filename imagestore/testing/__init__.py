@@ -10,8 +10,9 @@ Names load on first use, so that importing this package costs nothing.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Final
+
+from imagestore import late
 
 if TYPE_CHECKING:
     from imagestore.testing.engine.gate import BasicAuth, TokenAuth
@@ -82,11 +83,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+__getattr__ = late.names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from imagestore.cancel import CancelToken
 from imagestore.collect import STALE_INGEST_SECONDS, collect, collect_from, sweep
-from imagestore.content.ingest import ingest_name
+from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest

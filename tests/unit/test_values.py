@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,27 @@ CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
+def fresh(*, is_warm: bool) -> type[Point]:
+    """A class like Point, before or after its methods were written."""
+
+    @dataclass(frozen=True, slots=True)
+    class Fresh(Point):
+        pass
+
+    for _ in range(50 if is_warm else 0):
+        Fresh(1)
+    return Fresh
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+@pytest.mark.parametrize(("arguments", "named"), CALLS)
+def test_it_makes_the_same_before_and_after_methods_are_written(
+    arguments: tuple[Any, ...], named: dict[str, Any], *, is_warm: bool
+) -> None:
+    ours, standard = fresh(is_warm=is_warm)(*arguments, **named), Standard(*arguments, **named)
+    assert dataclasses.asdict(ours) == dataclasses.asdict(standard)
+
+
 @pytest.mark.parametrize(("arguments", "named"), CALLS)
 def test_it_makes_and_shows_the_same(arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
     ours, standard = Point(*arguments, **named), Standard(*arguments, **named)
@@ -85,10 +106,10 @@ def test_it_makes_and_shows_the_same(arguments: tuple[Any, ...], named: dict[str
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"), [((), {}), ((1, 2, 3, 4, 5), {}), ((1,), {"z": 1}), ((1,), {"made": 1})]
+    ("arguments", "named"), [((), {}), ((1, 2, 3, 4, 5), {}), ((1,), {"z": 1}), ((1,), {"made": 1}), ((1,), {"x": 2})]
 )
 def test_it_refuses_the_same_calls(arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-    for kind in (Point, Standard):
+    for kind in (Point, fresh(is_warm=False), fresh(is_warm=True), Standard):
         with pytest.raises(TypeError):
             kind(*arguments, **named)
 
@@ -169,6 +190,19 @@ def test_classes_without_fields_keep_their_own_methods() -> None:
     Counting()
     Counting()
     assert made == [1, 1]
+
+
+@pytest.mark.parametrize("change", [{}, {"x": 9}, {"names": ["b"], "unit": "km"}, {"made": 2.0}, {"none": 1}])
+def test_replaced_as_the_standard_does(change: dict[str, Any]) -> None:
+    def replaced(function: Any, kind: type[Any]) -> Any:
+        try:
+            return dataclasses.asdict(function(kind(1, 2, ["a"], "t"), **change))
+        except (TypeError, ValueError):
+            # Which of them differs between versions of Python.
+            return "refused"
+
+    standard = replaced(dataclasses.replace, Standard)
+    assert replaced(replace, Point) == replaced(replace, Standard) == replaced(dataclasses.replace, Point) == standard
 
 
 def test_patterns_match_by_position() -> None:

@@ -12,14 +12,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError, StoreError
 from imagestore.node.credentials.keyring import SecretSource, ServiceAccountSource
 from imagestore.node.names import parse_image_name
 from imagestore.node.records.model import PullCredentials, PulledRecord, RecordedSecret, RecordedServiceAccount
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

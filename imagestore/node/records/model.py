@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import StoreCorruptError
 from imagestore.patterns import pattern
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ import logging
 import secrets
 import threading
 import time
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, InvalidInputError, ProtocolError
@@ -24,7 +24,7 @@ from imagestore.registry.auth.tokens import TokenCache, TokenKey, TokenReply
 from imagestore.registry.credentials.model import HUB_NAMES, Found, Target
 from imagestore.registry.transport import addresses, urls
 from imagestore.secret import Secret
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -42,6 +42,8 @@ class SecureSocket:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self._raw: memoryview | None = None
+        # What ended a read that had bytes to hand out first.
+        self._failure: ssl.SSLError | None = None
 
     def handshake(self) -> None:
         """Agree on keys, and check the certificate.
@@ -67,17 +69,37 @@ class SecureSocket:
     def recv_into(self, buffer: memoryview) -> int:
         """Read what is there; 0 when the peer closed its side, with or without saying so in TLS.
 
+        What came before something failed is handed out first.
+
         Raises:
             ssl.SSLError, OSError: as ssl.SSLSocket.
         """
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
         while True:
             try:
-                # With a buffer it answers how many bytes it took.
-                return cast("int", self._tls.read(_ANY_LENGTH, cast("bytearray", buffer)))
+                return self._take_records(buffer)
             except ssl.SSLWantReadError:
                 self._exchange_raw()
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return 0
+
+    def _take_records(self, buffer: memoryview) -> int:
+        """The records that are here, as far as they fit; each takes a call, so nothing else may be done for each."""
+        size, filled = len(buffer), 0
+        read = cast("Callable[[int, memoryview], int]", self._tls.read)
+        try:
+            # With a buffer it answers how many bytes it took.
+            while filled < size and (count := read(_ANY_LENGTH, buffer[filled:])):
+                filled += count
+        except ssl.SSLError as error:
+            if not filled:
+                raise
+            # Those that would come again come again.
+            if not isinstance(error, ssl.SSLWantReadError | ssl.SSLZeroReturnError | ssl.SSLEOFError):
+                self._failure = error
+        return filled
 
     def send(self, data: memoryview) -> int:
         """Write all of it, and say how much that was.

@@ -8,11 +8,11 @@ host sends us to, because its token server and its storage usually share it.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ConfigError
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     import ssl

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import enum
 import urllib.parse
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal
 
 from imagestore.testing.images.bodies import Body, BytesBody
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,11 +14,10 @@ import re
 import threading
 import time
 import urllib.parse
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.testing.engine.exchange import Ending, Reply, Request
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

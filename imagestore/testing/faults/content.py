@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from imagestore.testing.faults.effect import Effect, from_end, put
 from imagestore.testing.images.bodies import BytesBody, read_all
 from imagestore.testing.images.layers import stored_gzip
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

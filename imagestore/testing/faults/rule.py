@@ -17,7 +17,7 @@ from imagestore.errors import InvalidInputError
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.faults.catalogue import EFFECTS
 from imagestore.testing.faults.redirecting import original_path
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -170,7 +170,7 @@ class FaultPlan:
             self._seen[index] += 1
             if rule.is_due(occurrence):
                 changed = rule.what.apply(request, reply)
-                reply = dataclasses.replace(changed, faults=(*reply.faults, rule.what.name))
+                reply = replace(changed, faults=(*reply.faults, rule.what.name))
         return reply
 
     def unused(self) -> tuple[FaultRule, ...]:

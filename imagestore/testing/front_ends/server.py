@@ -13,13 +13,12 @@ import re
 import socket
 import ssl
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.exchange import Fields, Reply, Request
 from imagestore.testing.front_ends.wire import Incoming, WireError, read_request, reset, send_reply
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -320,6 +320,33 @@ def test_a_command_loads_only_what_it_needs(line: Line, arguments: list[str], un
     assert done.stderr.strip().splitlines()[-1] == "0 []"
 
 
+#: Modules that the installed command postpones.
+POSTPONED = ("copy", "fnmatch", "inspect", "ntpath", "selectors", "typing")
+# Which of those were loaded while the installed command ran.
+LOADED = f"""
+import os, sys
+from imagestore.__main__ import command
+def end(status):
+    print(status, [n for n in {POSTPONED!r} if hasattr(sys.modules[n], "__file__")], file=sys.stderr)
+    sys.stdout.flush()
+    os.kill(os.getpid(), 9)
+os._exit = end
+command()
+"""
+
+
+@pytest.mark.parametrize("command", ["images", "pull", "rmi"])
+def test_plain_commands_do_without_what_is_postponed(line: Line, command: str) -> None:
+    # There is no configuration file: reading one needs tomllib, which needs typing.
+    reference = line.server.server.reference("registry.example/library/linux:1")
+    pull = ["pull", "--progress=none", "--platform=linux/amd64", reference]
+    ways = {"images": ["images"], "pull": pull, "rmi": ["rmi", reference]}
+    for way in [pull, ways[command]]:
+        whole = [sys.executable, "-c", LOADED, "--root", str(line.root), *way]
+        done = subprocess.run(whole, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == "0 []"
+
+
 def test_the_quick_list_and_the_whole_store_say_the_same(line: Line) -> None:
     for handler in (PROCESS, HYPERV):
         line("pull", line.python, "--runtime-handler", handler)

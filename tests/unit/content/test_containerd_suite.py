@@ -22,7 +22,8 @@ import pytest
 from imagestore import media_types
 from imagestore.cancel import CancelToken
 from imagestore.content.api import IngestStatus
-from imagestore.content.ingest import LocalIngestWriter, ingest_name
+from imagestore.content.ingest import LocalIngestWriter
+from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest

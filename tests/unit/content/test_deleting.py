@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.content.deleting import Deleting, Deletion
+from imagestore.content.crew import SharedDeletion
+from imagestore.content.deleting import Deleting
 from imagestore.digest import Digest
 from imagestore.errors import StoreError
 
@@ -166,7 +167,7 @@ def test_an_interrupt_before_all_threads_were_told_does_not_hang(blobs: Path, mo
 
 def test_a_thread_that_comes_after_the_end_deletes_nothing(blobs: Path) -> None:
     texts = make(blobs, 3)
-    deletion = Deletion(texts, is_shared=True)
+    deletion = SharedDeletion(texts)
     with Deleting(blobs) as files:
         deletion.settle()
         deletion.work(files.delete)

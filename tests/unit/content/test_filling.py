@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from imagestore.cancel import CancelToken
 from imagestore.content import filling
-from imagestore.content.filling import BUFFER_BYTES, LEAST_DIRECT_BYTES, LEAST_LARGE_BYTES
+from imagestore.content.buffers import BUFFER_BYTES, DIRECT, LEAST_DIRECT_BYTES
+from imagestore.content.filling import LEAST_LARGE_BYTES
 from imagestore.content.local import LocalContentStore
 from imagestore.digest import Digest
 from imagestore.errors import (
@@ -60,9 +61,19 @@ def nothing(_: int) -> None:
     pass
 
 
+@pytest.fixture(params=["written here", "written beside"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large blobs as they are, and as those that have a thread of their own to be written."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    if request.param == "written beside":
+        monkeypatch.setattr(filling, "LEAST_HUGE_BYTES", 0)
+
+
 @pytest.fixture(params=["direct", "refused when opened", "refused when written"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalContentStore:
-    direct = filling.DIRECT
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: None
+) -> LocalContentStore:
+    direct = DIRECT
     if request.param != "direct":
         refuse(monkeypatch, direct, when_opened=request.param == "refused when opened")
     return LocalContentStore(tmp_path / "content", tmp_path / "locks")
@@ -180,6 +191,7 @@ def test_who_watches_may_refuse_bytes_before_they_are_written(store: LocalConten
         assert writer.offset <= LARGE
 
 
+@pytest.mark.usefixtures("where")
 @pytest.mark.parametrize("total", [LARGE, 1000])
 def test_an_ingest_that_could_not_be_written_is_not_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total: int
@@ -204,6 +216,31 @@ def test_an_ingest_that_could_not_be_written_is_not_committed(
     assert store.read(digest, limit_bytes=LARGE) == content
 
 
+@pytest.mark.usefixtures("where")
+def test_a_full_disk_stops_the_transfer_soon_and_outweighs_what_failed_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, data: memoryview, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    asked: list[int] = []
+
+    def breaking(buffer: memoryview) -> int:
+        asked.append(len(buffer))
+        if len(asked) > 5:
+            raise RegistryUnavailableError("broke", host="h")
+        return len(buffer)
+
+    monkeypatch.setattr("imagestore.content.filling.os.pwrite", full)
+    store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
+    with store.writer("x", expected=DIGEST, total=LARGE, cancel=CancelToken()) as writer:
+        with pytest.raises(StoreFullError):
+            writer.fill(breaking, advanced=nothing)
+        with pytest.raises(StoreError, match="failed before"):
+            writer.commit(DIGEST, LARGE)
+
+
+@pytest.mark.usefixtures("where")
 def test_short_writes_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
     real: Callable[..., int] = os.pwrite
@@ -217,7 +254,7 @@ def no_thread_stays() -> Iterator[None]:
     yield
     import threading
 
-    assert not [each for each in threading.enumerate() if each.name == "imagestore-hash"]
+    assert not [each for each in threading.enumerate() if each.name == "imagestore-step"]
 
 
 @pytest.mark.parametrize(("processors", "threads"), [(1, 1), (2, 2)])
@@ -228,7 +265,7 @@ def test_large_blobs_are_hashed_beside_while_a_processor_is_left(
     store, second, seen = LocalContentStore(tmp_path / "content", tmp_path / "locks"), CONTENT[::-1], [0]
 
     def count(_: int) -> None:
-        seen.append(sum(thread.name == "imagestore-hash" for thread in threading.enumerate()))
+        seen.append(sum(thread.name == "imagestore-step" for thread in threading.enumerate()))
 
     def second_comes(offset: int) -> None:
         if len(seen) == 1:

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagestore.cancel import CancelToken
-from imagestore.content.filling import DIRECT, LEAST_DIRECT_BYTES
+from imagestore.content.buffers import DIRECT, LEAST_DIRECT_BYTES, SMALL_BYTES
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
-from imagestore.content.small import SMALL_BYTES, SmallWriter
+from imagestore.content.small import SmallWriter
 from imagestore.digest import Digest
 from imagestore.errors import (
     AlreadyExistsError,

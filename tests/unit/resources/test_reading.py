@@ -122,6 +122,11 @@ def test_the_package_needs_the_standard_library_alone() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert ran.stdout.splitlines() == [
-        str(["imagestore", *(f"imagestore.{name}" for name in ("_version", "errors", "patterns", "text", "values"))]),
+        str(
+            [
+                "imagestore",
+                *(f"imagestore.{name}" for name in ("_version", "errors", "late", "patterns", "text", "values")),
+            ]
+        ),
         "[]",
     ]

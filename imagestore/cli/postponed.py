@@ -1,0 +1,68 @@
+"""Modules of the standard library that short commands load and hardly use; here they are loaded when used.
+
+Only the installed command does this, to its own process. Each has a stand-in in ``sys.modules`` that becomes the module
+when somebody asks for more of it than the stand-in has.
+"""
+
+import sys
+import types
+from _thread import RLock
+
+from imagestore.late import load
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class _Base:
+    """What Protocol and Generic are at run time to whoever doesn't ask isinstance(): a base without anything."""
+
+    __slots__ = ()
+
+    def __class_getitem__(cls, _parameters: object) -> "type[_Base]":
+        return cls
+
+
+#: Module to what its stand-in has.
+_RARELY_USED: "dict[str, dict[str, Any]]" = {
+    # By dataclasses: to look into undocumented classes, and to copy values into dictionaries.
+    "inspect": {},
+    "copy": {},
+    # By urllib.parse, for addresses in brackets.
+    "ipaddress": {},
+    # By pathlib, for the paths of another system, and for patterns.
+    "ntpath": {},
+    "fnmatch": {},
+    # By socket, to send files.
+    "selectors": {},
+    # By nearly every module of ours, for what only type checkers read.
+    "typing": {
+        "TYPE_CHECKING": False,
+        **dict.fromkeys(("Any", "ClassVar", "Final", "NoReturn", "TypeAlias"), object),
+        **dict.fromkeys(("Generic", "Protocol"), _Base),
+        "TypeVar": lambda *_arguments, **_named: object,
+        "cast": lambda _kind, value: value,
+    },
+}
+_LOADING = RLock()
+
+
+class _Postponed(types.ModuleType):
+    def __getattr__(self, name: str) -> "Any":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        with _LOADING:
+            if sys.modules.get(self.__name__) is self:
+                del sys.modules[self.__name__]
+            module = load(self.__name__)
+        self.__dict__.update(module.__dict__)
+        return getattr(module, name)
+
+
+def postpone() -> None:
+    """From now on these modules wait until they are used; those that are loaded already stay."""
+    for name, known in _RARELY_USED.items():
+        if name not in sys.modules:
+            module = sys.modules[name] = _Postponed(name)
+            module.__dict__.update(known)

@@ -1,0 +1,94 @@
+"""Page-aligned buffers that a whole store shares and uses again, and what writing past the page cache needs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from mmap import mmap
+
+BUFFER_BYTES: Final = 1024 * 1024
+#: What every device and file system accepts as alignment of offsets, lengths and addresses.
+BLOCK_BYTES: Final = 4096
+#: Larger blobs have an ingest from the start. Each transfer holds as much memory, about half of a large one's.
+SMALL_BYTES: Final = 9 * 256 * 1024
+#: A byte more must fit, to see that a blob ends; and whole blocks are written.
+SMALL_BUFFER_BYTES: Final = SMALL_BYTES + BLOCK_BYTES
+#: As many buffers are kept for the small blobs of the next pull.
+MOST_SMALL_KEPT: Final = 6
+#: Less than this is not worth opening the file twice.
+LEAST_DIRECT_BYTES: Final = 256 * 1024
+#: Not on every system that has files.
+DIRECT: Final = getattr(os, "O_DIRECT", 0)
+_MOST_KEPT: Final = 12
+# Bounds what whole blobs in memory take, however many pulls one store runs: 54 MiB.
+_MOST_LENT: Final = 24
+
+
+class Buffers:
+    """Page-aligned buffers, kept for the next blob; thread-safe.
+
+    Args:
+        size: of each in bytes.
+        most_kept: the others are given back to the system.
+        most_lent: to those who can do without, see try_take().
+    """
+
+    def __init__(self, size: int = BUFFER_BYTES, most_kept: int = _MOST_KEPT, most_lent: int = _MOST_LENT) -> None:
+        self._size = size
+        self._lendable = threading.Semaphore(most_lent)
+        self._kept: deque[mmap] = deque(maxlen=most_kept)
+        # As long as there are large blobs that come at the moment.
+        self._coming: deque[None] = deque()
+        self._processors = os.cpu_count() or 1
+
+    def take(self) -> mmap:
+        """One buffer; memory that it never held takes no room."""
+        try:
+            return self._kept.pop()
+        except IndexError:
+            from mmap import mmap
+
+            return mmap(-1, self._size)
+
+    def try_take(self) -> mmap | None:
+        """One buffer for a whole blob, unless too many are taken so; give_back() must follow."""
+        if not self._lendable.acquire(blocking=False):
+            return None
+        try:
+            return self.take()
+        except BaseException:
+            self._lendable.release()
+            raise
+
+    def give_back(self, taken: mmap) -> None:
+        """Give back what try_take() gave."""
+        self.give(taken)
+        self._lendable.release()
+
+    def give(self, *taken: mmap) -> None:
+        """Give buffers back."""
+        self._kept.extend(taken)
+
+    @contextlib.contextmanager
+    def coming(self) -> Iterator[bool]:
+        """While a large blob comes; says whether a processor is left to hash it in a thread of its own."""
+        self._coming.append(None)
+        try:
+            yield len(self._coming) <= self._processors
+        finally:
+            self._coming.pop()
+
+    @contextlib.contextmanager
+    def lend(self, count: int) -> Iterator[list[memoryview]]:
+        """Some buffers until the end of the block."""
+        taken = [self.take() for _ in range(count)]
+        try:
+            yield [memoryview(each) for each in taken]
+        finally:
+            self.give(*taken)

@@ -1,0 +1,110 @@
+"""The folder of an ingest, in containerd's form.
+
+ingest/<sha256 of the ref>/ref         the ingest's name
+                          /data        the bytes so far; its size is the offset
+                          /startedat   RFC 3339 with nanoseconds
+                          /updatedat   the same
+                          /total       decimal, only when known
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from imagestore.content.api import IngestStatus
+from imagestore.failpoint import reach
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def ingest_name(ref: str) -> str:
+    """The folder of an ingest: lower-case sha256 of its name, whatever the content's algorithm.
+
+    >>> ingest_name("hello-ref")[:12]
+    '9e2b3b72513e'
+    """
+    import hashlib
+
+    return hashlib.sha256(ref.encode()).hexdigest()
+
+
+def read_status(directory: Path) -> IngestStatus | None:
+    """What an ingest's folder says; None when it isn't one (or is just being made or removed)."""
+    try:
+        ref = (directory / "ref").read_text("utf-8")
+        data = os.lstat(directory / "data")
+    except (OSError, UnicodeDecodeError):
+        return None
+    if not stat.S_ISREG(data.st_mode):
+        return None
+    return IngestStatus(
+        ref=ref,
+        offset=data.st_size,
+        total=_read_total(directory),
+        started_at=_read_time(directory / "startedat", data.st_mtime),
+        updated_at=max(_read_time(directory / "updatedat", 0.0), data.st_mtime),
+    )
+
+
+def read_remains(directory: Path) -> IngestStatus | None:
+    """A folder that has lost (or never got) its name, as an ingest named like the folder; None when it is gone."""
+    try:
+        with os.scandir(directory) as entries:
+            files = [entry.stat(follow_symlinks=False) for entry in entries]
+        made_at = os.stat(directory).st_mtime
+    except OSError:
+        return None
+    updated_at = max([made_at, *(each.st_mtime for each in files)])
+    return IngestStatus(directory.name, sum(each.st_size for each in files), 0, made_at, updated_at)
+
+
+def remove_ingest(directory: Path) -> None:
+    """Throw an ingest's folder away, its data last, so that a half removed one still says how big it is."""
+    for name in ("ref", "startedat", "updatedat", "total"):
+        reach("ingest-remove")
+        with contextlib.suppress(OSError):
+            os.unlink(directory / name)
+    reach("ingest-remove-data")
+    with contextlib.suppress(OSError):
+        os.unlink(directory / "data")
+    try:
+        os.rmdir(directory)
+    except FileNotFoundError:
+        return
+    except OSError:
+        # Something is in it that isn't ours.
+        import shutil
+
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def now_text() -> str:
+    """The moment, as it is noted."""
+    nanoseconds = time.time_ns()
+    moment = datetime.fromtimestamp(nanoseconds // 10**9, UTC)
+    fraction = f"{nanoseconds % 10**9:09d}".rstrip("0")
+    return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{fraction}" if fraction else "") + "Z"
+
+
+def _read_total(directory: Path) -> int:
+    try:
+        text = (directory / "total").read_text("ascii")
+    except (OSError, UnicodeDecodeError):
+        return 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+
+
+def _read_time(path: Path, default: float) -> float:
+    try:
+        text = path.read_text("ascii")
+        whole, _, fraction = text.removesuffix("Z").partition(".")
+        moment = datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
+        return moment.timestamp() + (float(f"0.{fraction}") if fraction.isdigit() else 0.0)
+    except (OSError, ValueError):
+        return default

@@ -1,0 +1,136 @@
+"""Buffers that go round: filled by one thread, then worked on by some steps, each of which sees them in order.
+
+A step may have a thread of its own, so that the next buffer is filled while the last is hashed and the one before
+written. A buffer comes round again when every step is done with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    #: Called with each piece.
+    Step = Callable[["Piece"], None]
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part of a blob in a buffer.
+
+    Attributes:
+        buffer: all of it.
+        begun: where the new bytes begin; those before them are in the file already.
+        filled: where they end.
+        offset: place of the buffer's first byte in the blob.
+    """
+
+    buffer: memoryview
+    begun: int
+    filled: int
+    offset: int
+
+
+class Ring:
+    """Some buffers and what is done to each.
+
+    Leaving it waits for every step, and raises what failed in one.
+
+    Args:
+        buffers: as many as may be under way.
+        beside: steps that have a thread of their own.
+        here: steps in the thread that gives, in this order.
+    """
+
+    def __init__(self, buffers: list[memoryview], *, beside: Sequence[Step] = (), here: Sequence[Step] = ()) -> None:
+        self._buffers = buffers
+        self._turn = 0
+        self._here = here
+        self._threads = [_Thread(step, len(buffers)) for step in beside]
+
+    def take(self) -> memoryview:
+        """The next buffer, when every step is done with it.
+
+        Raises:
+            Exception: what a step raised.
+        """
+        for each in self._threads:
+            each.wait_for_one()
+        buffer = self._buffers[self._turn % len(self._buffers)]
+        self._turn += 1
+        return buffer
+
+    def give(self, piece: Piece) -> None:
+        """Have the buffer that was taken last worked on."""
+        for each in self._threads:
+            each.give(piece)
+        for step in self._here:
+            step(piece)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        for each in self._threads:
+            each.end()
+        for each in self._threads:
+            each.join()
+        for each in self._threads:
+            if each.failure is not None and each.failure is not value:
+                raise each.failure
+
+
+class _Thread:
+    """One step, in a thread of its own.
+
+    Args:
+        step: called with each piece.
+        ahead: pieces that may wait for it.
+    """
+
+    def __init__(self, step: Step, ahead: int) -> None:
+        self.failure: Exception | None = None
+        self._step = step
+        self._todo: SimpleQueue[Piece | None] = SimpleQueue()
+        self._done: SimpleQueue[None] = SimpleQueue()
+        for _ in range(ahead):
+            self._done.put(None)
+        self._thread = threading.Thread(target=self._work, name="imagestore-step", daemon=True)
+        self._thread.start()
+
+    def give(self, piece: Piece) -> None:
+        self._todo.put(piece)
+
+    def wait_for_one(self) -> None:
+        """Wait until the oldest piece is done."""
+        self._done.get()
+        if self.failure is not None:
+            raise self.failure
+
+    def end(self) -> None:
+        self._todo.put(None)
+
+    def join(self) -> None:
+        try:
+            self._thread.join()
+        except BaseException:
+            # An interrupt must not let go of buffers that are still read.
+            self._thread.join()
+            raise
+
+    def _work(self) -> None:
+        while (piece := self._todo.get()) is not None:
+            if self.failure is None:
+                try:
+                    self._step(piece)
+                except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for it
+                    self.failure = error
+            self._done.put(None)
