@@ -48,7 +48,8 @@ class HeldLease:
         Raises:
             LeaseNotFoundError: somebody deleted the lease.
         """
-        self._metadata.lease_content(self.id, digests)
+        with self._metadata.transient():
+            self._metadata.lease_content(self.id, digests)
 
     def renew(self) -> None:
         """Move the end on if the last renewal is old enough; cheap enough to call for every chunk.
@@ -65,20 +66,31 @@ class HeldLease:
 
 
 @contextlib.contextmanager
-def held(metadata: MetadataStore, *, purpose: str, renew_seconds: float = _RENEW_SECONDS) -> Iterator[HeldLease]:
-    """A new lease for a block of work, released when the block ends.
+def held(
+    metadata: MetadataStore,
+    *,
+    purpose: str,
+    digests: Collection[Digest] = (),
+    renew_seconds: float = _RENEW_SECONDS,
+) -> Iterator[HeldLease]:
+    """A new lease for a block of work, released when the block ends. It isn't synced: without power there is no work.
 
     Args:
         metadata: where the lease lives.
         purpose: first part of its id, for people who list leases.
+        digests: what it holds from the start.
         renew_seconds: how often it is renewed.
     """
     lease_id = f"{purpose}-{os.urandom(16).hex()}"
-    metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS)
+    with metadata.transient():
+        metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS)
+        if digests:
+            metadata.lease_content(lease_id, digests)
     try:
         yield HeldLease(metadata, lease_id, renew_seconds=renew_seconds)
     finally:
-        metadata.delete_lease(lease_id)
+        with metadata.transient():
+            metadata.delete_lease(lease_id)
 
 
 @contextlib.contextmanager

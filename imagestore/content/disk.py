@@ -11,6 +11,7 @@ from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
     from types import TracebackType
 
@@ -72,12 +73,21 @@ def replace_text(path: Path, text: str) -> None:
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
     """Make a folder and its parents durable where they are missing."""
-    missing = []
-    while not path.is_dir():
-        missing.append(path)
-        path = path.parent
-    for directory in reversed(missing):
-        reach("folder-make")
-        with contextlib.suppress(FileExistsError):
-            directory.mkdir(mode)
-        sync_directory(directory.parent)
+    make_directories([path], mode)
+
+
+def make_directories(paths: Iterable[Path], mode: int = 0o755) -> None:
+    """Make folders and their parents durable where they are missing; each parent is synced once."""
+    changed: dict[Path, None] = {}
+    for path in paths:
+        missing = []
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for directory in reversed(missing):
+            reach("folder-make")
+            with contextlib.suppress(FileExistsError):
+                directory.mkdir(mode)
+            changed[directory.parent] = None
+    for parent in changed:
+        sync_directory(parent)

@@ -20,7 +20,7 @@ from imagestore.content.api import ContentInfo
 from imagestore.content.blob_file import open_blob
 from imagestore.content.buffers import MOST_SMALL_KEPT, SMALL_BUFFER_BYTES, SMALL_BYTES, Buffers
 from imagestore.content.deleting import Deleting
-from imagestore.content.disk import make_directory, sync_directory, translated
+from imagestore.content.disk import make_directories, sync_directory, translated
 from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.ingests import Ingests
 from imagestore.digest import VERIFIABLE, Digest, verify
@@ -71,8 +71,7 @@ class LocalContentStore(Ingests):
         self._buffers = Buffers()
         self._small_buffers = Buffers(SMALL_BUFFER_BYTES, MOST_SMALL_KEPT)
         with translated("make the content folders", root):
-            for directory in (self._blobs / "sha256", self._ingests, locks):
-                make_directory(directory)
+            make_directories((self._blobs / "sha256", self._ingests, locks))
 
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is here."""

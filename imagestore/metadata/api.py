@@ -325,6 +325,9 @@ class MetadataStore(Protocol):
     def is_awaited(self) -> bool:
         """Whether somebody waits to write, or for this process's connection; then a batch should end soon."""
 
+    def transient(self) -> AbstractContextManager[None]:
+        """As exclusive(), for what only running work needs: a loss of power, which ends the work, may undo it."""
+
     def give_way(self) -> None:
         """Let those go first who wait to write; between two steps of a long work."""
 

@@ -138,6 +138,12 @@ class Database:
             yield
 
     @contextlib.contextmanager
+    def transient(self) -> Iterator[None]:
+        """Hold the write lock; what is written may go with the power, and isn't synced by itself."""
+        with self._relaxed():
+            yield
+
+    @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
         """One short step of a long work: let others go first, then hold the write lock; not synced by itself.
 

@@ -92,12 +92,12 @@ class PullWork:
         if current is not None:
             return current
         choice = self._choose_again_if_misled(target, documents)
+        needed = [descriptor.digest for descriptor in choice.descriptors]
         with (
-            lease.held(self.metadata, purpose="pull") as held,
+            lease.held(self.metadata, purpose="pull", digests=needed) as held,
             undone_on_failure(self.metadata, self.content, held, choice.descriptors),
             self.content.gathering(self.cancel) as gathering,
         ):
-            held.hold([descriptor.digest for descriptor in choice.descriptors])
             fetcher = Fetcher(
                 self.content, self.client, self.reference, self.observer, held.renew, gathering, self.parallel
             )

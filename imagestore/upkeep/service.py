@@ -124,10 +124,8 @@ class Upkeep(abc.ABC):
             digests: what to keep.
             purpose: first part of the lease's id, for people who list leases.
         """
-        with lease.held(self.metadata, purpose=purpose) as held:
-            held.hold(list(digests))
-            with lease.renewed(held):
-                yield held
+        with lease.held(self.metadata, purpose=purpose, digests=list(digests)) as held, lease.renewed(held):
+            yield held
 
     def usage(self) -> StoreUsage:
         """Who takes how much space.

@@ -59,7 +59,15 @@ def test_what_was_said_to_be_pulled_outlives_the_power(tmp_path: Path, server: R
 @pytest.mark.parametrize("kind", SHUTTABLE)
 @pytest.mark.parametrize(
     "place",
-    ["ingest-write:7", "commit-rename:1", "commit-clean:1", "small-sync:2", "small-rename:3", "database-committed:4"],
+    [
+        "ingest-write:7",
+        "commit-rename:1",
+        "commit-clean:1",
+        "small-sync:2",
+        "small-rename:3",
+        "database-committed:1",
+        "database-committed:2",
+    ],
 )
 def test_power_that_goes_in_the_middle_leaves_a_store_that_opens_and_lies_about_nothing(
     tmp_path: Path, server: RegistryServer, kind: str, place: str

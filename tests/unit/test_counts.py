@@ -178,3 +178,21 @@ def assert_nothing_twice(here: Node) -> None:
             sizes[part.digest] = part.size
     sent = here.registry.ledger.bytes_by_digest()
     assert {digest: sent[digest] for digest in sizes} == sizes
+
+
+def test_a_pull_syncs_the_database_once(tmp_path: Path) -> None:
+    is_synced, synced = [True], []
+
+    def note(statement: str) -> None:
+        if statement.startswith("PRAGMA synchronous"):
+            is_synced.append(statement.endswith("FULL"))
+        elif statement == "COMMIT" and is_synced[-1]:
+            synced.append(statement)
+
+    with node(tmp_path) as here:
+        here.store.metadata._connection.set_trace_callback(note)
+        here.store.pull(PYTHON, runtime_handler=PROCESS)
+        assert len(synced) == 1
+        here.store.pull(PYTHON, runtime_handler=PROCESS)
+        assert len(synced) == 1
+        here.store.metadata._connection.set_trace_callback(None)
