@@ -31,16 +31,17 @@ if not TYPE_CHECKING:
 
     def replace(instance, /, **changes):
         """As ``dataclasses.replace``."""
-        members = getattr(type(instance), "__members__", None)
-        if members is None:
+        cls = type(instance)
+        # A standard class that derives from one of ours has fields of its own.
+        if not {"__members__", "__dataclass_fields__"} <= cls.__dict__.keys():
             return dataclasses.replace(instance, **changes)
-        for member in members:
+        for member in cls.__members__:
             if not member.is_argument:
                 if member.name in changes:
                     raise ValueError(f"field {member.name} is declared with init=False, it can't be replaced")
             elif member.name not in changes:
                 changes[member.name] = getattr(instance, member.name)
-        return type(instance)(**changes)
+        return cls(**changes)
 
 
 def _defined(cls: type[Any], *, is_frozen: bool) -> type[Any]:

@@ -1,7 +1,8 @@
 """Modules of the standard library that short commands load and hardly use; here they are loaded when used.
 
 Only the installed command does this, to its own process. Each has a stand-in in ``sys.modules`` that becomes the module
-when somebody asks for more of it than the stand-in has.
+when somebody asks for something of it. Our own modules get from typing's what means nothing at run time; everybody else
+gets the real one.
 """
 
 import sys
@@ -24,34 +25,42 @@ class _Base:
         return cls
 
 
-#: Module to what its stand-in has.
-_RARELY_USED: "dict[str, dict[str, Any]]" = {
+_RARELY_USED = (
     # By dataclasses: to look into undocumented classes, and to copy values into dictionaries.
-    "inspect": {},
-    "copy": {},
+    "inspect",
+    "copy",
     # By urllib.parse, for addresses in brackets.
-    "ipaddress": {},
+    "ipaddress",
     # By pathlib, for the paths of another system, and for patterns (Python 3.12's needs one at once).
-    "ntpath": {},
-    "fnmatch": {},
+    "ntpath",
+    "fnmatch",
     # By socket, to send files.
-    "selectors": {},
+    "selectors",
     # By nearly every module of ours, for what only type checkers read.
-    "typing": {
-        "TYPE_CHECKING": False,
-        **dict.fromkeys(("Any", "ClassVar", "Final", "NoReturn", "TypeAlias"), object),
-        **dict.fromkeys(("Generic", "Protocol"), _Base),
-        "TypeVar": lambda *_arguments, **_named: object,
-        "cast": lambda _kind, value: value,
-    },
+    "typing",
+)
+#: What typing's stand-in has for modules of this package.
+_TYPING: "dict[str, Any]" = {
+    "TYPE_CHECKING": False,
+    **dict.fromkeys(("Any", "ClassVar", "Final", "NoReturn", "TypeAlias"), object),
+    **dict.fromkeys(("Generic", "Protocol"), _Base),
+    "TypeVar": lambda *_arguments, **_named: object,
+    "cast": lambda _kind, value: value,
 }
+_OURS = "imagestore."
+#: What the import system asks of a module whatever is imported from it.
+_ASKED_ANYWAY = frozenset({"__path__", "__spec__"})
 _LOADING = RLock()
 
 
 class _Postponed(types.ModuleType):
     def __getattr__(self, name: str) -> "Any":
-        if name.startswith("__"):
+        if name in _ASKED_ANYWAY:
             raise AttributeError(name)
+        if self.__name__ == "typing" and name in _TYPING:
+            asking = sys._getframe(1).f_globals.get("__name__", "")
+            if asking.startswith(_OURS) and sys.modules.get("typing") is self:
+                return _TYPING[name]
         with _LOADING:
             if sys.modules.get(self.__name__) is self:
                 del sys.modules[self.__name__]
@@ -62,7 +71,6 @@ class _Postponed(types.ModuleType):
 
 def postpone() -> None:
     """From now on these modules wait until they are used; those that are loaded already stay."""
-    for name, known in _RARELY_USED.items():
+    for name in _RARELY_USED:
         if name not in sys.modules:
-            module = sys.modules[name] = _Postponed(name)
-            module.__dict__.update(known)
+            sys.modules[name] = _Postponed(name)

@@ -102,6 +102,10 @@ class Crew:
         """Whether not a single thread could be started."""
         return not self._threads
 
+    def deletion(self, texts: Sequence[str]) -> SharedDeletion:
+        """For begin()."""
+        return SharedDeletion(texts)
+
     def begin(self, deletion: SharedDeletion) -> None:
         """Have every thread work on it."""
         for _ in self._threads:

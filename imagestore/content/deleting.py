@@ -130,9 +130,7 @@ class Deleting:
         """
         if not texts or self._crew is None or self._crew.is_empty:
             return Deletion(texts)
-        from imagestore.content.crew import SharedDeletion
-
-        deletion = SharedDeletion(texts)
+        deletion = self._crew.deletion(texts)
         self._under_way.append(deletion)
         self._crew.begin(deletion)
         return deletion
@@ -153,9 +151,12 @@ class Deleting:
         """Be ready for so many blobs; before the lock is taken, since threads take a while to start."""
         if count < _FEWEST_FOR_THREADS:
             return
-        from imagestore.content.crew import Crew
-
-        self._crew = self._crew or Crew(self.delete)
+        if self._crew is None:
+            try:
+                from imagestore.content.crew import Crew
+            except (ImportError, OSError):  # no descriptor is left to read it with: it goes without threads
+                return
+            self._crew = Crew(self.delete)
         self._crew.assemble()
 
     def __enter__(self) -> Self:

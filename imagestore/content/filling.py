@@ -54,6 +54,13 @@ class Filling:
         self._digester = digester
         self._buffers = buffers
         self._direct = -1
+        # How far the file goes, and what the digest has seen.
+        self._kept = self._hashed = offset
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether bytes that came are not in the file, or were not hashed."""
+        return not self._kept == self._hashed == self.offset
 
     def fill(self, readinto: ReadInto, advanced: Callable[[int], None], *, expected: int) -> None:
         """Append until the source ends.
@@ -113,6 +120,7 @@ class Filling:
 
     def _hash(self, piece: Piece) -> None:
         self._digester.update(piece.buffer[piece.begun : piece.filled])
+        self._hashed = piece.offset + piece.filled
 
     def _keep(self, piece: Piece) -> None:
         data = piece.buffer[: piece.filled]
@@ -128,6 +136,7 @@ class Filling:
                 self._direct = -1
                 whole = 0
         self._write(self._descriptor, data[whole:], piece.offset + whole)
+        self._kept = piece.offset + piece.filled
 
     def _write(self, descriptor: int, data: memoryview, offset: int) -> None:
         while data:

@@ -72,7 +72,7 @@ class LocalIngestWriter:
         self._algorithm = algorithm
         self._hash = new_hash(algorithm)
         self._offset = 0
-        # Whether the file lacks bytes that were hashed.
+        # Whether the file lacks bytes that were hashed, or the other way round.
         self._is_behind = False
         self._descriptor = -1
         with translated("open ingest", directory):
@@ -117,17 +117,15 @@ class LocalIngestWriter:
 
     def fill(self, readinto: ReadInto, *, advanced: Callable[[int], None]) -> None:
         """Append what a source gives until its end; what came before it fails is kept."""
-        from imagestore.content.filling import Filling
-
         self._check_open()
-        filling = Filling(self._data, self._descriptor, self._offset, digester=self._hash, buffers=self._buffers)
         with translated("write ingest", self._data):
+            from imagestore.content.filling import Filling
+
+            filling = Filling(self._data, self._descriptor, self._offset, digester=self._hash, buffers=self._buffers)
             try:
                 filling.fill(readinto, advanced, expected=self._total - self._offset)
-            except OSError:
-                self._is_behind = True
-                raise
             finally:
+                self._is_behind = self._is_behind or filling.is_behind
                 self._offset = os.lseek(self._descriptor, filling.offset, os.SEEK_SET)
 
     def truncate(self) -> None:

@@ -195,7 +195,8 @@ class LocalContentStore(Ingests):
 
     def gathering(self, cancel: CancelToken) -> Gathering:
         """What gathering_writer() needs, for one piece of work; a context manager."""
-        from imagestore.content.small import Gathering
+        with translated("write to", self._blobs):
+            from imagestore.content.small import Gathering
 
         return Gathering(self._ingests, self._blobs, self._locks, buffers=self._small_buffers, cancel=cancel)
 
@@ -226,7 +227,9 @@ class LocalContentStore(Ingests):
             raise AlreadyExistsError(f"content {expected} is in the store already")
 
     def _ingest(self, name: str, ref: str, algorithm: str, total: int, lock: FileLock) -> LocalIngestWriter:
-        from imagestore.content.ingest import LocalIngestWriter
+        # The system may have no descriptor left to read the module.
+        with translated("open ingest", self._ingests / name):
+            from imagestore.content.ingest import LocalIngestWriter
 
         return LocalIngestWriter(
             self._ingests / name,
@@ -268,7 +271,8 @@ class LocalContentStore(Ingests):
         Args:
             cancel: ends the work.
         """
-        from imagestore.content.batch import batches
+        with translated("write to", self._blobs):
+            from imagestore.content.batch import batches
 
         return batches(self._ingests, self._blobs, self._locks, cancel)
 
@@ -286,7 +290,8 @@ class LocalContentStore(Ingests):
         """
         if not self._sources or not digest.is_verifiable:
             return None
-        from imagestore.content.adopt import adopt
+        with translated("adopt into", self._blob(digest)):
+            from imagestore.content.adopt import adopt
 
         return adopt(self._sources, digest, size, self._blob(digest), self._adopting_writer, cancel)
 
@@ -294,7 +299,8 @@ class LocalContentStore(Ingests):
         """Whether a source has a file of this name and size; adopt() hashes it before it counts."""
         if not self._sources or not digest.is_verifiable:
             return False
-        from imagestore.content.adopt import is_at
+        with translated("look at the sources of", self._blobs):
+            from imagestore.content.adopt import is_at
 
         return is_at(self._sources, digest, size)
 

@@ -40,25 +40,34 @@ class Piece:
 class Ring:
     """Some buffers and what is done to each.
 
-    Leaving it waits for every step, and raises what failed in one.
+    Leaving it waits for every step, whoever is impatient: afterwards nothing is read or written any more. It raises
+    what failed in a step, unless the work was interrupted.
 
     Args:
         buffers: as many as may be under way.
-        beside: steps that have a thread of their own.
+        beside: steps that have a thread of their own, as far as there are threads for this process.
         here: steps in the thread that gives, in this order.
     """
 
     def __init__(self, buffers: list[memoryview], *, beside: Sequence[Step] = (), here: Sequence[Step] = ()) -> None:
         self._buffers = buffers
         self._turn = 0
-        self._here = here
-        self._threads = [_Thread(step, len(buffers)) for step in beside]
+        self._threads: list[_Thread] = []
+        try:
+            for step in beside:
+                self._threads.append(_Thread(step, len(buffers)))
+        except RuntimeError:  # no more threads for this process: the other steps are taken here
+            pass
+        except BaseException:
+            self._settle()
+            raise
+        self._here = (*beside[len(self._threads) :], *here)
 
     def take(self) -> memoryview:
         """The next buffer, when every step is done with it.
 
         Raises:
-            Exception: what a step raised.
+            BaseException: what a step raised.
         """
         for each in self._threads:
             each.wait_for_one()
@@ -79,13 +88,29 @@ class Ring:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
-        for each in self._threads:
-            each.end()
-        for each in self._threads:
-            each.join()
+        interruption = self._settle()
+        if value is not None and not isinstance(value, Exception):
+            return
+        if interruption is not None:
+            raise interruption
         for each in self._threads:
             if each.failure is not None and each.failure is not value:
                 raise each.failure
+
+    def _settle(self) -> BaseException | None:
+        """Until every thread has ended; returns what interrupted the waiting."""
+        interruption: BaseException | None = None
+        waiting = list(self._threads)
+        while waiting:
+            try:
+                for each in waiting:
+                    each.end()
+                while waiting:
+                    waiting[-1].wait()
+                    waiting.pop()
+            except BaseException as error:  # noqa: BLE001 - raised when the buffers are nobody's any more
+                interruption = error
+        return interruption
 
 
 class _Thread:
@@ -94,15 +119,20 @@ class _Thread:
     Args:
         step: called with each piece.
         ahead: pieces that may wait for it.
+
+    Raises:
+        RuntimeError: there are no more threads for this process.
     """
 
     def __init__(self, step: Step, ahead: int) -> None:
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self._step = step
         self._todo: SimpleQueue[Piece | None] = SimpleQueue()
         self._done: SimpleQueue[None] = SimpleQueue()
         for _ in range(ahead):
             self._done.put(None)
+        # Not only join(): a thread whose join() was interrupted counts as ended for the next one.
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="imagestore-step", daemon=True)
         self._thread.start()
 
@@ -116,21 +146,19 @@ class _Thread:
             raise self.failure
 
     def end(self) -> None:
+        """What was given is still done."""
         self._todo.put(None)
 
-    def join(self) -> None:
-        try:
-            self._thread.join()
-        except BaseException:
-            # An interrupt must not let go of buffers that are still read.
-            self._thread.join()
-            raise
+    def wait(self) -> None:
+        self._ended.wait()
+        self._thread.join()
 
     def _work(self) -> None:
         while (piece := self._todo.get()) is not None:
             if self.failure is None:
                 try:
                     self._step(piece)
-                except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for it
+                except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits for it
                     self.failure = error
             self._done.put(None)
+        self._ended.set()

@@ -205,6 +205,12 @@ def test_replaced_as_the_standard_does(change: dict[str, Any]) -> None:
     assert replaced(replace, Point) == replaced(replace, Standard) == replaced(dataclasses.replace, Point) == standard
 
 
+def test_fields_that_a_standard_child_adds_are_replaced_and_kept() -> None:
+    child = StandardChild(1, z=9)
+    assert (replace(child, x=5).z, replace(child, z=4).z) == (9, 4)
+    assert type(replace(child, x=5)) is StandardChild
+
+
 def test_patterns_match_by_position() -> None:
     match Point(1, 9):
         case Point(x, y):

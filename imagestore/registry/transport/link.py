@@ -60,7 +60,7 @@ class Link:
     @property
     def is_readable(self) -> bool:
         """Whether something is to be read: bytes nobody asked for, or the peer's good-bye."""
-        if self._tls is not None and self._tls.has_received:
+        if self._failure is not None or (self._tls is not None and self._tls.has_received):
             return True
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)

@@ -113,8 +113,8 @@ class SecureSocket:
 
     @property
     def has_received(self) -> bool:
-        """Whether bytes came that were not read."""
-        return bool(self._tls.pending() or self._incoming.pending)
+        """Whether bytes (or what is no TLS) came that were not read."""
+        return bool(self._failure or self._tls.pending() or self._incoming.pending)
 
     def rest(self) -> None:
         """Hold no memory while nothing is read."""

@@ -334,7 +334,7 @@ LOADED = f"""
 import os, sys
 from imagestore.__main__ import command
 def end(status):
-    print(status, [n for n in {POSTPONED!r} if hasattr(sys.modules[n], "__file__")], file=sys.stderr)
+    print(status, [n for n in {POSTPONED!r} if type(sys.modules[n]).__name__ != "_Postponed"], file=sys.stderr)
     sys.stdout.flush()
     os.kill(os.getpid(), 9)
 os._exit = end

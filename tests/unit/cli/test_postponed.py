@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -22,17 +24,23 @@ def test_a_stand_in_becomes_the_module_when_it_is_used() -> None:
 import sys
 from imagestore.cli import postponed
 postponed.postpone()
-from typing import Protocol, TYPE_CHECKING, cast
+ours = {"__name__": "imagestore.early"}
+exec('''
+from typing import Generic, Protocol, TYPE_CHECKING, TypeVar, cast
 assert (TYPE_CHECKING, cast("int", 1)) == (False, 1)
 class Early(Protocol): pass
 class EarlyOf(Protocol[int]): pass
+class EarlyGeneric(Generic[TypeVar("T")]): pass
+''', ours)
 import typing
 before = typing
-assert not hasattr(typing, "__file__")
+assert type(typing) is not type(sys)
 class Pair(typing.NamedTuple):
     a: int
 import typing as after
 assert Pair(1).a == 1 and after is sys.modules["typing"] and after.__file__
+exec("from typing import Protocol", ours)
+assert ours["Protocol"] is typing.Protocol
 assert before.NamedTuple is after.NamedTuple and before.Protocol is after.Protocol
 import inspect, copy, dataclasses
 assert "a" in inspect.signature(lambda a: 0).parameters and copy.copy([1]) == [1]
@@ -43,6 +51,39 @@ class Standard:
 assert dataclasses.asdict(Standard()) == {"y": 2}
 postponed.postpone()
 assert sys.modules["typing"] is after
+print("fine")
+"""
+    done = run(code)
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["grpc", "grpc_health.v1.health", "pytest", "hypothesis", "rich.console", "click", "httpx", "jsonschema", "yaml"],
+)
+def test_packages_of_others_get_the_real_modules(first: str) -> None:
+    code = f"""
+from imagestore.cli import postponed
+postponed.postpone()
+import {first}
+print("fine")
+"""
+    done = run(code)
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+def test_whole_modules_may_be_asked_for_and_strangers_never_see_the_stand_in_of_typing() -> None:
+    code = """
+import sys
+from imagestore.cli import postponed
+postponed.postpone()
+from copy import *
+assert copy([1]) == [1]
+import fnmatch
+assert fnmatch.__file__.endswith("fnmatch.py")
+from typing import Final, Protocol
+class A(Protocol): pass
+assert Final[int] and A._is_protocol
 print("fine")
 """
     done = run(code)

@@ -241,6 +241,23 @@ def test_a_full_disk_stops_the_transfer_soon_and_outweighs_what_failed_then(
 
 
 @pytest.mark.usefixtures("where")
+def test_bytes_that_were_hashed_and_not_written_are_never_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(descriptor: int, data: memoryview, offset: int) -> int:
+        raise MemoryError
+
+    store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
+    with store.writer("x", expected=DIGEST, total=LARGE, cancel=CancelToken()) as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr("imagestore.content.filling.os.pwrite", exhausted)
+            with pytest.raises(MemoryError):
+                writer.fill(Source(CONTENT).readinto, advanced=nothing)
+        with pytest.raises(StoreError, match="failed before"):
+            writer.commit(DIGEST, LARGE)
+
+
+@pytest.mark.usefixtures("where")
 def test_short_writes_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
     real: Callable[..., int] = os.pwrite

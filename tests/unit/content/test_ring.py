@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 
@@ -91,3 +93,78 @@ def test_what_failed_last_is_raised_at_the_end_and_before_anything_else() -> Non
     with pytest.raises(OSError, match="broken") as found, Ring(buffers(), beside=(fail,)) as ring:
         give_and_fail(ring)
     assert isinstance(found.value.__context__, ValueError)
+
+
+@pytest.mark.parametrize("possible", [0, 1])
+def test_without_threads_all_is_done_here(monkeypatch: pytest.MonkeyPatch, possible: int) -> None:
+    left, real = [None] * possible, threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if not left:
+            raise RuntimeError("can't start new thread")
+        left.pop()
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    before = threading.active_count()
+    seen: list[list[int]] = [[], []]
+    steps = (lambda piece: seen[0].append(piece.offset), lambda piece: seen[1].append(piece.offset))
+    with Ring(buffers(), beside=steps) as ring:
+        for number in range(10):
+            ring.give(Piece(ring.take(), 0, SIZE, number))
+    assert seen == [list(range(10))] * 2
+    assert threading.active_count() == before
+
+
+def interrupt_soon(count: int) -> None:
+    """Interrupt the main thread so many times, at short intervals."""
+
+    def interrupt() -> None:
+        for _ in range(count):
+            time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_impatient_user_waits_until_nothing_is_written_any_more(count: int) -> None:
+    done: list[int] = []
+
+    def slow(piece: Piece) -> None:
+        time.sleep(0.15)
+        done.append(piece.offset)
+
+    def give_all(ring: Ring) -> None:
+        for number in range(COUNT):
+            ring.give(Piece(ring.take(), 0, SIZE, number))
+        interrupt_soon(count)
+
+    with pytest.raises(KeyboardInterrupt), Ring(buffers(), beside=(slow, slow)) as ring:
+        give_all(ring)
+    assert sorted(done) == sorted([*range(COUNT)] * 2)
+    assert not [each for each in threading.enumerate() if each.name == "imagestore-step"]
+
+
+def test_an_interrupt_goes_before_what_failed() -> None:
+    def fail(_piece: Piece) -> None:
+        raise OSError("broken")
+
+    def give_and_interrupt(ring: Ring) -> None:
+        ring.give(Piece(ring.take(), 0, SIZE, 0))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Ring(buffers(), beside=(fail,)) as ring:
+        give_and_interrupt(ring)
+
+
+def test_whatever_a_step_raises_comes_out() -> None:
+    def leave(_piece: Piece) -> None:
+        raise SystemExit(3)
+
+    def give_all(ring: Ring) -> None:
+        for number in range(2 * COUNT):
+            ring.give(Piece(ring.take(), 0, SIZE, number))
+
+    with pytest.raises(SystemExit), Ring(buffers(), beside=(leave,)) as ring:
+        give_all(ring)
