@@ -31,7 +31,7 @@ _RARELY_USED = (
     "copy",
     # By urllib.parse, for addresses in brackets.
     "ipaddress",
-    # By pathlib, for the paths of another system, and for patterns.
+    # By pathlib, for the paths of another system, and for patterns (Python 3.12's needs one at once).
     "ntpath",
     "fnmatch",
     # By socket, to send files.

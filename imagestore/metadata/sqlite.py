@@ -36,7 +36,16 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
         is_rebuilding: bool = False,
     ) -> None:
         super().__init__(path, clock=clock, file_system=file_system, is_rebuilding=is_rebuilding)
-        self._watch = ChangeWatch(self._address(mode="rw"))
+        with contextlib.ExitStack() as stack:
+            # Whoever can't open a store has nothing to close.
+            stack.callback(super().close)
+            self._watch = ChangeWatch(self._address(mode="rw"))
+            stack.callback(self._watch.close)
+            self._begin_journal()
+            stack.pop_all()
+
+    def _begin_journal(self) -> None:
+        """Bring journal and database together where one of them was put beside the other."""
         if self._is_read_only:
             return
         if not self._journal.path.exists():

@@ -105,8 +105,9 @@ class ParallelStream:
         if not self._is_first_over:
             count = self._first.readinto(buffer)
             self._position += count
-            if self._first.end != self._proven and not self._is_closed:
+            if self._first.end != self._proven and self._threads:
                 # Its host changed its mind (or another host took over), and the stream goes on to the blob's end.
+                # A part that failed closed the window too, and must go with it: only the threads tell if this was done.
                 self._first.note_waste(self._dismiss())
             if count:
                 return count

@@ -66,6 +66,8 @@ def loopback_address(text: str) -> tuple[str, int]:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
         raise InvalidInputError(f"metrics address {text!r}: expected ADDRESS:PORT, such as 127.0.0.1:9090") from None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped  # Python before 3.13 doesn't know it for loopback
     if not address.is_loopback:
         raise InvalidInputError(
             f"metrics address {text!r}: expected a loopback address, got {address}",

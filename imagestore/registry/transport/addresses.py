@@ -24,12 +24,14 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 PRIVATE_HINT: Final = "a public registry may not send its clients to private addresses"
 _ENDS_IN_NUMBER: Final = pattern(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)", re.IGNORECASE)
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-# Reserved for local use and not covered by is_global on every supported Python.
+# Reserved for local use, protocols and examples, and not covered by is_global on every supported Python.
 _LOCAL_NETWORKS: Final = (
     ipaddress.ip_network("100.64.0.0/10"),
     ipaddress.ip_network("192.0.0.0/24"),
     ipaddress.ip_network("192.88.99.0/24"),
     ipaddress.ip_network("64:ff9b:1::/48"),
+    ipaddress.ip_network("2001::/23"),
+    ipaddress.ip_network("3fff::/20"),
     ipaddress.ip_network("fec0::/10"),
 )
 
@@ -78,7 +80,9 @@ def _embedded(address: Address) -> tuple[ipaddress.IPv4Address, ...] | None:
 
 
 def is_loopback_name(host: str) -> bool:
-    """Whether a host is literally this machine: ``localhost``, 127.0.0.0/8 or ::1. Nothing is resolved.
+    """Whether a host is literally this machine: ``localhost``, 127.0.0.0/8 (also as IPv4 inside IPv6) or ::1.
+
+    Nothing is resolved.
 
     >>> is_loopback_name("127.9.9.9"), is_loopback_name("localhost.example")
     (True, False)
@@ -86,7 +90,17 @@ def is_loopback_name(host: str) -> bool:
     if host.lower() == "localhost":
         return True
     address = parse(host)
-    return address is not None and address.is_loopback
+    return address is not None and is_loopback(address)
+
+
+def is_loopback(address: Address) -> bool:
+    """Whether an address is this machine's own. Python before 3.13 doesn't look at IPv4 inside IPv6.
+
+    >>> is_loopback(ipaddress.ip_address("::ffff:127.0.0.1"))
+    True
+    """
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def is_address_in_disguise(host: str) -> bool:

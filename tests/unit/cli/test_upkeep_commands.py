@@ -187,7 +187,8 @@ def test_a_rebuild_tells_what_it_keeps_for_a_change_that_may_not_have_been_made(
 def test_a_backup_holds_the_records(line: Line, tmp_path: Path) -> None:
     file = tmp_path / "backup.db"
     assert str(file) in line("backup", str(file))
-    (record,) = SqliteMetadataStore(file).find_images()
+    with contextlib.closing(SqliteMetadataStore(file)) as backup:
+        (record,) = backup.find_images()
     assert record.reference == line.python
     line("backup", str(file), status=8)
     assert "expected a new file" in line.captured.err

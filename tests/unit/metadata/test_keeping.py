@@ -8,7 +8,7 @@ import fcntl
 import itertools
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,8 +63,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> SqliteMetadataStore:
-    return SqliteMetadataStore(tmp_path / "metadata.db", clock=clock)
+def store(tmp_path: Path, clock: Clock) -> Iterator[SqliteMetadataStore]:
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db", clock=clock)) as store:
+        yield store
 
 
 def record(
@@ -447,7 +448,8 @@ def test_a_database_that_is_gone_is_not_replaced_by_an_empty_one(tmp_path: Path,
         SqliteMetadataStore(tmp_path / "metadata.db")
     assert "check --rebuild" in caught.value.hint
     (tmp_path / "records.jsonl").unlink()
-    assert SqliteMetadataStore(tmp_path / "metadata.db").find_images() == []
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as anew:
+        assert anew.find_images() == []
 
 
 def test_a_label_taken_away_without_a_commit_is_still_in_the_journal(store: SqliteMetadataStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from pathlib import Path
@@ -65,27 +66,27 @@ def tables(path: Path) -> set[tuple[str, str]]:
 def test_version_1_keeps_its_records_edges_and_leases(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     version_1(path)
-    store = SqliteMetadataStore(path)
-    (record,) = store.find_images()
-    assert (record.reference, record.handler, str(record.image_id)) == ("registry.example/a:1", "runc", CONFIG)
-    assert (record.created_at, record.updated_at, record.is_pinned, record.used_at) == (1.0, 2.0, False, 0.0)
-    assert record.platform == Platform("linux", "amd64")
-    assert store.garbage([MANIFEST, LAYER, CONFIG]) == [CONFIG]
-    (lease,) = store.leases()
-    assert (lease.id, lease.is_flat, dict(lease.labels)) == ("l", False, {})
-    assert store.journaled().candidates == [[record]], "a store from before the journal gets one"
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        (record,) = store.find_images()
+        assert (record.reference, record.handler, str(record.image_id)) == ("registry.example/a:1", "runc", CONFIG)
+        assert (record.created_at, record.updated_at, record.is_pinned, record.used_at) == (1.0, 2.0, False, 0.0)
+        assert record.platform == Platform("linux", "amd64")
+        assert store.garbage([MANIFEST, LAYER, CONFIG]) == [CONFIG]
+        (lease,) = store.leases()
+        assert (lease.id, lease.is_flat, dict(lease.labels)) == ("l", False, {})
+        assert store.journaled().candidates == [[record]], "a store from before the journal gets one"
 
 
 def test_version_2_keeps_what_it_has_and_its_leases_are_the_stores_own(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     version_2(path)
-    store = SqliteMetadataStore(path)
-    (record,) = store.find_images()
-    assert (record.is_pinned, record.used_at) == (True, 3.0)
-    assert store.garbage([MANIFEST, LAYER, CONFIG]) == []
-    assert [(lease.id, lease.namespace, lease.name) for lease in store.leases()] == [("l", "k8s.io", "l")]
-    assert store.namespaces() == {"k8s.io": {}}
-    assert store.is_home(Digest.parse(CONFIG))
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        (record,) = store.find_images()
+        assert (record.is_pinned, record.used_at) == (True, 3.0)
+        assert store.garbage([MANIFEST, LAYER, CONFIG]) == []
+        assert [(lease.id, lease.namespace, lease.name) for lease in store.leases()] == [("l", "k8s.io", "l")]
+        assert store.namespaces() == {"k8s.io": {}}
+        assert store.is_home(Digest.parse(CONFIG))
 
 
 def test_a_migrated_database_has_the_shape_of_a_new_one(tmp_path: Path) -> None:
@@ -145,14 +146,15 @@ def test_network_file_systems_are_refused_before_a_file_is_made(tmp_path: Path, 
 
 def test_a_backup_is_a_whole_database_and_never_replaces_a_file(tmp_path: Path) -> None:
     version_1(tmp_path / "metadata.db")
-    store = SqliteMetadataStore(tmp_path / "metadata.db")
     (tmp_path / "backup").mkdir()
     copy = tmp_path / "backup" / "metadata.db"
-    store.backup(copy)
-    assert copy.stat().st_mode & 0o777 == 0o600
-    assert sorted(path.name for path in copy.parent.iterdir()) == ["metadata.db"]
-    assert SqliteMetadataStore(copy).find_images() == store.find_images()
-    with pytest.raises(StoreError, match="expected a new file"):
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
         store.backup(copy)
-    with pytest.raises(StoreError, match="No such file"):
-        store.backup(tmp_path / "nowhere" / "file")
+        assert copy.stat().st_mode & 0o777 == 0o600
+        assert sorted(path.name for path in copy.parent.iterdir()) == ["metadata.db"]
+        with contextlib.closing(SqliteMetadataStore(copy)) as copied:
+            assert copied.find_images() == store.find_images()
+        with pytest.raises(StoreError, match="expected a new file"):
+            store.backup(copy)
+        with pytest.raises(StoreError, match="No such file"):
+            store.backup(tmp_path / "nowhere" / "file")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +37,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> SqliteMetadataStore:
-    return SqliteMetadataStore(tmp_path / "metadata.db", clock=clock)
+def store(tmp_path: Path, clock: Clock) -> Iterator[SqliteMetadataStore]:
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db", clock=clock)) as store:
+        yield store
 
 
 def kept(store: SqliteMetadataStore) -> set[Digest]:
@@ -139,10 +142,10 @@ def test_what_a_crash_left_of_a_namespace_in_use_is_no_damage(tmp_path: Path, st
     store.record_content("default", A, 1)
     store.label_record("default", A, {"containerd.io/gc.root": "x"})
     store.close()
-    again = SqliteMetadataStore(tmp_path / "metadata.db")
-    (record,) = again.content_records("default")
-    assert (record.digest, dict(record.labels)) == (A, {"containerd.io/gc.root": "x"})
-    assert again.damage() == ()
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as again:
+        (record,) = again.content_records("default")
+        assert (record.digest, dict(record.labels)) == (A, {"containerd.io/gc.root": "x"})
+        assert again.damage() == ()
 
 
 _DIGESTS = st.sampled_from((A, B, C, D))
@@ -238,6 +241,7 @@ def test_a_sweep_asks_about_every_record_of_home_and_lets_others_in_between(
         give_way()
 
     store.give_way = between  # type: ignore[method-assign]
-    store.sweep_namespaces()
+    with contextlib.closing(other):
+        store.sweep_namespaces()
     assert batches > 2
     assert [record.digest for record in store.content_records(HOME)] == [last]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,8 +47,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> SqliteMetadataStore:
-    return SqliteMetadataStore(tmp_path / "metadata.db", clock=clock)
+def store(tmp_path: Path, clock: Clock) -> Iterator[SqliteMetadataStore]:
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db", clock=clock)) as store:
+        yield store
 
 
 def digest(name: str) -> Digest:
@@ -178,7 +182,8 @@ def test_a_failed_transaction_changes_nothing(store: SqliteMetadataStore) -> Non
 def test_records_outlive_the_process(tmp_path: Path, store: SqliteMetadataStore) -> None:
     stored = store.put_image(record(), edges())
     store.close()
-    assert SqliteMetadataStore(tmp_path / "metadata.db").find_images() == [stored]
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as reopened:
+        assert reopened.find_images() == [stored]
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path, store: SqliteMetadataStore) -> None:
@@ -207,14 +212,32 @@ def test_a_damaged_record_is_named_and_not_guessed(tmp_path: Path, store: Sqlite
     with sqlite3.connect(tmp_path / "metadata.db") as database:
         database.execute("UPDATE image SET target = '[]'")
     database.close()
-    reopened = SqliteMetadataStore(tmp_path / "metadata.db")
-    with pytest.raises(StoreCorruptError, match="record can't be read"):
+    with (
+        contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as reopened,
+        pytest.raises(StoreCorruptError, match="record can't be read"),
+    ):
         reopened.find_images()
 
 
 def test_a_folder_that_does_not_exist_is_an_error_of_ours(tmp_path: Path) -> None:
     with pytest.raises(StoreReadOnlyError):
         SqliteMetadataStore(tmp_path / "nowhere" / "metadata.db")
+
+
+def test_a_store_that_can_not_be_opened_leaves_no_file_open(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    store.put_image(record(), edges())
+    store.backup(tmp_path / "copy.db")
+    store.close()
+    (tmp_path / "copy.db").replace(tmp_path / "metadata.db")
+    # A backup in the database's place takes over what the journal knows, and this one can't be read.
+    (tmp_path / "records.jsonl").unlink()
+    (tmp_path / "records.jsonl").mkdir()
+    with pytest.raises(StoreError, match=r"metadata\.db") as caught:
+        SqliteMetadataStore(tmp_path / "metadata.db")
+    # While somebody still looks at the error, which holds all that it passed through.
+    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    still_open = [os.readlink(link) for link in links if os.path.islink(link)]
+    assert [name for name in still_open if name.startswith(str(tmp_path))] == [], str(caught.value)
 
 
 def _write_many(path: Path, name: str) -> None:
@@ -235,7 +258,8 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     for worker in workers:
         worker.join()
         assert worker.exitcode == 0
-    assert len(SqliteMetadataStore(path).find_images()) == 60
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        assert len(store.find_images()) == 60
 
 
 def test_a_store_opened_before_a_fork_is_refused_in_the_child(tmp_path: Path) -> None:

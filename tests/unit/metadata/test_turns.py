@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,22 +32,28 @@ def is_locked(path: Path) -> bool:
     return False
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        yield store
+
+
 def lease_ids(store: SqliteMetadataStore) -> list[str]:
     return [lease.id for lease in store.leases()]
 
 
-def test_another_process_that_waits_writes_before_the_next_batch(tmp_path: Path) -> None:
+def test_another_process_that_waits_writes_before_the_next_batch(tmp_path: Path, store: SqliteMetadataStore) -> None:
     # Two connections are to SQLite and to flock what two processes are.
-    collector, other = (SqliteMetadataStore(tmp_path / "metadata.db") for _ in range(2))
-    waiting = threading.Thread(target=lambda: other.create_lease("l", lifetime_seconds=100))
-    with collector.batch():
-        waiting.start()
-        while not is_locked(tmp_path / "waiting"):
-            time.sleep(0.001)
-        assert lease_ids(collector) == []
-    with collector.batch():
-        assert lease_ids(collector) == ["l"]
-    waiting.join()
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as other:
+        waiting = threading.Thread(target=lambda: other.create_lease("l", lifetime_seconds=100))
+        with store.batch():
+            waiting.start()
+            while not is_locked(tmp_path / "waiting"):
+                time.sleep(0.001)
+            assert lease_ids(store) == []
+        with store.batch():
+            assert lease_ids(store) == ["l"]
+        waiting.join()
 
 
 def test_a_thread_that_waits_goes_first(tmp_path: Path) -> None:
@@ -74,17 +82,14 @@ def test_a_waiter_that_was_stopped_does_not_stop_the_others(tmp_path: Path) -> N
     assert not is_locked(tmp_path / "waiting")
 
 
-def test_giving_way_inside_a_transaction_waits_for_nobody(tmp_path: Path) -> None:
-    store = SqliteMetadataStore(tmp_path / "metadata.db")
+def test_giving_way_inside_a_transaction_waits_for_nobody(tmp_path: Path, store: SqliteMetadataStore) -> None:
     with Turns(tmp_path / "waiting").waiting_process(), store.exclusive():
         started = time.monotonic()
         store.give_way()
         assert time.monotonic() - started < 0.2, "who holds the lock can let nobody in"
 
 
-def test_a_batch_inside_a_transaction_is_a_part_of_it(tmp_path: Path) -> None:
-    store = SqliteMetadataStore(tmp_path / "metadata.db")
-
+def test_a_batch_inside_a_transaction_is_a_part_of_it(store: SqliteMetadataStore) -> None:
     def fail_inside() -> None:
         with store.exclusive():
             with store.batch():
@@ -99,9 +104,8 @@ def test_a_batch_inside_a_transaction_is_a_part_of_it(tmp_path: Path) -> None:
     assert lease_ids(store) == ["l"]
 
 
-def test_a_list_of_everything_waits_for_no_writer_and_stops_none(tmp_path: Path) -> None:
+def test_a_list_of_everything_waits_for_no_writer_and_stops_none(store: SqliteMetadataStore) -> None:
     """A thread inside a transaction has the process's connection; lists and marks have their own."""
-    store = SqliteMetadataStore(tmp_path / "metadata.db")
     content = Digest.of(b"x")
     found: list[object] = []
     reader = threading.Thread(target=lambda: found.extend([store.find_images(), store.garbage([str(content)])]))
@@ -116,21 +120,20 @@ def test_a_list_of_everything_waits_for_no_writer_and_stops_none(tmp_path: Path)
 
 def test_what_an_expired_lease_lists_goes_in_batches_and_the_lease_at_once(tmp_path: Path) -> None:
     now = [1000.0]
-    store = SqliteMetadataStore(tmp_path / "metadata.db", clock=lambda: now[0])
-    for lease_id, lifetime in (("old", 10), ("young", 100)):
-        store.create_lease(lease_id, lifetime_seconds=lifetime)
-        store.lease_content(lease_id, [Digest.of(f"{lease_id} {number}".encode()) for number in range(1100)])
-    now[0] += 50
-    assert store.expire() == 1
-    assert lease_ids(store) == ["young"]
-    assert len(store.leased_content("young")) == 1100
-    with pytest.raises(LeaseNotFoundError):
-        store.renew_lease("old", lifetime_seconds=9)
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db", clock=lambda: now[0])) as store:
+        for lease_id, lifetime in (("old", 10), ("young", 100)):
+            store.create_lease(lease_id, lifetime_seconds=lifetime)
+            store.lease_content(lease_id, [Digest.of(f"{lease_id} {number}".encode()) for number in range(1100)])
+        now[0] += 50
+        assert store.expire() == 1
+        assert lease_ids(store) == ["young"]
+        assert len(store.leased_content("young")) == 1100
+        with pytest.raises(LeaseNotFoundError):
+            store.renew_lease("old", lifetime_seconds=9)
 
 
-def test_the_owner_of_a_lease_that_is_being_deleted_finds_it_gone(tmp_path: Path) -> None:
+def test_the_owner_of_a_lease_that_is_being_deleted_finds_it_gone(store: SqliteMetadataStore) -> None:
     """A collection that died half way through deleting it leaves it ended, with a part of what it listed."""
-    store = SqliteMetadataStore(tmp_path / "metadata.db")
     store.create_lease("l", lifetime_seconds=float("-inf"))
     with pytest.raises(LeaseNotFoundError):
         store.renew_lease("l", lifetime_seconds=9)

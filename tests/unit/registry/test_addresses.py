@@ -44,6 +44,9 @@ from imagestore.registry.transport.proxies import ProxyRules
         "2001:db8::1",
         "2002:a00:1::1",
         "2001:0:a00:1::",
+        "2001:1::1",
+        "2001:20::1",
+        "3fff::1",
         "fc00::1",
         "fd12::1",
         "fe80::1",
@@ -56,7 +59,8 @@ def test_addresses_that_are_not_public(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1", "::ffff:1.1.1.1", "64:ff9b::101:101"]
+    "text",
+    ["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1", "2001:200::1", "::ffff:1.1.1.1", "64:ff9b::101:101"],
 )
 def test_addresses_that_are_public(text: str) -> None:
     assert is_public(ipaddress.ip_address(text))
@@ -77,6 +81,9 @@ def test_an_embedded_address_is_judged_as_itself(address: ipaddress.IPv4Address)
         ("127.255.255.254", True),
         ("::1", True),
         ("[::1]", True),
+        ("::ffff:127.0.0.1", True),
+        ("[::ffff:7f08:808]", True),
+        ("::ffff:10.0.0.1", False),
         ("localhost.example", False),
         ("127.0.0.1.example", False),
         ("10.0.0.1", False),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import ipaddress
 import socket
 import ssl
 import threading
@@ -12,6 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509 import (
+    BasicConstraints,
+    CertificateBuilder,
+    ExtensionType,
+    IPAddress,
+    Name,
+    NameAttribute,
+    NameOID,
+    SubjectAlternativeName,
+    random_serial_number,
+)
 
 from imagestore.cancel import CancelToken
 from imagestore.config.connection import ConnectionSettings
@@ -449,6 +464,27 @@ class TestTls:
         settings = ConnectionSettings(ca_files=(str(tmp_path / "ca.pem"),), client_pairs=(paths,))
         assert self.ask(server, settings) == b"hello"
 
+    def test_an_authority_without_the_extensions_of_rfc_5280_is_trusted(self, tmp_path: Path) -> None:
+        # As "openssl req -x509" and "openssl x509 -req" made them for years; containerd takes them.
+        authority, server = _Certified("an authority"), _Certified("127.0.0.1")
+        (tmp_path / "ca.pem").write_bytes(authority.signed_by(authority, BasicConstraints(ca=True, path_length=None)))
+        address = SubjectAlternativeName([IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        (tmp_path / "server.pem").write_bytes(server.private_pem + server.signed_by(authority, address))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tmp_path / "server.pem")
+        settings = ConnectionSettings(ca_files=(str(tmp_path / "ca.pem"),))
+        assert self.ask(_TlsServer(context), settings) == b"hello"
+
+    def test_an_authority_that_another_signed_is_trusted_without_that_one(
+        self, authority: trustme.CA, tmp_path: Path
+    ) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        between = authority.create_child_ca(key_type=trustme.KeyType.ECDSA)
+        between.issue_cert("127.0.0.1", key_type=trustme.KeyType.ECDSA).configure_cert(context)
+        between.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        settings = ConnectionSettings(ca_files=(str(tmp_path / "ca.pem"),))
+        assert self.ask(_TlsServer(context), settings) == b"hello"
+
     @pytest.mark.parametrize("content", [None, "no certificate"])
     def test_a_file_that_is_no_authority_names_itself(self, server: Any, tmp_path: Path, content: str | None) -> None:
         path = tmp_path / "ca.pem"
@@ -498,6 +534,32 @@ class _TlsServer:
                     connection.sendall(OK + b"hello")
         except OSError:
             pass
+
+
+class _Certified:
+    """A key whose certificates say only what they are told to."""
+
+    def __init__(self, name: str) -> None:
+        self.name = Name([NameAttribute(NameOID.COMMON_NAME, name)])
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.private_pem = self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+    def signed_by(self, issuer: _Certified, extension: ExtensionType) -> bytes:
+        now = datetime.datetime.now(datetime.UTC)
+        certificate = (
+            CertificateBuilder()
+            .subject_name(self.name)
+            .issuer_name(issuer.name)
+            .public_key(self.key.public_key())
+            .serial_number(random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(hours=1))
+            .add_extension(extension, critical=True)
+            .sign(issuer.key, hashes.SHA256())
+        )
+        return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 class _PlainServer(_TlsServer):

@@ -102,6 +102,23 @@ def test_ranges_cover_the_blob_once_and_come_in_order(make_bench: MakeBench, off
     assert len(spans) == -(-(SIZE - offset) // PART)
 
 
+def test_one_stream_to_the_end_forgets_parts_that_failed_before(make_bench: MakeBench) -> None:
+    """The first stretch breaks, and its host knows no ranges any more."""
+
+    def special(first: int, end: int, number: int) -> httpx.Response | None:
+        if number == 1:
+            return partial(first, end, httpx.ReadError("reset"))
+        if first == 0:
+            # Only once every part was refused, as its thread noted before it ended.
+            give_up = time.monotonic() + 5
+            while any(thread.name == "imagestore-range" for thread in threading.enumerate()):
+                assert time.monotonic() < give_up
+                time.sleep(0.001)
+        return httpx.Response(200, stream=Body(CONTENT))
+
+    assert read(make_bench(Host(special), policy=POLICY)) == (0, CONTENT)
+
+
 def test_by_default_and_below_the_least_size_there_is_one_stream(make_bench: MakeBench) -> None:
     for policy in (TransferPolicy(), TransferPolicy(parallel_ranges=4, least_bytes_for_ranges=SIZE + 1)):
         host = Host()

@@ -67,6 +67,7 @@ def test_what_names_no_unix_socket_is_refused(text: str) -> None:
         ("localhost:0", ("127.0.0.1", 0)),
         ("[::1]:65535", ("::1", 65535)),
         ("127.8.8.8:1", ("127.8.8.8", 1)),
+        ("[::ffff:127.0.0.1]:1", ("127.0.0.1", 1)),
     ],
 )
 def test_loopback_addresses_are_read(text: str, expected: tuple[str, int]) -> None:
@@ -74,7 +75,19 @@ def test_loopback_addresses_are_read(text: str, expected: tuple[str, int]) -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["0.0.0.0:9090", "[::]:1", "10.0.0.1:1", "127.0.0.1", "127.0.0.1:65536", "127.0.0.1:²", "host:1", ":1", ""]
+    "text",
+    [
+        "0.0.0.0:9090",
+        "[::]:1",
+        "10.0.0.1:1",
+        "[::ffff:10.0.0.1]:1",
+        "127.0.0.1",
+        "127.0.0.1:65536",
+        "127.0.0.1:²",
+        "host:1",
+        ":1",
+        "",
+    ],
 )
 def test_numbers_are_for_this_machine_only(text: str) -> None:
     with pytest.raises(InvalidInputError):

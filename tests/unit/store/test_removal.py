@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,8 +67,10 @@ def doomed(metadata: SqliteMetadataStore, name: str, handler: str | None, *, is_
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> list[SqliteMetadataStore]:
-    return [SqliteMetadataStore(tmp_path_factory.mktemp(name) / "metadata.db") for name in ("together", "one by one")]
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SqliteMetadataStore]]:
+    paths = [tmp_path_factory.mktemp(name) / "metadata.db" for name in ("together", "one by one")]
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(contextlib.closing(SqliteMetadataStore(path))) for path in paths]
 
 
 @settings(max_examples=150, deadline=None)
@@ -103,9 +106,9 @@ def _key(image: ImageRecord) -> tuple[str, str]:
 
 
 def test_the_journal_knows_what_went(tmp_path: Path) -> None:
-    metadata = SqliteMetadataStore(tmp_path / "metadata.db")
-    metadata.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
-    remover = Remover(metadata, lookup.HandlerRule(None, "runc"), lambda _name: [])
-    remover.remove(["one", "three"])
-    left = {found[0].reference for found in metadata.journaled().candidates if found}
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
+        metadata.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
+        remover = Remover(metadata, lookup.HandlerRule(None, "runc"), lambda _name: [])
+        remover.remove(["one", "three"])
+        left = {found[0].reference for found in metadata.journaled().candidates if found}
     assert left == {"docker.io/library/two:latest", "docker.io/library/abc0:latest"}
