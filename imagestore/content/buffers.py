@@ -83,12 +83,3 @@ class Buffers:
             yield len(self._coming) <= self._processors
         finally:
             self._coming.pop()
-
-    @contextlib.contextmanager
-    def lend(self, count: int) -> Iterator[list[memoryview]]:
-        """Some buffers until the end of the block."""
-        taken = [self.take() for _ in range(count)]
-        try:
-            yield [memoryview(each) for each in taken]
-        finally:
-            self.give(*taken)

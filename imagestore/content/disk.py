@@ -79,15 +79,18 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
 def make_directories(paths: Iterable[Path], mode: int = 0o755) -> None:
     """Make folders and their parents durable where they are missing; each parent is synced once."""
     changed: dict[Path, None] = {}
-    for path in paths:
-        missing = []
-        while not path.is_dir():
-            missing.append(path)
-            path = path.parent
-        for directory in reversed(missing):
-            reach("folder-make")
-            with contextlib.suppress(FileExistsError):
-                directory.mkdir(mode)
-            changed[directory.parent] = None
-    for parent in changed:
-        sync_directory(parent)
+    try:
+        for path in paths:
+            missing = []
+            while not path.is_dir():
+                missing.append(path)
+                path = path.parent
+            for directory in reversed(missing):
+                reach("folder-make")
+                with contextlib.suppress(FileExistsError):
+                    directory.mkdir(mode)
+                changed[directory.parent] = None
+    finally:
+        # Those that were made count as there the next time.
+        for parent in changed:
+            sync_directory(parent)

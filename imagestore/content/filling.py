@@ -54,6 +54,7 @@ class Filling:
         self._digester = digester
         self._buffers = buffers
         self._direct = -1
+        self._is_settled = True
         # How far the file goes, and what the digest has seen.
         self._kept = self._hashed = offset
 
@@ -76,7 +77,7 @@ class Filling:
                 while self._fill_one(ring, readinto, advanced):
                     pass
         finally:
-            if self._direct >= 0:
+            if self._direct >= 0 and self._is_settled:
                 os.close(self._direct)
 
     @contextlib.contextmanager
@@ -85,11 +86,22 @@ class Filling:
         steps = (self._hash, self._keep)
         with self._buffers.coming() if is_large else contextlib.nullcontext(enter_result=False) as has_processor:
             count = 0 if not has_processor else 1 if expected < LEAST_HUGE_BYTES else 2
-            with (
-                self._buffers.lend(_BUFFERS_PER_BLOB if count else 1) as buffers,
-                Ring(buffers, beside=steps[:count], here=steps[count:]) as ring,
-            ):
-                yield ring
+            # A thread that writes has a descriptor of its own: nobody may close it, and be given its number, meanwhile.
+            own = os.dup(self._descriptor) if count == len(steps) else -1
+            self._descriptor = own if own >= 0 else self._descriptor
+            buffers = [self._buffers.take() for _ in range(_BUFFERS_PER_BLOB if count else 1)]
+            ring = Ring([memoryview(each) for each in buffers], beside=steps[:count], here=steps[count:])
+            self._is_settled = False
+            try:
+                with ring:
+                    yield ring
+            finally:
+                self._is_settled = ring.is_over
+                # Whoever is still at work after all keeps what he works with.
+                if self._is_settled:
+                    self._buffers.give(*buffers)
+                    if own >= 0:
+                        os.close(own)
 
     def _fill_one(self, ring: Ring, readinto: ReadInto, advanced: Callable[[int], None]) -> bool:
         """Receive one buffer, and have it hashed and written; say whether there may be more."""

@@ -6,10 +6,11 @@ written. A buffer comes round again when every step is done with it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
     #: Called with each piece.
     Step = Callable[["Piece"], None]
+
+
+#: News may come before it is listened for.
+_LOOK_SECONDS: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -55,13 +60,21 @@ class Ring:
         self._threads: list[_Thread] = []
         try:
             for step in beside:
-                self._threads.append(_Thread(step, len(buffers)))
+                thread = _Thread(step, len(buffers))
+                # Listed first: an interrupt may arrive while it is waited for the thread to start.
+                self._threads.append(thread)
+                thread.start()
         except RuntimeError:  # no more threads for this process: the other steps are taken here
-            pass
+            self._threads.pop()
         except BaseException:
             self._settle()
             raise
         self._here = (*beside[len(self._threads) :], *here)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no step is at work any more, nor will be."""
+        return all(each.is_over for each in self._threads)
 
     def take(self) -> memoryview:
         """The next buffer, when every step is done with it.
@@ -89,6 +102,8 @@ class Ring:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
         interruption = self._settle()
+        for each in self._threads:
+            each.join()
         if value is not None and not isinstance(value, Exception):
             return
         if interruption is not None:
@@ -109,7 +124,7 @@ class Ring:
                     waiting[-1].wait()
                     waiting.pop()
             except BaseException as error:  # noqa: BLE001 - raised when the buffers are nobody's any more
-                interruption = error
+                interruption = interruption or error
         return interruption
 
 
@@ -119,9 +134,6 @@ class _Thread:
     Args:
         step: called with each piece.
         ahead: pieces that may wait for it.
-
-    Raises:
-        RuntimeError: there are no more threads for this process.
     """
 
     def __init__(self, step: Step, ahead: int) -> None:
@@ -131,10 +143,24 @@ class _Thread:
         self._done: SimpleQueue[None] = SimpleQueue()
         for _ in range(ahead):
             self._done.put(None)
-        # Not only join(): a thread whose join() was interrupted counts as ended for the next one.
-        self._ended = threading.Event()
+        self._has_ended = False
+        # Says so. Not join(), whose interruption makes a thread count as ended, nor an Event, whose lock may be kept by
+        # an interruption.
+        self._news: SimpleQueue[None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="imagestore-step", daemon=True)
+
+    def start(self) -> None:
+        """Begin.
+
+        Raises:
+            RuntimeError: there are no more threads for this process.
+        """
         self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or never began."""
+        return self._has_ended or self._thread.ident is None
 
     def give(self, piece: Piece) -> None:
         self._todo.put(piece)
@@ -150,15 +176,25 @@ class _Thread:
         self._todo.put(None)
 
     def wait(self) -> None:
-        self._ended.wait()
-        self._thread.join()
+        """Until it has ended; can be interrupted, and called again."""
+        while not self.is_over:
+            with contextlib.suppress(Empty):
+                self._news.get(timeout=_LOOK_SECONDS)
+
+    def join(self) -> None:
+        """After wait(): the thread does nothing any more, and is gone."""
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _work(self) -> None:
-        while (piece := self._todo.get()) is not None:
-            if self.failure is None:
-                try:
-                    self._step(piece)
-                except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits for it
-                    self.failure = error
-            self._done.put(None)
-        self._ended.set()
+        try:
+            while (piece := self._todo.get()) is not None:
+                if self.failure is None:
+                    try:
+                        self._step(piece)
+                    except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits for it
+                        self.failure = error
+                self._done.put(None)
+        finally:
+            self._has_ended = True
+            self._news.put(None)

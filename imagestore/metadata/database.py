@@ -344,9 +344,9 @@ class Database:
             if self._depth:
                 yield self._connection
                 return
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.execute(f"PRAGMA wal_autocheckpoint = {log_pages}")
             try:
+                self._connection.execute("PRAGMA synchronous = NORMAL")
+                self._connection.execute(f"PRAGMA wal_autocheckpoint = {log_pages}")
                 with self._writing() as db:
                     yield db
             finally:

@@ -115,6 +115,8 @@ class ParallelStream:
             if self._position < self._size:
                 # Its connection is free now.
                 self._employ()
+                if not self._threads:
+                    return self._one_stream(buffer)
         return self._from_window(buffer)
 
     def close(self) -> None:
@@ -136,7 +138,10 @@ class ParallelStream:
     def _employ(self) -> None:
         thread = threading.Thread(target=self._work, name="imagestore-range", daemon=True)
         self._threads.append(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads for this process: those there are do it, or one stream
+            self._threads.remove(thread)
 
     def _dismiss(self) -> int:
         """End the threads and wait for them; empty the window, and say how many bytes were in it."""
@@ -221,7 +226,7 @@ class ParallelStream:
 
     def _one_stream(self, buffer: memoryview) -> int:
         """Go on without ranges; what came ahead of its turn is lost."""
-        handed_out = self._position - self._window[0].stretch.start
+        handed_out = self._position - self._window[0].stretch.start if self._window else 0
         stretch = Stretch(self._position, self._size, is_continued=True, wasted=self._dismiss() - handed_out)
         self._rest = self._make(stretch, self._cancel)
         return self._rest.readinto(buffer)

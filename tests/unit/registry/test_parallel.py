@@ -303,3 +303,11 @@ class TestOnTheWire:
     def test_faults_in_the_middle_cost_bytes_and_not_the_content(self, fault: Reset | IgnoreRange, most: float) -> None:
         _, sent = self.pull(ranges=4, faults=(FaultRule(fault, Where(kind="blob"), skip=4, times=2),))
         assert sent <= most * self.SIZE
+
+
+def test_without_threads_it_is_one_stream(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert read(make_bench(Host(), policy=POLICY)) == (0, CONTENT)
