@@ -7,7 +7,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.deleting import Deletion
+from imagestore.content.deletion import Deletion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

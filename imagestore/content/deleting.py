@@ -12,6 +12,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.deletion import Deletion
 from imagestore.content.disk import translated
 from imagestore.digest import VERIFIABLE
 from imagestore.failpoint import reach
@@ -31,37 +32,6 @@ _MOST_OPEN: Final = 64
 #: Fewer are gone before threads would have started.
 _FEWEST_FOR_THREADS: Final = 64
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-class Deletion:
-    """Blobs on their way out.
-
-    Args:
-        texts: the blobs' digests in text form.
-
-    Attributes:
-        sizes: bytes by digest, in text form, of those that are gone; None for what wasn't there.
-    """
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.sizes: dict[str, int | None] = {}
-        self._texts = texts
-
-    def wait(self, delete: Callable[[str], int | None], is_due: Callable[[], bool]) -> list[str]:
-        """Until it has ended; once time is up, no further blob is begun, but at least one was.
-
-        Returns:
-            What there was no time for.
-
-        Raises:
-            StoreError: a blob can't be deleted.
-        """
-        for text in self._texts:
-            if text not in self.sizes:
-                self.sizes[text] = delete(text)
-                if is_due():
-                    break
-        return [text for text in self._texts if text not in self.sizes]
 
 
 class Deleting:
