@@ -86,14 +86,14 @@ class Filling:
         steps = (self._hash, self._keep)
         with self._buffers.coming() if is_large else contextlib.nullcontext(enter_result=False) as has_processor:
             count = 0 if not has_processor else 1 if expected < LEAST_HUGE_BYTES else 2
-            # A thread that writes has a descriptor of its own: nobody may close it, and be given its number, meanwhile.
-            own = os.dup(self._descriptor) if count == len(steps) else -1
-            self._descriptor = own if own >= 0 else self._descriptor
             buffers = [self._buffers.take() for _ in range(_BUFFERS_PER_BLOB if count else 1)]
             ring = Ring([memoryview(each) for each in buffers], beside=steps[:count], here=steps[count:])
-            self._is_settled = False
+            self._is_settled, own = False, -1
             try:
                 with ring:
+                    if count == len(steps):
+                        # Who writes beside has a descriptor that nobody else closes and whose number nobody gets.
+                        own = self._descriptor = os.dup(self._descriptor)
                     yield ring
             finally:
                 self._is_settled = ring.is_over

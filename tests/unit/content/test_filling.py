@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -295,3 +296,20 @@ def test_large_blobs_are_hashed_beside_while_a_processor_is_left(
         writer.commit(DIGEST, LARGE)
     assert max(seen) == threads
     assert {store.read(each, limit_bytes=LARGE) for each in (DIGEST, Digest.of(second))} == {CONTENT, second}
+
+
+@pytest.mark.usefixtures("where")
+def test_fills_leave_no_descriptor_open_also_when_there_are_none_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
+    fill(store, Source(CONTENT[:5]), commit=False)
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patched, contextlib.suppress(StoreError):
+        patched.setattr(os, "dup", refuse)
+        fill(store, Source(CONTENT[5:1000]), commit=False)
+    assert fill(store, Source(CONTENT), commit=False) >= LARGE
+    assert len(os.listdir("/proc/self/fd")) == len(before)
