@@ -19,6 +19,7 @@ _FLAT_OPERATIONS = (
     "commit one image (4 blobs, synced)",
     "find by name",
     "find by id",
+    "list a page of 100",
     "delete one image with its bytes",
 )
 _WAITS = ("longest wait of a writer meanwhile", "longest wait of a thread meanwhile")
