@@ -333,6 +333,18 @@ class Fetcher:
             )
 
 
+def parallel_blobs(configured: int | None) -> int:
+    """How many blobs of one pull are in flight at once, by containerd's max_concurrent_downloads.
+
+    >>> [parallel_blobs(configured) for configured in (None, 5, 0, 1000)]
+    [3, 5, 64, 64]
+    """
+    if configured is None:
+        return PARALLEL_BLOBS
+    # As in containerd, zero and less is no limit; threads are not free, so there is one.
+    return min(configured, MOST_PARALLEL_BLOBS) if configured > 0 else MOST_PARALLEL_BLOBS
+
+
 def fetch_order(descriptors: Iterable[Descriptor]) -> list[Descriptor]:
     """Each digest once, the largest first: the longest download decides when the pull ends."""
     wanted = {descriptor.digest: descriptor for descriptor in descriptors}
