@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 STDIN: Final = "-"
 _PIECE: Final = 1024 * 1024
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK opening a FIFO would wait for a writer.
-_FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Without O_NONBLOCK opening a FIFO would wait for a writer, and nothing could end that.
+_ARCHIVE_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_FILE_FLAGS: Final = _ARCHIVE_FLAGS | os.O_NOFOLLOW
 
 
 class Source(Protocol):
@@ -86,7 +87,7 @@ def opened(path: str | os.PathLike[str], *, scratch: Path, limit_bytes: int, can
     what = "archive on standard input" if text == STDIN else f"archive {text}"
     with contextlib.ExitStack() as stack:
         with _readable(what):
-            descriptor = os.dup(0) if text == STDIN else os.open(text, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.dup(0) if text == STDIN else os.open(text, _ARCHIVE_FLAGS)
             stack.callback(os.close, descriptor)
             kind = os.fstat(descriptor).st_mode
             head = os.pread(descriptor, 8, 0) if stat.S_ISREG(kind) else b""

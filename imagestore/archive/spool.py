@@ -34,7 +34,7 @@ COMPRESSIONS: Final = {
 }
 _PIECE: Final = 1024 * 1024
 _HEAD: Final = 6
-_POLL_SECONDS: Final = 0.5
+_POLL_MILLISECONDS: Final = 500
 # zlib's number for "with gzip's header and trailer".
 _GZIP_WINDOW: Final = 31
 
@@ -135,12 +135,17 @@ def _chained(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 def _arriving(descriptor: int, what: str, cancel: CancelToken) -> Iterator[bytes]:
     """What a descriptor gives until its end; waiting for a pipe ends with the token."""
+    # Not select(), which takes no descriptor above 1023.
+    arrival = select.poll()
+    arrival.register(descriptor, select.POLLIN)
     while True:
         cancel.check()
         try:
-            if not select.select([descriptor], [], [], _POLL_SECONDS)[0]:
+            if not arrival.poll(_POLL_MILLISECONDS):
                 continue
             piece = os.read(descriptor, _PIECE)
+        except BlockingIOError:
+            continue
         except OSError as error:
             raise InvalidInputError(f"{what}: can't be read: {os.strerror(error.errno or 0)}") from error
         if not piece:
