@@ -30,7 +30,7 @@ from imagestore.observe import Noticed, Resolved
 from imagestore.platforms import format_all
 from imagestore.pull.decide import Decider
 from imagestore.pull.settle import confirm, settle
-from imagestore.pull.sources import Documents
+from imagestore.pull.sources import Documents, remove_damaged
 from imagestore.pull.undo import undone_on_failure
 from imagestore.values import dataclass, replace
 
@@ -283,6 +283,8 @@ class ImportWork:
         ):
             storing = Storing(self.content, origin, self.observer, held, self.cancel)
             storing.lease(everything)
+            for plan in plans:
+                remove_damaged(self.content, plan.reader.take_damaged())
             storing.store(each for plan in plans for each in plan.wanted)
             settle(self.content, everything.values())
             reach("import-record")

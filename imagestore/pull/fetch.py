@@ -156,11 +156,14 @@ class Fetcher:
 
     def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken, flow: BlobFlow | None = None) -> None:
         """Store a document whose bytes are at hand, with a flow beside what comes next."""
-        try:
-            writer = self._writer(descriptor, len(raw), cancel)
-        except AlreadyExistsError:
-            self.observer(BlobDone(descriptor, 0))
-            return
+        while True:
+            try:
+                writer = self._writer(descriptor, len(raw), cancel)
+                break
+            except AlreadyExistsError:
+                if self._is_present(descriptor):
+                    self.observer(BlobDone(descriptor, 0))
+                    return
         with self._ended_by_failure(writer, descriptor):
             writer.truncate()
             writer.write(raw)

@@ -13,10 +13,11 @@ from imagestore.errors import ContentNotFoundError, IntegrityError, InvalidDiges
 from imagestore.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from imagestore.cancel import CancelToken
     from imagestore.content.api import ContentStore
+    from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
     from imagestore.platforms import Platform
@@ -51,6 +52,7 @@ class Documents:
         self._reference = reference
         self._cancel = cancel
         self._raw: dict[Digest, bytes] = {}
+        self._damaged: set[Digest] = set()
         # Parsed once, however many handlers ask.
         self._indexes: dict[_Key, Index] = {}
         self._manifests: dict[_Key, Manifest] = {}
@@ -80,6 +82,12 @@ class Documents:
     def remembered(self, descriptor: Descriptor) -> bytes | None:
         """A document's bytes if they were read before."""
         return self._raw.get(descriptor.digest)
+
+    def take_damaged(self) -> set[Digest]:
+        """What the store had damaged and was had whole from elsewhere, since it was asked last."""
+        found = self._damaged & self._raw.keys()
+        self._damaged -= found
+        return found
 
     def index(self, descriptor: Descriptor) -> Index:
         """An index.
@@ -135,6 +143,7 @@ class Documents:
         except IntegrityError:
             if self._client is None:
                 raise
+            self._damaged.add(descriptor.digest)
             log.warning("a document in the store is damaged; asking the registry", extra={"digest": descriptor.digest})
             return None
         verify(raw, descriptor.digest, descriptor.size)
@@ -147,6 +156,17 @@ class Documents:
                 hint="ask the registry by giving a reference",
             )
         return self._client.document(self._reference, descriptor, cancel=self._cancel)
+
+
+def remove_damaged(content: LocalContentStore, digests: Collection[Digest]) -> None:
+    """Make room for documents that were found damaged; not for those that somebody else has mended meanwhile."""
+    for digest in digests:
+        try:
+            content.read(digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        except ContentNotFoundError:
+            continue
+        except IntegrityError:
+            content.delete(digest)
 
 
 def _once(known: dict[_Key, D], descriptor: Descriptor, parse: Callable[[], D]) -> D:
