@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.archive.importing import ImportOptions
 from imagestore.digest import Digest
 from imagestore.image import Image
 from imagestore.testing import build_image, layer
 from tests.support.node import HYPERV, PYTHON, Node, node, python_image
-from tests.unit.archive.making import layout_files, saved_files, tar_of, write
+from tests.unit.archive.making import layout_files, saved_files, write
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "short": lambda raw: raw[:10],
