@@ -18,7 +18,7 @@ _SECRET_KEYS: Final = frozenset({"password", "auth", "identitytoken", "registryt
 
 
 def effective(config: Config) -> dict[str, Plain]:
-    """The merged and migrated keys as plain values, without ``imports`` and with registry secrets (logins in addresses too) redacted.
+    """The merged and migrated keys as plain values, without ``imports``; registry secrets, logins too, are redacted.
 
     Args:
         config: as loaded; the built-in default gives its handler's table.
