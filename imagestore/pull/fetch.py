@@ -118,18 +118,14 @@ class Fetcher:
                 raise InvalidDigestError(f"{self.reference}: {digest}: this algorithm can't be verified")
         self._check_space(wanted.values())
 
-    def fetch_all(self, descriptors: Iterable[Descriptor], *, cancel: CancelToken) -> int:
+    def fetch_all(self, descriptors: Iterable[Descriptor], *, cancel: CancelToken) -> None:
         """Fetch what is missing, several at once; the first failure stops the others.
-
-        Returns:
-            Bytes that came over the network.
 
         Raises:
             RegistryError, IntegrityError, StoreError, OperationCancelledError: as each blob.
         """
         with self.flow(cancel) as flow:
             flow.bring(fetch_order(descriptors))
-        return flow.received_bytes
 
     @contextlib.contextmanager
     def flow(self, cancel: CancelToken) -> Iterator[BlobFlow]:
