@@ -59,6 +59,8 @@ def spool(descriptor: int, *, folder: Path, limit_bytes: int, what: str, cancel:
         with translated("write a temporary file", folder):
             file = stack.enter_context(tempfile.TemporaryFile(dir=folder, buffering=0))
             for piece in plain(_arriving(descriptor, what, cancel), what=what):
+                # A mebibyte of gzip may be a gibibyte.
+                cancel.check()
                 if file.tell() + len(piece) > limit_bytes:
                     raise StoreFullError(
                         f"{what}: is longer than {limit_bytes} bytes, half of the free space at {folder}",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.digest import verify
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
 from imagestore.documents.index import Index
 from imagestore.documents.manifest import Manifest
-from imagestore.errors import ContentNotFoundError, IntegrityError, InvalidDigestError
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError
 from imagestore.log import get_logger
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from imagestore.pull.origin import Origin
     from imagestore.reference import Reference
 
+#: Documents of one reference that are in memory together: the most that selecting may open, with something to spare.
+MAX_HELD_BYTES: Final = 384 * 1024 * 1024
 _Key = tuple["Digest", str]
 D = TypeVar("D")
 
@@ -38,6 +40,9 @@ class Documents:
         client: the registry (or archive) asked for what the store doesn't have; None to stay offline.
         reference: names the repository; None to stay offline.
         cancel: ends the work.
+
+    Attributes:
+        held_bytes: what the documents take that were read.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Documents:
         self._client = client
         self._reference = reference
         self._cancel = cancel
+        self.held_bytes = 0
         self._raw: dict[Digest, bytes] = {}
         self._damaged: set[Digest] = set()
         # Parsed once, however many handlers ask.
@@ -64,6 +70,7 @@ class Documents:
         Raises:
             InvalidDigestError: its digest can't be verified; nothing is asked.
             ContentNotFoundError: offline, and the store doesn't have it.
+            DocumentError: there are so many and large ones that memory would run out.
             RegistryError, IntegrityError: it can't be fetched, or isn't what was promised.
         """
         self._cancel.check()
@@ -72,12 +79,18 @@ class Documents:
         raw = self._raw.get(descriptor.digest)
         if raw is None:
             raw = self._stored(descriptor) or self._fetched(descriptor)
-            self._raw[descriptor.digest] = raw
+            self.remember(descriptor, raw)
+            if self.held_bytes > MAX_HELD_BYTES:
+                raise DocumentError(
+                    f"{descriptor.kind.value} {descriptor.digest}",
+                    [f"its image has more than {MAX_HELD_BYTES} bytes of indexes, manifests and configs"],
+                )
         return raw
 
     def remember(self, descriptor: Descriptor, raw: bytes) -> None:
         """Take a document whose bytes are at hand already."""
         self._raw[descriptor.digest] = raw
+        self.held_bytes += len(raw)
 
     def remembered(self, descriptor: Descriptor) -> bytes | None:
         """A document's bytes if they were read before."""
