@@ -20,8 +20,10 @@ def test_the_failure_that_came_first_is_told(tmp_path: Path, monkeypatch: pytest
         node(tmp_path) as here,
         lease.held(here.store.metadata, purpose="pull") as held,
         monkeypatch.context() as patch,
-        pytest.raises(DocumentError, match="breaks its rules"),
-        undone_on_failure(here.store.metadata, here.store.content, held, [python_image().target]),
     ):
         patch.setattr(here.store.metadata, "delete_lease", busy)
-        raise DocumentError("manifest", ["breaks its rules"])
+        with (
+            pytest.raises(DocumentError, match="breaks its rules"),
+            undone_on_failure(here.store.metadata, here.store.content, held, [python_image().target]),
+        ):
+            raise DocumentError("manifest", ["breaks its rules"])
