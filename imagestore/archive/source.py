@@ -69,7 +69,7 @@ def read(source: Source, name: str, *, limit_bytes: int) -> bytes:
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike[str], *, scratch: Path, limit_bytes: int, cancel: CancelToken) -> Iterator[Source]:
+def opened(path: str, *, scratch: Path, limit_bytes: int, cancel: CancelToken) -> Iterator[Source]:
     """Open an archive for a block of work.
 
     Args:
@@ -83,18 +83,17 @@ def opened(path: str | os.PathLike[str], *, scratch: Path, limit_bytes: int, can
         DocumentError: it is no archive, or holds what is refused.
         StoreFullError: the temporary file would become too large.
     """
-    text = os.fspath(path)
-    what = "archive on standard input" if text == STDIN else f"archive {text}"
+    what = "archive on standard input" if path == STDIN else f"archive {path}"
     with contextlib.ExitStack() as stack:
         with _readable(what):
-            descriptor = os.dup(0) if text == STDIN else os.open(text, _ARCHIVE_FLAGS)
+            descriptor = os.dup(0) if path == STDIN else os.open(path, _ARCHIVE_FLAGS)
             stack.callback(os.close, descriptor)
             kind = os.fstat(descriptor).st_mode
             head = os.pread(descriptor, 8, 0) if stat.S_ISREG(kind) else b""
         if stat.S_ISDIR(kind):
             yield FolderSource(descriptor, what)
             return
-        if not stat.S_ISREG(kind) or text == STDIN or head.startswith(tuple(COMPRESSIONS)):
+        if not stat.S_ISREG(kind) or path == STDIN or head.startswith(tuple(COMPRESSIONS)):
             file = stack.enter_context(
                 spool(descriptor, folder=scratch, limit_bytes=limit_bytes, what=what, cancel=cancel)
             )

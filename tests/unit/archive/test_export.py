@@ -296,6 +296,15 @@ def test_a_place_that_can_not_be_written_is_named(here: Node, tmp_path: Path) ->
         here.store.export_images([PYTHON], tmp_path / "none" / "a.tar")
 
 
+@pytest.mark.parametrize("path", ["", "a\0b"])
+@pytest.mark.parametrize("options", [ExportOptions(), FOLDER])
+def test_what_is_no_path_is_refused(here: Node, path: str, options: ExportOptions) -> None:
+    with pytest.raises(InvalidInputError, match="is no path"):
+        here.store.export_images([PYTHON], path, options=options)
+    with pytest.raises(InvalidInputError, match="is no path"):
+        here.store.import_images(path)
+
+
 def test_pipes_are_written_directly(here: Node, tmp_path: Path) -> None:
     reader, writer = os.pipe()
     received: list[bytes] = []

@@ -88,7 +88,7 @@ def test_a_pipe_is_read_whatever_the_number_of_its_descriptor(here: Node, tmp_pa
     try:
         while not taken or taken[-1] < 1024:
             taken.append(os.open(os.devnull, os.O_RDONLY))
-        with opened(archive, scratch=tmp_path, limit_bytes=10**9, cancel=CancelToken()) as source:
+        with opened(str(archive), scratch=tmp_path, limit_bytes=10**9, cancel=CancelToken()) as source:
             assert "index.json" in source.sizes()
     finally:
         for descriptor in taken:
