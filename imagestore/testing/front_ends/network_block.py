@@ -13,6 +13,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from imagestore.errors import InvalidInputError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -27,7 +29,7 @@ class NetworkBlockedError(RuntimeError):
 
 class _Policy:
     def __init__(self, allowed: Sequence[str]) -> None:
-        self._allowed = [re.compile(text) for text in allowed]
+        self._allowed = [_pattern(text) for text in allowed]
         self._resolved: set[str] = set()
 
     def check(self, host: str) -> None:
@@ -37,6 +39,15 @@ class _Policy:
     def remember(self, answers: Sequence[Any]) -> None:
         """Addresses that an allowed name has are allowed too."""
         self._resolved |= {str(one[4][0]) for one in answers}
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as problem:
+        raise InvalidInputError(
+            f"allowed host {text!r}: expected a name, an address or a regular expression: {problem}"
+        ) from problem
 
 
 def _is_loopback(host: str) -> bool:
@@ -56,6 +67,7 @@ def blocked_network(allowed: Sequence[str] = ()) -> Iterator[None]:
         allowed: host names, addresses, or regular expressions.
 
     Raises:
+        InvalidInputError: an allowed host is no regular expression.
         NetworkBlockedError: from inside, when code connects to or looks up another host.
     """
     policy = _Policy(allowed)

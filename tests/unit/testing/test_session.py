@@ -128,6 +128,11 @@ def test_recordings_of_one_tape_wait_for_each_other(tmp_path: Path, upstream: Se
 # -- the network block ---------------------------------------------------------------------------------------------
 
 
+def test_an_allowed_host_that_no_expression_can_be_is_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"allowed host '\*\.example'"), blocked_network(["*.example"]):
+        pass
+
+
 def test_a_blocked_network_lets_loopback_through_and_nothing_else() -> None:
     with Registry({"registry.example/app:1": build_image()}).serve() as server, blocked_network():
         assert httpx.get(f"{server.url()}/v2/").status_code == 200
