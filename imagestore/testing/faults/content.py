@@ -64,7 +64,13 @@ class Flip(Effect):
     """One byte of the content is inverted; ``at`` counts in the whole body, negative from its end."""
 
     name: ClassVar[str] = "flip"
+    is_on_body: ClassVar[bool] = True
     at: int = 0
+
+    def fits(self, request: Request, reply: Reply) -> bool:
+        """Answers that the byte is in; a range may leave it out, and a short body may not have it."""
+        position = from_end(self.at, reply.body.size)
+        return Effect.fits(self, request, reply) and reply.start <= position < reply.start + reply.length
 
     def apply(self, request: Request, reply: Reply) -> Reply:
         """Flip."""

@@ -13,6 +13,7 @@ from imagestore.errors import InvalidInputError
 from imagestore.testing import TokenAuth
 from imagestore.testing.faults import (
     DeepJson,
+    Drip,
     DuplicateKeys,
     Effect,
     ExpireToken,
@@ -26,8 +27,12 @@ from imagestore.testing.faults import (
     LinkLoop,
     Refuse,
     RefuseRange,
+    Reset,
     SetHeader,
     ShortRange,
+    SlowFirstByte,
+    SlowHead,
+    Stall,
     Truncate,
     Where,
     WrongDigest,
@@ -88,6 +93,32 @@ def test_only_answers_that_can_go_wrong_are_counted() -> None:
     token = client.get("https://registry.example/token?scope=repository:app:pull").json()["token"]
     with pytest.raises(httpx.RemoteProtocolError):
         client.get(BLOB, headers={"Authorization": f"Bearer {token}"})
+
+
+@pytest.mark.parametrize("effect", [Reset(10), Stall(10), Truncate(10), Drip(), SlowFirstByte(9.0), Flip(10)])
+def test_an_answer_without_a_body_is_no_occurrence_of_a_fault_in_bodies(effect: Effect) -> None:
+    registry = registry_with(effect)
+    with httpx.Client(transport=registry.transport) as client:
+        assert client.head(BLOB).status_code == 200
+        assert registry.ledger.entries[0].faults == ()
+        with client.stream("GET", BLOB):
+            assert registry.ledger.entries[1].faults == (effect.name,)
+
+
+def test_a_byte_that_is_not_in_the_answer_is_not_flipped_there() -> None:
+    client = client_with(Flip(at=50))
+    assert client.get(BLOB, headers={"Range": "bytes=100-"}).content == CONTENT[100:]
+    assert client.get(BLOB, headers={"Range": "bytes=0-99"}).content[50] == CONTENT[50] ^ 0xFF
+    registry = registry_with(Flip(at=len(CONTENT)))
+    assert httpx.Client(transport=registry.transport).get(BLOB).content == CONTENT
+    assert registry.ledger.entries[0].faults == ()
+
+
+@pytest.mark.parametrize("effect", [Drip, SlowHead, SlowFirstByte])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0])
+def test_no_pause_and_no_pace_is_endless_or_negative(effect: type[Effect], value: float) -> None:
+    with pytest.raises(InvalidInputError, match="expected 0 to "):
+        effect(value)  # type: ignore[call-arg]
 
 
 def test_rules_compose_on_one_answer() -> None:
