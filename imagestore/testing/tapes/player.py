@@ -83,6 +83,8 @@ class Replay:
         self._is_strict = is_strict
         self._blobs = blobs
         self._computed = {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in tape.synthetic}
+        for digest in tape.contents():
+            self._open(digest)  # what is missing is told now, and not to a client
         self._exchanges = ExchangeResponder(tape.exchanges, self._open)
         rules = RegistryRules(self._library(), storage_host=tape.storage_host)
         gates = make_gates({host.name: auth for host in tape.hosts if (auth := _auth(host)) is not None}, rules)

@@ -197,7 +197,9 @@ def _knock(target: str, *, is_plain_http: bool) -> None:
 
     host = target.partition("/")[0]
     try:
-        requests.get(f"{'http' if is_plain_http else 'https'}://{host}/v2/", timeout=_KNOCK_SECONDS)
+        # Who answers is there; what they say is not read, since it may have no end.
+        address = f"{'http' if is_plain_http else 'https'}://{host}/v2/"
+        requests.get(address, timeout=_KNOCK_SECONDS, stream=True).close()
     except requests.RequestException as problem:
         raise _refused(target, "connection", problem) from problem
 

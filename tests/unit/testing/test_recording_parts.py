@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +26,8 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.c2lnbmF0dXJl"
     ("text", "reason"),
     [
         (f"x {JWT} y", "a JSON web token"),
+        (f"token%3D{JWT}", "a JSON web token"),
+        (f"identity.{JWT}", "a JSON web token"),
         ("-----BEGIN RSA PRIVATE KEY-----", "a private key"),
         ("AKIAIOSFODNN7EXAMPLE", "an access key"),
         ("ghp_" + "a1" * 18, "a personal access token"),
@@ -48,10 +51,18 @@ def test_what_looks_like_a_secret_is_refused(text: str, reason: str) -> None:
         "sha256:" + "0123456789abcdef" * 4,
         "basic credentials are wrong",
         "https://registry.example:5000/v2/",
+        "eyJhbGci.eyJzdWIiOiIxMjM0NTY3ODkwIn0.c2lnbmF0dXJl",
     ],
 )
 def test_ordinary_text_is_no_secret(text: str) -> None:
     check_text(text.encode(), "the tape")
+
+
+@pytest.mark.parametrize("text", [b"a" * 300_000, b"eyJ" * 100_000, b"a://" + b":" * 300_000])
+def test_the_look_for_secrets_takes_no_quadratic_time(text: bytes) -> None:
+    started = time.monotonic()
+    check_text(text, "x")
+    assert time.monotonic() - started < 5.0
 
 
 def test_a_random_path_part_is_refused_and_a_digest_is_not() -> None:
