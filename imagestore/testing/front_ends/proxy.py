@@ -131,4 +131,5 @@ class ProxyServer(LoopbackServer):
 
 def _proxied(scheme: str, host: str, target: str, incoming: Incoming) -> Request:
     path, _, query = target.partition("?")
-    return Request(incoming.method, scheme, host.lower(), path, query, incoming.fields, incoming.body)
+    name = host.lower().removesuffix(":80") if scheme == "http" else host.lower()
+    return Request(incoming.method, scheme, name, path, query, incoming.fields, incoming.body)

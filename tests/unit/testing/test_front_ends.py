@@ -234,6 +234,8 @@ def test_a_proxy_serves_logical_names_over_tls_and_plain(authority: Authority) -
             assert client.get(f"http://registry.example{PATH}").content == CONTENT
             assert client.get("https://other.example/v2/").status_code == 501
         assert httpx.get(f"{server.proxy_url}/v2/").status_code == 400
+        with_port = b"GET http://registry.example:80/v2/ HTTP/1.1\r\nConnection: close\r\n\r\n"
+        assert talk(server, with_port).startswith(b"HTTP/1.1 200 ")
 
 
 def talk(server: LoopbackServer, data: bytes) -> bytes:
