@@ -152,6 +152,26 @@ def test_allowed_hosts_are_names_addresses_or_expressions() -> None:
             probe.connect_ex(("198.51.100.1", 9))
 
 
+def test_every_door_is_watched() -> None:
+    there = ("192.0.2.1", 9)
+    with blocked_network(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for leave in (
+            lambda: probe.connect(there),
+            lambda: probe.connect_ex(there),
+            lambda: probe.sendto(b"x", there),
+            lambda: probe.sendto(b"x", 0, there),
+            lambda: probe.sendmsg([b"x"], [], 0, there),
+            lambda: socket.getaddrinfo(b"registry.invalid", 9),
+            lambda: socket.getaddrinfo(host="registry.invalid", port=9),
+            lambda: socket.gethostbyname("registry.invalid"),
+            lambda: socket.gethostbyname_ex("registry.invalid"),
+        ):
+            with pytest.raises(NetworkBlockedError):
+                leave()
+        with pytest.raises(TypeError):
+            probe.connect()  # type: ignore[call-arg]
+
+
 def test_the_block_ends_with_the_block() -> None:
     before = (socket.socket.connect, socket.getaddrinfo)
     with blocked_network():
