@@ -134,6 +134,8 @@ def test_a_token_that_is_a_number_is_replaced(tmp_path: Path) -> None:
         ("Link", f'</v2/a/tags/list?n=1&token={CANARY}>; rel="next"'),
         ("WWW-Authenticate", f'Bearer realm="https://auth.example/token?key={CANARY}",service="x"'),
         ("WWW-Authenticate", f'Bearer realm="https://auth.example/token",nonce="{CANARY}"'),
+        ("WWW-Authenticate", f"Negotiate {CANARY}"),
+        ("WWW-Authenticate", f'Basic realm="x", Negotiate {CANARY}==, NTLM'),
         ("Set-Cookie", f"{CANARY}; Path=/"),
         ("Location", f"https://cdn.example/x?{CANARY}"),
         ("Location", f"https://cdn.example/x?{CANARY}="),
