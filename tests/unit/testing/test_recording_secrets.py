@@ -163,6 +163,12 @@ def test_a_secret_in_a_redirects_path_is_refused(tmp_path: Path, place: str) -> 
     assert not record(tmp_path, {BLOB: answer(b"", {"Location": place}, 307)}, [(BLOB, {})])
 
 
+@pytest.mark.parametrize("below", ["t", "v2/t"])
+def test_a_secret_in_the_path_of_a_request_is_refused(tmp_path: Path, below: str) -> None:
+    place = f"{REGISTRY}/{below}/{CANARY}{CANARY}/x"
+    assert not record(tmp_path, {place: answer({})}, [(place, {})])
+
+
 def test_an_ordinary_redirect_is_recorded(tmp_path: Path) -> None:
     place = f"https://cdn.example/registry-v2/docker/registry/v2/blobs/sha256/ab/{'ab' * 32}/data?sig=abc"
     answers = {
