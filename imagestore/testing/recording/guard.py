@@ -35,7 +35,7 @@ _SUSPICIOUS: Final = (
         "a credential in a form",
         re.compile(r"(?i)\b(?:access_token|refresh_token|id_token|password|api_key)=(?!tape-)[^&\s\"]{6,}"),
     ),
-    ("user information in an address", re.compile(r"[a-z]://[^/\s\"'@:]+:[^/\s\"'@]+@")),
+    ("user information in an address", re.compile(r"[a-z]://[^/\s\"'@:]*:[^/\s\"'@]+@")),
 )
 _BASIC: Final = re.compile(r"(?i)\bbasic +([A-Za-z0-9+/]{6,}={0,2})")
 

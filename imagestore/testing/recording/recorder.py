@@ -253,6 +253,12 @@ class Recorder:
         except guard.SecretLeakError as problem:
             with self._lock:
                 self._problems.append(problem)
+        except BaseException:
+            # Whatever it was, a tape without this exchange would be no recording.
+            text = f"recording: {request.method} {request.host}{request.path}: its answer could not be taken"
+            with self._lock:
+                self._problems.append(RecordingFailedError(f"{text}; nothing was written"))
+            raise
         else:
             with self._lock:
                 self._takes.append((place, take))

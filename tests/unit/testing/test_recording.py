@@ -18,6 +18,7 @@ from imagestore.testing.faults import FaultRule, Refuse, Reset, Truncate, Unfram
 from imagestore.testing.front_ends.transport import ReplayTransport
 from imagestore.testing.recording.guard import SecretLeakError
 from imagestore.testing.recording.recorder import Recorder, RecordingFailedError
+from imagestore.testing.recording.secrets import Vault
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape_write import format_tape
@@ -133,7 +134,7 @@ def test_the_same_answer_in_a_row_is_counted(blobs: BlobFolder) -> None:
 def test_a_broken_answer_is_recorded_broken(blobs: BlobFolder, effect: Truncate | Reset, ending: Ending) -> None:
     digest = IMAGE.layers[0].digest
     with recording(blobs, faults=[FaultRule(effect, Where(kind="blob"))]) as (recorder, client):
-        with contextlib.suppress(httpx.HTTPError, OSError):
+        with pytest.raises(httpx.TransportError):
             client.get(f"{BASE}/v2/app/blobs/{digest}")
         (one,) = recorder.tape().exchanges
     assert (one.ending, one.stop_at) == (ending, 10)
@@ -264,6 +265,29 @@ def test_signed_redirect_targets_and_user_information_are_replaced(blobs: BlobFo
     text = record_one(blobs, f"{BASE}/v2/", answering(headers={"Location": place}, status=307, body=b""))
     assert "Location: https://cdn.example/blob?X-Amz-Signature=tape-signed-1&Expires=tape-signed-2&ns=docker.io" in text
     assert "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("Location", "http://[::1"), ("WWW-Authenticate", 'Bearer realm="http://[bad",service="x"')]
+)
+def test_an_address_that_is_none_is_replaced_as_a_whole(blobs: BlobFolder, name: str, value: str) -> None:
+    text = record_one(blobs, f"{BASE}/v2/", answering(headers={name: value}, status=401))
+    assert "tape-address-1" in text
+    assert "http://[" not in text
+
+
+class BrokenVault(Vault):
+    def mark(self, kind: str, value: str) -> str:
+        raise ZeroDivisionError
+
+
+def test_an_answer_that_could_not_be_taken_stops_the_recording(blobs: BlobFolder) -> None:
+    with recording(blobs, handler=answering(headers={"Set-Cookie": "a=b"})) as (recorder, client):
+        recorder.vault = BrokenVault()
+        with pytest.raises(ZeroDivisionError):
+            client.get(f"{BASE}/v2/")
+        with pytest.raises(RecordingFailedError, match="could not be taken; nothing was written"):
+            recorder.tape()
 
 
 @pytest.mark.parametrize("name", ["token", "access_token", "refresh_token", "identitytoken", "Password"])

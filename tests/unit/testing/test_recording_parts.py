@@ -34,6 +34,7 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.c2lnbmF0dXJl"
         ("Authorization: Bearer abcdefghijklmnopqrstuv", "a bearer credential"),
         ("Basic YWxpY2U6aHVudGVyMg==", "a basic credential"),
         ("https://alice:hunter2@example/", "user information in an address"),
+        ("https://:hunter2@example/", "user information in an address"),
     ],
 )
 def test_what_looks_like_a_secret_is_refused(text: str, reason: str) -> None:
