@@ -16,7 +16,7 @@ import ssl
 import threading
 from typing import TYPE_CHECKING, Final, Self
 
-from imagestore.errors import ConfigError
+from imagestore.errors import ConfigError, ImageStoreError
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.exchange import Fields, Reply, Request
 from imagestore.testing.front_ends.wire import Incoming, WireError, read_request, reset, send_reply
@@ -258,7 +258,15 @@ class LoopbackServer:
 
     def _answer(self, connection: socket.socket, request: Request, *, is_local: bool) -> bool:
         """Answer one request; ``is_local`` rewrites logical addresses. Gives whether the connection can go on."""
-        answered = self.engine.answer(request)
+        try:
+            answered = self.engine.answer(request)
+        except ImageStoreError as problem:
+            # A body that is gone, a fault that can't be: told to client and test, as an unexpected request is.
+            text = f"no answer to {request.method} {request.scheme}://{request.host}{request.path}: {problem}"
+            self.engine.ledger.note_unexpected(text)
+            refused = error(500, "UNKNOWN", text, kind="unexpected")
+            send_reply(connection, refused, request.method, stopping=self._stopping, is_last=True)
+            return False
         is_last = request.fields.get("Connection").lower() == "close"
         reply = replace(answered.reply, fields=self._localised(answered.reply)) if is_local else answered.reply
         sent = send_reply(connection, reply, request.method, stopping=self._stopping, is_last=is_last)

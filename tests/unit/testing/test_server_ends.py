@@ -9,10 +9,13 @@ import tempfile
 import threading
 import time
 
+import httpx
 import pytest
 
+from imagestore.digest import Digest
 from imagestore.errors import ConfigError
-from imagestore.testing import Registry, RegistryServer, build_image
+from imagestore.testing import FaultRule, Registry, RegistryServer, Where, build_image, synthetic_layer
+from imagestore.testing.faults import GzipCoding
 from imagestore.testing.front_ends.authority import Authority
 from imagestore.testing.front_ends.proxy import ProxyServer
 from imagestore.testing.front_ends.server import LoopbackServer
@@ -90,3 +93,13 @@ def test_a_closed_server_opens_no_listener() -> None:
     with pytest.raises(ConfigError, match=r"other\.example: the server is closed"):
         server.server.url("other.example")
     assert running() == []
+
+
+def test_an_answer_that_can_not_be_made_is_told_to_client_and_test() -> None:
+    large = synthetic_layer("large", 65 << 20, digest=Digest.of(b"not computed"))
+    images = {"registry.example/app:1": build_image(layers=[large])}
+    with RegistryServer(images, faults=[FaultRule(GzipCoding(), Where(kind="blob"))]) as server:
+        answer = httpx.get(f"{server.server.url()}/v2/app/blobs/{large.digest}")
+    assert (answer.status_code, "expected at most" in answer.text) == (500, True)
+    with pytest.raises(AssertionError, match=r"no answer to GET https://registry\.example/v2/app/blobs/"):
+        server.ledger.assert_nothing_unexpected()
