@@ -1,0 +1,97 @@
+"""After a collection: which pull records go."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from imagestore.node.metrics import NodeMetrics
+from imagestore.node.records.files import PullRecordFiles, file_name
+from imagestore.node.records.manager import PullManager
+from imagestore.node.records.model import PulledRecord
+from imagestore.node.records.verification import CredentialVerification
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+IMAGE = "registry.example/team/app:1"
+NOW = 1_700_000_000
+
+
+def manager(root: Path, metrics: NodeMetrics | None = None) -> PullManager:
+    verification = CredentialVerification.parse("AlwaysVerify")
+    return PullManager(PullRecordFiles(root), verification, metrics=metrics, clock=lambda: NOW)
+
+
+def refs(root: Path) -> list[str]:
+    return sorted(record.image_ref for record in PullRecordFiles(root).records()[0])
+
+
+def test_pruning_spares_what_is_there_and_what_is_new(tmp_path: Path) -> None:
+    files = PullRecordFiles(tmp_path)
+    for ref, moment in (("old", 10), ("there", 10), ("new", 20)):
+        files.write(PulledRecord(ref, moment, {}))
+    manager(tmp_path).prune({"there"}, before=20)
+    assert refs(tmp_path) == ["new", "there"]
+
+
+def test_a_pull_in_the_second_in_which_the_collection_began_keeps_its_record(tmp_path: Path) -> None:
+    files = PullRecordFiles(tmp_path)
+    files.write(PulledRecord("older", 19, {}))
+    files.write(PulledRecord("same-second", 20, {}))
+    manager(tmp_path).prune((), before=20.3)
+    assert refs(tmp_path) == ["same-second"]
+
+
+def test_a_pull_again_during_the_collection_keeps_its_record(tmp_path: Path) -> None:
+    PullRecordFiles(tmp_path).write(PulledRecord("again", 10, {}))
+    keeper = manager(tmp_path)
+    for _ in range(2):
+        keeper.intend(IMAGE)
+        keeper.pulled(IMAGE, "again", None)
+    keeper.prune((), before=NOW - 5)
+    assert refs(tmp_path) == ["again"]
+
+
+def test_a_pull_that_proves_nothing_new_keeps_its_record_too(tmp_path: Path) -> None:
+    keeper = manager(tmp_path)
+    keeper.intend(IMAGE)
+    keeper.pulled(IMAGE, "again", None)
+    (record,) = PullRecordFiles(tmp_path).records()[0]
+    PullRecordFiles(tmp_path).write(PulledRecord("again", 10, record.credentials))
+    keeper.intend(IMAGE)
+    keeper.pulled(IMAGE, "again", None)
+    keeper.prune((), before=NOW - 5)
+    assert refs(tmp_path) == ["again"]
+
+
+def test_what_cant_be_pruned_is_logged_and_hides_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = PullRecordFiles(tmp_path)
+    files.write(PulledRecord("stays", 10, {}))
+    files.write(PulledRecord("goes", 10, {}))
+    path = tmp_path / "image_manager" / "pulled" / file_name("stays")
+    delete = PullRecordFiles.delete
+
+    class Stubborn(PullRecordFiles):
+        def delete(self, image_ref: str) -> None:
+            if image_ref == "stays":
+                path.rename(path.with_suffix(".kept"))
+                path.mkdir()  # what is no file can't be unlinked
+            delete(self, image_ref)
+
+    with caplog.at_level(logging.WARNING):
+        PullManager(Stubborn(tmp_path), CredentialVerification()).prune((), before=20)
+    assert refs(tmp_path) == ["stays"]
+    assert "pulled record of stays stays: " in caplog.text
+
+
+def test_a_folder_that_cant_be_listed_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keeper = manager(tmp_path, NodeMetrics())
+    (tmp_path / "image_manager" / "pulled").rmdir()
+    with caplog.at_level(logging.WARNING):
+        keeper.prune((), before=20)
+        keeper.failed(IMAGE)
+    assert "pulled records stay: " in caplog.text
+    assert "pull records can't be counted: " in caplog.text
