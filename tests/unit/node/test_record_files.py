@@ -1,8 +1,10 @@
-"""After a collection: which pull records go."""
+"""Which pull records go after a collection, and what becomes of files that were being written."""
 
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from typing import TYPE_CHECKING
 
 from imagestore.node.metrics import NodeMetrics
@@ -95,3 +97,33 @@ def test_a_folder_that_cant_be_listed_is_logged(tmp_path: Path, caplog: pytest.L
         keeper.failed(IMAGE)
     assert "pulled records stay: " in caplog.text
     assert "pull records can't be counted: " in caplog.text
+
+
+def test_two_agents_may_note_a_pull_of_one_image_at_once(tmp_path: Path) -> None:
+    faults: list[Exception] = []
+
+    def work() -> None:
+        files = PullRecordFiles(tmp_path)
+        try:
+            for _ in range(300):
+                files.write_intent(IMAGE)
+        except Exception as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert [path.name for path in (tmp_path / "image_manager" / "pulling").iterdir()] == [file_name(IMAGE)]
+
+
+def test_at_start_what_ended_processes_left_is_deleted(tmp_path: Path) -> None:
+    keeper = manager(tmp_path)
+    left, fresh = (tmp_path / "image_manager" / "pulled" / f"{file_name(IMAGE)}.{number}.tmp" for number in (1, 2))
+    for path in (left, fresh):
+        path.write_text("{")
+    os.utime(left, (NOW, NOW))
+    keeper.start(())
+    assert (left.exists(), fresh.exists()) == (False, True)
