@@ -100,7 +100,7 @@ class GateMarker:
                 return None
         try:
             value = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         noted = value.get(RUNTIME_CLASS_IN_IMAGE_CRI_API) if isinstance(value, dict) else None
         if not isinstance(noted, bool):

@@ -512,7 +512,8 @@ def test_a_change_of_the_gate_asks_for_a_clean_up(tmp_path: Path) -> None:
     assert marker.check(OFF) == GateChange(before=True, now=False)
 
 
-def test_a_damaged_marker_is_told(tmp_path: Path) -> None:
-    (tmp_path / "image-handler-gate.json").write_text("[]")
+@pytest.mark.parametrize("text", ["[]", "[" * 4000])
+def test_a_damaged_marker_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "image-handler-gate.json").write_text(text)
     with pytest.raises(StoreCorruptError):
         GateMarker(tmp_path).check(OFF)

@@ -7,6 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from imagestore.errors import StoreError
 from imagestore.node.metrics import NodeMetrics
 from imagestore.node.records.files import PullRecordFiles, file_name
 from imagestore.node.records.manager import PullManager
@@ -100,14 +101,14 @@ def test_a_folder_that_cant_be_listed_is_logged(tmp_path: Path, caplog: pytest.L
 
 
 def test_two_agents_may_note_a_pull_of_one_image_at_once(tmp_path: Path) -> None:
-    faults: list[Exception] = []
+    faults: list[StoreError] = []
 
     def work() -> None:
         files = PullRecordFiles(tmp_path)
         try:
             for _ in range(300):
                 files.write_intent(IMAGE)
-        except Exception as error:
+        except StoreError as error:
             faults.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
