@@ -355,8 +355,8 @@ def test_without_the_gate_one_id_is_one_record() -> None:
     assert [(spec.image, spec.runtime_handler) for spec in bed.service.removed] == [("a", "")]
 
 
-@pytest.mark.parametrize("handler", [None, ""])
-def test_a_container_without_a_handler_uses_every_tuple(handler: str | None) -> None:
+@pytest.mark.parametrize("handler", [None, "", "unlisted"])
+def test_a_container_without_a_listed_handler_uses_every_tuple(handler: str | None) -> None:
     bed = Bed(gates=ON)
     bed.service.images += [image("a", handler="kata"), image("a", handler="gvisor"), image("b", handler="kata")]
     bed.service.in_use = [ContainerImage("c1", "a", handler)]
