@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagestore.values import dataclass
+from imagestore.cli.render import printable
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -80,6 +82,8 @@ def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
         chosen = [choice.endpoint, choice.docker, choice.edged]
         if sum(bool(each) for each in chosen) > 1:
             raise click.UsageError("give one of --endpoint, --docker and --edged")
+        if choice.image_endpoint and not (choice.endpoint or choice.edged):
+            raise click.UsageError("--image-endpoint needs --endpoint or --edged: without them no CRI service is asked")
         return function(choice=choice, **given)
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
@@ -157,7 +161,7 @@ def connected(app: App, choice: ServiceChoice, in_use: Sequence[ContainerImage] 
     Args:
         app: global options.
         choice: of the service.
-        in_use: what containers of the store use, since it doesn't run them.
+        in_use: what containers of the store use, since it doesn't run them: by id, name or the beginning of an id.
 
     Raises:
         ConfigError, UnsupportedRuntimeTypeError: a file is wrong, or the gRPC libraries are missing.
@@ -212,7 +216,23 @@ def _open(
         )
     from imagestore.node.embedded import EmbeddedImageService
 
-    return f"store in {app.root}", EmbeddedImageService(app.store, containers=lambda: in_use)
+    store = EmbeddedImageService(app.store, containers=lambda: _identified(store, in_use))
+    return f"store in {app.root}", store
+
+
+def _identified(service: ImageService, in_use: Sequence[ContainerImage]) -> list[ContainerImage]:
+    """Images that people name, by their ids: a name may mean another image for each handler, and all are in use."""
+    from imagestore.image_service import ImageSpec
+
+    found: list[ContainerImage] = []
+    handlers = sorted({each.spec.runtime_handler for each in service.list()}) if in_use else []
+    for each in in_use:
+        served = [service.status(ImageSpec(each.image_id, handler)) for handler in handlers]
+        ids = dict.fromkeys(image.id for image in served if image is not None)
+        if not ids:
+            print(f"imagestore: --in-use {printable(each.image_id)}: no such image", file=sys.stderr)
+        found += [replace(each, image_id=image_id) for image_id in ids]
+    return found
 
 
 def _platforms(app: App) -> dict[str, Platform | None]:

@@ -108,6 +108,8 @@ def test_people_read_steps_and_events(image: str, capsys: pytest.CaptureFixture[
         ("--pod", "nameless"),
         ("--annotation", "novalue"),
         ("--endpoint", "unix:///x", "--docker", "/y"),
+        ("--image-endpoint", "unix:///x"),
+        ("--image-endpoint", "unix:///x", "--docker", "/y"),
         ("--feature-gates", "X"),
     ],
 )
@@ -231,3 +233,26 @@ def test_todays_file_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "warning: only the runtime endpoint is changed" in out
     assert "fault: invalid configuration: imageGCLowThresholdPercent (--image-gc-low-threshold) 90 must be less" in out
+
+
+@pytest.mark.parametrize(
+    "kind", ["name", "name and handler", "digest", "beginning of the id", "name of another handler"]
+)
+def test_images_in_use_are_named_as_people_name_them(image: str, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    _, told = run(capsys, "ensure", image, "--handler", "arm")
+    _, before = run(capsys, "gc", "--all", "--dry-run")
+    names = {
+        "name": image,
+        "name and handler": f"{image},arm",
+        "digest": next(each for each in before["spared"][0]["names"] if "@" in each),
+        "beginning of the id": told["imageRef"].removeprefix("sha256:")[:12],
+        "name of another handler": f"{image},runc",
+    }
+    _, done = run(capsys, "gc", "--all", "--min-age", "0", "--in-use", names[kind])
+    assert ([each["reason"] for each in done["spared"]], done["removed"]) == (["in use"], [])
+
+
+def test_an_image_in_use_that_isnt_there_is_told(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "ensure", image)
+    assert main(["node", "gc", "--in-use", "registry.example/other:1", "--dry-run"]) == 0
+    assert capsys.readouterr().err == "imagestore: --in-use registry.example/other:1: no such image\n"
