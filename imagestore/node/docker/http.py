@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
@@ -51,9 +52,10 @@ class EngineConnection:
     """
 
     def __init__(self, socket_path: str, *, timeout_seconds: float) -> None:
-        self._timeout = timeout_seconds
+        # Sockets can't wait for longer.
+        self._timeout = min(timeout_seconds, threading.TIMEOUT_MAX)
         self._socket_path = socket_path
-        self._client = _client(socket_path, httpx.Timeout(timeout_seconds))
+        self._client = _client(socket_path, httpx.Timeout(self._timeout))
         self._shown = f"docker engine at {socket_path}"
 
     @property
@@ -101,7 +103,7 @@ class EngineConnection:
             As request(); OperationCancelledError when the token ends it.
         """
         self._knock()
-        timeout = httpx.Timeout(self._timeout, read=stall_seconds)
+        timeout = httpx.Timeout(self._timeout, read=min(stall_seconds, threading.TIMEOUT_MAX))
         wire = _Wire()
         try:
             with (

@@ -68,6 +68,9 @@ class DockerImageService:
         table: which image each handler got; by default in memory.
         timeout_seconds: for every call but pulls.
         stall_limit: how long a pull may stand still.
+
+    Raises:
+        InvalidInputError: a limit of time isn't above zero, or the sandbox image is no reference.
     """
 
     def __init__(
@@ -80,6 +83,10 @@ class DockerImageService:
         timeout_seconds: float = _TIMEOUT_SECONDS,
         stall_limit: Duration = STALL_LIMIT,
     ) -> None:
+        if not (timeout_seconds > 0 and stall_limit.nanoseconds > 0):
+            raise InvalidInputError(
+                f"docker engine: limits {timeout_seconds} s and {stall_limit}: expected more than zero"
+            )
         self._connection = EngineConnection(socket_path, timeout_seconds=timeout_seconds)
         self._platforms = {"": None, **(platforms or {})}
         self._sandbox_image = str(Reference.parse(sandbox_image)) if sandbox_image else ""
@@ -226,9 +233,13 @@ class DockerImageService:
             return None
         if _ID.fullmatch(spec.image):
             found = self._inspect(spec.image)
-            if found is not None or spec.image.startswith("sha256:") or len(spec.image) == 64:
-                is_other = found is not None and handler and handler not in self._table.of_image(found.id)
+            is_whole = spec.image.startswith("sha256:") or len(spec.image) == 64
+            # A name may be spelled in the digits of ids; then the rows say what it means.
+            if found is not None and (is_whole or found.id.removeprefix("sha256:").startswith(spec.image)):
+                is_other = handler and handler not in self._table.of_image(found.id)
                 return None if is_other else found
+            if is_whole:
+                return None
         reference = str(Reference.parse(spec.image))
         known = self._table.get(reference, handler)
         if known is not None:

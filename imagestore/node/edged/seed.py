@@ -24,7 +24,8 @@ from imagestore.node.edged.settings import (
     checked_type,
 )
 from imagestore.node.endpoints import parse_endpoint
-from imagestore.node.members import Members
+from imagestore.node.kubelet_config import KubeletImageSettings
+from imagestore.node.members import Members, positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,8 +69,8 @@ def resolve_seed(value: Mapping[str, object], *, path: str = "") -> EdgedSetting
     runtime, image = given.text("remoteRuntimeEndpoint"), given.text("remoteImageEndpoint")
     timeout, sandbox = given.duration("runtimeRequestTimeout"), given.text("podSandboxImage")
     memory = given.long_integer("memoryCapacity")
-    if timeout is not None and timeout.nanoseconds <= 0:
-        raise ConfigError(f"runtimeRequestTimeout {timeout}: expected more than zero")
+    if timeout is not None:
+        positive(timeout, "runtimeRequestTimeout")
     if memory is not None and memory <= 0:
         raise ConfigError(f"memory capacity {memory}: expected more than zero")
     is_remote = kind == REMOTE
@@ -87,6 +88,7 @@ def resolve_seed(value: Mapping[str, object], *, path: str = "") -> EdgedSetting
         docker_endpoint=docker or DOCKER_ENDPOINT,
         request_timeout=timeout or (SEED_TIMEOUT if is_remote else None),
         sandbox_image=sandbox or (SEED_SANDBOX_IMAGE if is_remote else ""),
+        kubelet=KubeletImageSettings(runtime_request_timeout=timeout or SEED_TIMEOUT),
         memory_bytes=memory if memory is not None else (SEED_MEMORY_BYTES if is_remote else None),
         origins=_origins(
             {

@@ -224,6 +224,11 @@ def test_the_seeds_defaults(given: dict[str, object], resolved: tuple[object, ..
     assert (*shown, found.memory_bytes) == resolved
 
 
+def test_the_seeds_timeout_is_that_of_calls() -> None:
+    assert resolve_seed({"runtimeRequestTimeout": "5s"}).kubelet.runtime_request_timeout == Duration.of_seconds(5)
+    assert resolve_seed({}).kubelet.runtime_request_timeout == Duration.of_seconds(120)
+
+
 def test_every_value_says_where_it_came_from() -> None:
     remote = resolve_seed({"runtimeType": "remote", "podSandboxImage": "x"})
     assert remote.origins == {
@@ -290,6 +295,10 @@ def test_v1alpha1_counts_minutes(tmp_path: Path) -> None:
     assert found.warnings
 
 
+def alpha1(edged: dict[str, object]) -> dict[str, object]:
+    return {"apiVersion": "edgecore.config.kubeedge.io/v1alpha1", "modules": {"edged": edged}}
+
+
 def alpha2(config: dict[str, object], flags: dict[str, object]) -> dict[str, object]:
     edged = {"tailoredKubeletConfig": config, "tailoredKubeletFlag": flags}
     return {"apiVersion": "edgecore.config.kubeedge.io/v1alpha2", "modules": {"edged": edged}}
@@ -339,6 +348,10 @@ def test_v1alpha2_reads_what_1_12_had_among_the_flags() -> None:
         {"unknown": 1},
         alpha2({"containerRuntimeEndpoint": "ftp://x"}, {}),
         {"apiVersion": "edgecore.config.kubeedge.io/v1alpha2", "modules": []},
+        alpha1({"runtimeRequestTimeout": 0}),
+        alpha1({"imagePullProgressDeadline": -1}),
+        alpha2({"runtimeRequestTimeout": "-1s"}, {}),
+        alpha2({}, {"imagePullProgressDeadline": "0s"}),
     ],
 )
 def test_other_files_are_refused(value: dict[str, object]) -> None:

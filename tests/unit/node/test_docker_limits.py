@@ -1,0 +1,49 @@
+"""Limits of a Docker Engine's calls, and what a text means that could be a name or an id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagestore import platforms
+from imagestore.errors import InvalidInputError
+from imagestore.image_service import ImageSpec
+from imagestore.node.docker.service import DockerImageService
+from imagestore.node.golang import Duration
+from tests.support.docker_engine import Engine, docker_engine, id_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+APP = "registry.example/team/app"
+HEX = "docker.io/library/beef"
+
+
+@pytest.mark.parametrize(
+    ("timeout_seconds", "stall_seconds"), [(0, 60), (-1, 60), (float("nan"), 60), (120, 0), (120, -1)]
+)
+def test_a_limit_under_which_nothing_could_end_is_refused(timeout_seconds: float, stall_seconds: float) -> None:
+    with pytest.raises(InvalidInputError, match="expected more than zero"):
+        DockerImageService("/s", timeout_seconds=timeout_seconds, stall_limit=Duration.of_seconds(stall_seconds))
+
+
+def test_limits_longer_than_a_socket_can_wait_are_limits(tmp_path: Path) -> None:
+    with docker_engine(tmp_path / "s", Engine({APP: {"1": "content"}})):
+        service = DockerImageService(str(tmp_path / "s"), timeout_seconds=1e12, stall_limit=Duration.of_seconds(1e12))
+        assert service.pull(ImageSpec(f"{APP}:1")) == id_of("content", "linux/amd64")
+        service.close()
+
+
+def test_a_name_in_the_digits_of_ids_is_a_name(tmp_path: Path) -> None:
+    with docker_engine(tmp_path / "s", Engine({HEX: {"latest": "content"}})) as engine:
+        service = DockerImageService(str(tmp_path / "s"), platforms={"arm": platforms.parse("linux/arm64")})
+        default = service.pull(ImageSpec("beef"))
+        arm = service.pull(ImageSpec("beef", "arm"))
+        engine.tags["beef"] = engine.tags[f"{HEX}:latest"]  # what the engine makes of the short name
+        found = [service.status(ImageSpec("beef", handler)) for handler in ("", "arm")]
+        assert [each.id if each is not None else None for each in found] == [default, arm]
+        by_id = service.status(ImageSpec(default.removeprefix("sha256:")[:12]))
+        assert by_id is not None
+        assert by_id.id == default
+        service.close()
