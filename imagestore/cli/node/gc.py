@@ -101,13 +101,13 @@ def gc(
             failure, result = error, collector.last_report
         finally:
             state.save(folder, collector.images())
-    if metrics is not None:
-        metrics.write_text(numbers.text(), "utf-8")
     change = marker.check(settings.gates) if after_gate_change else change
     if output == "json":
         render.dump_json(_json(found.name, collector, result, heard, change, left, failure))
     else:
         _print(found.name, collector, result, heard, change, left)
+    if metrics is not None:
+        metrics.write_text(numbers.text(), "utf-8")
     if failure is not None:
         return report(failure)
     return ExitStatus.FAILURE if left and not dry_run else ExitStatus.OK

@@ -13,7 +13,7 @@ from imagestore.cli.render import printable
 from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from imagestore.cli.context import App
     from imagestore.image_service import ContainerImage, ImageService
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.platforms import Platform
 
+_KUBELET_KIND: Final = "KubeletConfiguration"
 DOCKER_SOCKET: Final = "/var/run/docker.sock"
 
 
@@ -127,13 +128,11 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
     Raises:
         ConfigError: a file or a gate can't be read, or the kubelet would refuse the values.
     """
-    from imagestore.node.documents import read_documents
     from imagestore.node.features import FeatureGates
     from imagestore.node.kubelet_config import KubeletImageSettings
 
     if choice.kubelet_config is not None:
-        documents = read_documents(choice.kubelet_config)
-        settings = KubeletImageSettings.parse(documents[0] if documents else {})
+        settings = KubeletImageSettings.parse(_kubelet_document(choice.kubelet_config))
     elif edged is not None:
         settings = edged.kubelet
     else:
@@ -142,6 +141,21 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
         settings = settings.with_gates(FeatureGates.parse(_gates(choice.feature_gates)))
     settings.check()
     return settings
+
+
+def _kubelet_document(path: Path) -> Mapping[str, object]:
+    """The configuration in a file: one that is there for something else must not end in the defaults."""
+    from imagestore.errors import ConfigError
+    from imagestore.node.documents import read_documents
+
+    documents = read_documents(path)
+    if len(documents) > 1:
+        raise ConfigError(f"{path}: expected one document, found {len(documents)}")
+    found = documents[0] if documents else {}
+    kind = found.get("kind", _KUBELET_KIND)
+    if kind != _KUBELET_KIND:
+        raise ConfigError(f"{path}: expected kind {_KUBELET_KIND}, found {str(kind)[:100]!r}")
+    return found
 
 
 def _gates(text: str) -> dict[str, object]:
@@ -198,6 +212,7 @@ def _open(
         engine = DockerImageService(
             parse_endpoint(path).socket_path(),
             platforms=_platforms(app),
+            default_handler=app.config.default_handler,
             sandbox_image=edged.sandbox_image if edged is not None else "",
             table=HandlerTable(choice.folder(app) / "docker-handlers.json"),
             timeout_seconds=timeout_seconds,

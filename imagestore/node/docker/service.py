@@ -64,6 +64,7 @@ class DockerImageService:
         socket_path: of the engine.
         platforms: by runtime handler, what it pulls for; None leaves it to the engine. The empty handler is always
             known.
+        default_handler: name of the default handler: another spelling of the empty one.
         sandbox_image: listed as pinned.
         table: which image each handler got; by default in memory.
         timeout_seconds: for every call but pulls.
@@ -78,6 +79,7 @@ class DockerImageService:
         socket_path: str,
         *,
         platforms: Mapping[str, Platform | None] | None = None,
+        default_handler: str = "",
         sandbox_image: str = "",
         table: HandlerTable | None = None,
         timeout_seconds: float = _TIMEOUT_SECONDS,
@@ -89,6 +91,7 @@ class DockerImageService:
             )
         self._connection = EngineConnection(socket_path, timeout_seconds=timeout_seconds)
         self._platforms = {"": None, **(platforms or {})}
+        self._default_handler = default_handler
         self._sandbox_image = str(Reference.parse(sandbox_image)) if sandbox_image else ""
         self._table = table if table is not None else HandlerTable()
         self._stall_limit = stall_limit
@@ -110,9 +113,7 @@ class DockerImageService:
         if spec is not None and spec.image:
             found = self.status(spec)
             return [found] if found is not None else []
-        handler = spec.runtime_handler if spec is not None else ""
-        if handler:
-            self._check_handler(handler)
+        handler = self._handler(spec) if spec is not None else ""
         images = answers.listed_images(self._json("/images/json", "images", {"digests": "true"}), self._what("images"))
         return [served for image in images for served in self._served(image) if not handler or _is_of(served, handler)]
 
@@ -121,9 +122,8 @@ class DockerImageService:
         found = self._find(spec)
         if found is None:
             return None
-        return next(
-            (each for each in self._served(found) if _is_of(each, spec.runtime_handler)), self._served(found)[0]
-        )
+        served, handler = self._served(found), self._handler(spec)
+        return next((each for each in served if _is_of(each, handler)), served[0])
 
     def inspect(self, spec: ImageSpec) -> ImageDetails | None:
         """See ImageService; the engine's own answer is under ``docker``."""
@@ -145,11 +145,10 @@ class DockerImageService:
         cancel: CancelToken | None = None,
     ) -> str:
         """See ImageService. Annotations are not the engine's."""
-        reference = Reference.parse(spec.image)
-        self._check_handler(spec.runtime_handler)
+        reference, handler = Reference.parse(spec.image), self._handler(spec)
         # Two handlers' pulls of one reference would move its tag under each other's feet.
         with self._turns[hash(str(reference)) % _STRIPES].turn(cancel):
-            return self._pull(reference, spec.runtime_handler, auth, observer, cancel)
+            return self._pull(reference, handler, auth, observer, cancel)
 
     def remove(self, spec: ImageSpec) -> None:
         """See ImageService.
@@ -162,7 +161,7 @@ class DockerImageService:
         found = self._find(spec)
         if found is None:
             return
-        handler = spec.runtime_handler
+        handler = self._handler(spec)
         if not handler or set(self._table.of_image(found.id)) <= {handler}:  # else it serves other handlers too
             answer = self._ask("DELETE", f"/images/{found.id}", {"force": "true"})
             if answer.status != 404:
@@ -227,8 +226,7 @@ class DockerImageService:
 
     def _find(self, spec: ImageSpec) -> EngineImage | None:
         """The image that a spec means; rows come before what the engine's tag says now."""
-        handler = spec.runtime_handler
-        self._check_handler(handler)
+        handler = self._handler(spec)
         if not spec.image:
             return None
         if _ID.fullmatch(spec.image):
@@ -273,9 +271,15 @@ class DockerImageService:
             )
         return tuple(served)
 
-    def _check_handler(self, handler: str) -> None:
+    def _handler(self, spec: ImageSpec) -> str:
+        """The handler that a spec means; empty for the default one, however it is written."""
+        handler = spec.runtime_handler
+        if handler == self._default_handler:
+            return ""
         if handler not in self._platforms:
-            raise UnknownRuntimeHandlerError(handler, [name for name in self._platforms if name])
+            known = [*([self._default_handler] if self._default_handler else ()), *filter(None, self._platforms)]
+            raise UnknownRuntimeHandlerError(handler, known)
+        return handler
 
     def _inspect(self, name: str) -> EngineImage | None:
         answer = self._ask("GET", f"/images/{quote(name, safe='/:@')}/json")

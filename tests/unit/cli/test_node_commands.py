@@ -182,6 +182,10 @@ def test_a_kubelets_configuration_is_gone_by(image: str, tmp_path: Path, capsys:
     path.write_text("kind: KubeletConfiguration\nimageGCHighThresholdPercent: 100\nimageMinimumGCAge: 1s\n")
     _, told = run(capsys, "gc", "--kubelet-config", str(path))
     assert told["targetBytes"] is None
+    for other in ("kind: Pod\n", "kind: KubeletConfiguration\n---\nkind: KubeletConfiguration\n"):
+        path.write_text(other)
+        assert main(["node", "gc", "--kubelet-config", str(path)]) == 9
+        assert f"{path}: expected " in capsys.readouterr().err
     path.write_text("imageGCHighThresholdPercent: 101\n")
     assert main(["node", "gc", "--kubelet-config", str(path)]) == 9
     assert "imageGCHighThresholdPercent (--image-gc-high-threshold) 101 must be between" in capsys.readouterr().err
@@ -193,6 +197,8 @@ def test_docker_is_a_service_too(image: str, tmp_path: Path, capsys: pytest.Capt
         options = ("--docker", str(tmp_path / "d"), "--state", str(tmp_path / "state"))
         _, told = run(capsys, "ensure", APP, *options)
         assert told["imageRef"] == id_of("content", "linux/amd64")
+        _, named = run(capsys, "ensure", APP, "--handler", "runc", "--policy", "Never", *options)
+        assert named["imageRef"] == told["imageRef"]  # the default handler's own name
         _, arm = run(capsys, "ensure", APP, "--handler", "arm", *options)
         assert arm["imageRef"] == id_of("content", "linux/arm64")
         file = tmp_path / "edged.yaml"
@@ -256,3 +262,13 @@ def test_an_image_in_use_that_isnt_there_is_told(image: str, capsys: pytest.Capt
     run(capsys, "ensure", image)
     assert main(["node", "gc", "--in-use", "registry.example/other:1", "--dry-run"]) == 0
     assert capsys.readouterr().err == "imagestore: --in-use registry.example/other:1: no such image\n"
+
+
+def test_what_was_done_is_told_where_metrics_cant_be_written(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = ("--metrics", str(tmp_path / "missing" / "metrics.prom"))
+    status, told = run(capsys, "ensure", image, *nowhere)
+    assert (status, told["pulled"]) == (1, True)
+    status, told = run(capsys, "gc", "--all", "--min-age", "0", *nowhere)
+    assert (status, len(told["removed"])) == (1, 1)

@@ -439,6 +439,7 @@ def test_runtime_class_objects_are_read() -> None:
         ('{"a": "b"}', {"a": "b"}),
         ("a: !!str 5", {"a": "5"}),
         ("a: .5", {"a": 0.5}),
+        ("a: 1e999", {"a": "1e999"}),
         ("a: ' x '", {"a": " x "}),
     ],
 )
@@ -457,6 +458,7 @@ def test_several_documents_and_empty_ones() -> None:
         b"a: &x 1\nb: *x",
         b"a: &x [1]",
         b"<<: {a: 1}",
+        b"~: 1",
         b"a: 1\na: 2",
         b"? [a]\n: b",
         b"a: !!python/object/apply:os.system [x]",

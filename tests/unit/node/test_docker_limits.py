@@ -1,4 +1,4 @@
-"""Limits of a Docker Engine's calls, and what a text means that could be a name or an id."""
+"""Limits of a Docker Engine's calls, and what names of images and handlers mean."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore import platforms
-from imagestore.errors import InvalidInputError
+from imagestore.errors import InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.image_service import ImageSpec
 from imagestore.node.docker.service import DockerImageService
 from imagestore.node.golang import Duration
@@ -46,4 +46,20 @@ def test_a_name_in_the_digits_of_ids_is_a_name(tmp_path: Path) -> None:
         by_id = service.status(ImageSpec(default.removeprefix("sha256:")[:12]))
         assert by_id is not None
         assert by_id.id == default
+        service.close()
+
+
+def test_the_default_handler_has_a_name_too(tmp_path: Path) -> None:
+    with docker_engine(tmp_path / "s", Engine({APP: {"1": "content"}})):
+        service = DockerImageService(str(tmp_path / "s"), default_handler="runc")
+        image_id = service.pull(ImageSpec(f"{APP}:1", "runc"))
+        for handler in ("", "runc"):
+            spec = ImageSpec(f"{APP}:1", handler)
+            (listed,) = service.list(ImageSpec("", handler))
+            assert (listed.id, listed.spec.runtime_handler) == (image_id, "")
+            assert service.status(spec) == service.list(spec)[0]
+        with pytest.raises(UnknownRuntimeHandlerError, match="known handlers: runc"):
+            service.status(ImageSpec(APP, "kata"))
+        service.remove(ImageSpec(f"{APP}:1", "runc"))
+        assert service.list() == []
         service.close()
