@@ -37,6 +37,7 @@ from imagestore.node.edged.settings import STALL_LIMIT
 from imagestore.node.pulls.turns import Turns
 from imagestore.patterns import pattern
 from imagestore.reference import Reference
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ class DockerImageService:
         socket_path: of the engine.
         platforms: by runtime handler, what it pulls for; None leaves it to the engine. The empty handler is always
             known.
-        default_handler: name of the default handler: another spelling of the empty one.
+        default_handler: name of the default handler, under which its images are listed: the empty one's other spelling.
         sandbox_image: listed as pinned.
         table: which image each handler got; by default in memory.
         timeout_seconds: for every call but pulls.
@@ -110,20 +111,23 @@ class DockerImageService:
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
         """See ImageService. Users of images are not told here: the engine's lists have none."""
-        if spec is not None and spec.image:
-            found = self.status(spec)
-            return [found] if found is not None else []
-        handler = self._handler(spec) if spec is not None else ""
+        spec = spec or ImageSpec("")
+        only = self._shown(self._handler(spec)) if spec.runtime_handler else None
+        if spec.image:
+            handlers = [spec.runtime_handler] if only is not None else list(self._platforms)
+            found = [self.status(replace(spec, runtime_handler=handler)) for handler in handlers]
+            by_key = {(each.id, each.spec.runtime_handler): each for each in found if each is not None}
+            return list(by_key.values())
         images = answers.listed_images(self._json("/images/json", "images", {"digests": "true"}), self._what("images"))
-        return [served for image in images for served in self._served(image) if not handler or _is_of(served, handler)]
+        return [each for image in images for each in self._served(image) if only in (None, each.spec.runtime_handler)]
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
         """See ImageService."""
         found = self._find(spec)
         if found is None:
             return None
-        served, handler = self._served(found), self._handler(spec)
-        return next((each for each in served if _is_of(each, handler)), served[0])
+        served, handler = self._served(found), self._shown(self._handler(spec))
+        return next((each for each in served if each.spec.runtime_handler == handler), served[0])
 
     def inspect(self, spec: ImageSpec) -> ImageDetails | None:
         """See ImageService; the engine's own answer is under ``docker``."""
@@ -151,7 +155,7 @@ class DockerImageService:
             return self._pull(reference, handler, auth, observer, cancel)
 
     def remove(self, spec: ImageSpec) -> None:
-        """See ImageService.
+        """See ImageService. By id and without a handler it goes for all of them, else for the one that is meant.
 
         Raises:
             ImageServiceError: containers use the image.
@@ -161,13 +165,13 @@ class DockerImageService:
         found = self._find(spec)
         if found is None:
             return
-        handler = self._handler(spec)
-        if not handler or set(self._table.of_image(found.id)) <= {handler}:  # else it serves other handlers too
+        handler = None if not spec.runtime_handler and _is_id(spec.image, found) else self._handler(spec)
+        if handler is None or self._owners(found).keys() <= {handler}:  # else it serves other handlers too
             answer = self._ask("DELETE", f"/images/{found.id}", {"force": "true"})
             if answer.status != 404:
                 self._checked(answer, f"{spec.image}: remove")
         # Not before it is gone: an image that the engine keeps is still its handler's.
-        self._table.forget(found.id, handler or None)
+        self._table.forget(found.id, handler)
 
     def filesystems(self) -> ImageFilesystems:
         """See ImageService."""
@@ -231,12 +235,10 @@ class DockerImageService:
             return None
         if _ID.fullmatch(spec.image):
             found = self._inspect(spec.image)
-            is_whole = spec.image.startswith("sha256:") or len(spec.image) == 64
             # A name may be spelled in the digits of ids; then the rows say what it means.
-            if found is not None and (is_whole or found.id.removeprefix("sha256:").startswith(spec.image)):
-                is_other = handler and handler not in self._table.of_image(found.id)
-                return None if is_other else found
-            if is_whole:
+            if found is not None and _is_id(spec.image, found):
+                return found if not spec.runtime_handler or handler in self._owners(found) else None
+            if spec.image.startswith("sha256:") or len(spec.image) == 64:
                 return None
         reference = str(Reference.parse(spec.image))
         known = self._table.get(reference, handler)
@@ -249,24 +251,27 @@ class DockerImageService:
             return None
         return self._inspect(reference)
 
+    def _owners(self, image: EngineImage) -> Mapping[str, tuple[str, ...]]:
+        """References by handler that the image was pulled for; it is the default's where we know of none."""
+        return self._table.of_image(image.id) or {"": ()}
+
     def _served(self, image: EngineImage) -> tuple[ServedImage, ...]:
-        """One entry for each handler that the image was pulled for; one for the default where we know of none."""
-        by_handler = self._table.of_image(image.id) or {"": ()}
+        """One entry for each handler that the image was pulled for."""
         is_number = _NUMBER.fullmatch(image.user) is not None
         served = []
-        for handler, references in by_handler.items():
-            tags = tuple(dict.fromkeys([*image.repo_tags, *(each for each in references if "@" not in each)]))
+        for handler, references in self._owners(image).items():
+            tags = tuple(dict.fromkeys([*(each for each in references if "@" not in each), *image.repo_tags]))
             first = (references or tags or image.repo_digests or (image.id,))[0]
             served.append(
                 ServedImage(
                     id=image.id,
-                    repo_tags=tags if handler or not references else tuple(dict.fromkeys([*references, *tags])),
+                    repo_tags=tags,
                     repo_digests=image.repo_digests,
                     size=image.size,
                     uid=int(image.user) if is_number else None,
                     username="" if is_number else image.user,
-                    spec=ImageSpec(first, handler),
-                    is_pinned=bool(self._sandbox_image) and self._sandbox_image in tags,
+                    spec=ImageSpec(first, self._shown(handler)),
+                    is_pinned=self._sandbox_image in (*tags, *image.repo_digests),
                 )
             )
         return tuple(served)
@@ -280,6 +285,9 @@ class DockerImageService:
             known = [*([self._default_handler] if self._default_handler else ()), *filter(None, self._platforms)]
             raise UnknownRuntimeHandlerError(handler, known)
         return handler
+
+    def _shown(self, handler: str) -> str:
+        return handler or self._default_handler
 
     def _inspect(self, name: str) -> EngineImage | None:
         answer = self._ask("GET", f"/images/{quote(name, safe='/:@')}/json")
@@ -313,5 +321,8 @@ class DockerImageService:
         return f"{self._connection.shown}: {part}"
 
 
-def _is_of(served: ServedImage, handler: str) -> bool:
-    return served.spec.runtime_handler == handler
+def _is_id(text: str, image: EngineImage) -> bool:
+    """Whether a text by which the engine found an image is its id, or the beginning of that, and no name."""
+    bare = text.removeprefix("sha256:")
+    is_whole = text != bare or len(bare) == 64
+    return _ID.fullmatch(text) is not None and (is_whole or image.id.removeprefix("sha256:").startswith(bare))

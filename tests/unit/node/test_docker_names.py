@@ -1,4 +1,4 @@
-"""Limits of a Docker Engine's calls, and what names of images and handlers mean."""
+"""What names of images and handlers mean to a Docker Engine's service, and the limits of its calls."""
 
 from __future__ import annotations
 
@@ -56,10 +56,57 @@ def test_the_default_handler_has_a_name_too(tmp_path: Path) -> None:
         for handler in ("", "runc"):
             spec = ImageSpec(f"{APP}:1", handler)
             (listed,) = service.list(ImageSpec("", handler))
-            assert (listed.id, listed.spec.runtime_handler) == (image_id, "")
+            assert (listed.id, listed.spec.runtime_handler) == (image_id, "runc")
             assert service.status(spec) == service.list(spec)[0]
         with pytest.raises(UnknownRuntimeHandlerError, match="known handlers: runc"):
             service.status(ImageSpec(APP, "kata"))
         service.remove(ImageSpec(f"{APP}:1", "runc"))
         assert service.list() == []
         service.close()
+
+
+LINUX = platforms.parse("linux/amd64")
+
+
+def shared(folder: Path) -> DockerImageService:
+    """One image for two handlers, the default one among them."""
+    service = DockerImageService(str(folder / "s"), platforms={"kata": LINUX}, default_handler="runc")
+    assert service.pull(ImageSpec(f"{APP}:1")) == service.pull(ImageSpec(f"{APP}:1", "kata"))
+    return service
+
+
+@pytest.mark.parametrize(
+    ("kind", "handler", "left"),
+    [
+        ("name", "", ["kata"]),
+        ("name", "runc", ["kata"]),
+        ("name", "kata", ["runc"]),
+        ("id", "", []),
+        ("id", "runc", ["kata"]),
+        ("id", "kata", ["runc"]),
+    ],
+)
+def test_removal_by_name_or_handler_spares_the_others(tmp_path: Path, kind: str, handler: str, left: list[str]) -> None:
+    with docker_engine(tmp_path / "s", Engine({APP: {"1": "content"}})):
+        service = shared(tmp_path)
+        image_id = service.list()[0].id
+        service.remove(ImageSpec(image_id if kind == "id" else f"{APP}:1", handler))
+        assert [each.spec.runtime_handler for each in service.list()] == left
+        for each in ("runc", "kata"):
+            for text in (image_id, f"{APP}:1"):
+                assert (service.status(ImageSpec(text, each)) is not None) == (each in left)
+        service.close()
+
+
+def test_a_reference_with_a_digest_is_no_tag(tmp_path: Path) -> None:
+    with docker_engine(tmp_path / "s", Engine({APP: {"1": "content"}})):
+        text = f"{APP}@{id_of('index', 'content')}"
+        service = DockerImageService(str(tmp_path / "s"))
+        service.pull(ImageSpec(f"{APP}:1"))
+        service.pull(ImageSpec(text))
+        (listed,) = service.list()
+        assert (listed.repo_tags, listed.repo_digests) == ((f"{APP}:1",), (text,))
+        pinned = DockerImageService(str(tmp_path / "s"), sandbox_image=text)
+        assert pinned.list()[0].is_pinned
+        service.close()
+        pinned.close()
