@@ -82,12 +82,11 @@ def gc(
     left: Sequence[ImageUse] = ()
     with connected(app, choice, _containers(in_use)) as found:
         settings = _settings(found.settings, (high, low), (min_age, max_age))
-        folder = choice.folder(app)
-        state = CollectorState.load(folder, now=time.time_ns())
-        marker = GateMarker(folder)
+        state = CollectorState.load(found.folder, now=time.time_ns())
+        marker = GateMarker(found.folder)
         change = marker.check(settings.gates)
         found = replace(found, settings=settings)
-        collector = _collector(app, choice, found, state, sandbox_image, heard, numbers)
+        collector = _collector(found, state, sandbox_image, heard, numbers)
         result: CollectionReport | None = None
         try:
             if after_gate_change:
@@ -100,7 +99,7 @@ def gc(
         except ImageCollectionError as error:
             failure, result = error, collector.last_report
         finally:
-            state.save(folder, collector.images())
+            state.save(found.folder, collector.images())
     change = marker.check(settings.gates) if after_gate_change else change
     if output == "json":
         render.dump_json(_json(found.name, collector, result, heard, change, left, failure))
@@ -114,8 +113,6 @@ def gc(
 
 
 def _collector(
-    app: App,
-    choice: ServiceChoice,
     found: Connected,
     state: CollectorState,
     sandbox_image: str,
@@ -132,7 +129,7 @@ def _collector(
         sandbox_image=sandbox_image or found.sandbox_image,
         recorder=heard.append,
         metrics=metrics,
-        records=records_of(app, choice, found, metrics) if gates.ensure_secret_pulled_images else None,
+        records=records_of(found, metrics) if gates.ensure_secret_pulled_images else None,
         state=state,
         clock=time.time_ns,
     )

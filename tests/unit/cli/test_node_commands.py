@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from imagestore.cli.main import main
 from imagestore.errors import ImageServiceError
 from imagestore.node.embedded import EmbeddedImageService
+from imagestore.node.records.files import PullRecordFiles
 from imagestore.testing import RegistryServer, build_index, layer
 from tests.support.docker_engine import Engine, docker_engine, id_of
 
@@ -272,3 +274,21 @@ def test_what_was_done_is_told_where_metrics_cant_be_written(
     assert (status, told["pulled"]) == (1, True)
     status, told = run(capsys, "gc", "--all", "--min-age", "0", *nowhere)
     assert (status, len(told["removed"])) == (1, 1)
+
+
+def test_a_collection_of_one_service_forgets_nothing_of_another(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verified = tmp_path / "kubelet.yaml"
+    verified.write_text("imagePullCredentialsVerificationPolicy: AlwaysVerify\n")
+    config = ("--kubelet-config", str(verified))
+    run(capsys, "ensure", image, *config)
+    files = PullRecordFiles(tmp_path / "store" / "node")
+    files.write(replace(files.records()[0][0], updated_at=1))
+    with docker_engine(tmp_path / "d", Engine({"registry.example/team/app": {"1": "content"}})):
+        for socket in (str(tmp_path / "d"), f"unix://{tmp_path / 'd'}"):
+            run(capsys, "ensure", APP, "--docker", socket, *config)
+        assert run(capsys, "gc", "--all", "--docker", str(tmp_path / "d"), *config)[0] == 0
+    _, again = run(capsys, "ensure", image, *config)
+    assert "credential check: credentialRecordFound" in again["steps"]
+    assert len([*(tmp_path / "store" / "node").glob("*/image_manager")]) == 1
