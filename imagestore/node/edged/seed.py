@@ -57,7 +57,7 @@ def resolve_seed(value: Mapping[str, object], *, path: str = "") -> EdgedSetting
     """Fill in the design's defaults.
 
     Args:
-        value: decoded parameters, at the top or below ``edged``; spelled as in the design or the first release.
+        value: decoded parameters, at the top or below ``edged``, each once; in the design's spelling or the first release's.
         path: of the object, for errors.
 
     Raises:
@@ -120,9 +120,8 @@ def _origins(values: Mapping[str, str | Duration | int | None], *, is_remote: bo
 
 
 def _named(value: Mapping[str, object], path: str) -> dict[str, object]:
-    inner = value.get("edged")
     found: dict[str, object] = {}
-    for name, each in (inner if isinstance(inner, dict) else value).items():
+    for name, each in (*value.items(), *Members(value, path).mapping("edged").items()):
         known = _NAMES.get(_plain(name))
         if known is None:
             continue

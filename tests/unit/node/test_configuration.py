@@ -224,6 +224,11 @@ def test_the_seeds_defaults(given: dict[str, object], resolved: tuple[object, ..
     assert (*shown, found.memory_bytes) == resolved
 
 
+def test_the_seeds_parameters_may_be_in_both_places() -> None:
+    found = resolve_seed({"runtimeType": "remote", "edged": {"remote-image-endpoint": "unix:///i"}})
+    assert (found.runtime_type, found.image_endpoint) == ("remote", "unix:///i")
+
+
 def test_the_seeds_timeout_is_that_of_calls() -> None:
     assert resolve_seed({"runtimeRequestTimeout": "5s"}).kubelet.runtime_request_timeout == Duration.of_seconds(5)
     assert resolve_seed({}).kubelet.runtime_request_timeout == Duration.of_seconds(120)
@@ -265,6 +270,8 @@ def test_other_runtime_types_have_the_seeds_error(kind: str) -> None:
         {"runtimeType": "remote", "memoryCapacity": 0},
         {"runtimeType": 1},
         {"runtimeType": "remote", "edged.runtime-type": "docker"},
+        {"runtimeType": "remote", "edged": {"runtime-type": "docker"}},
+        {"runtimeType": "remote", "edged": "docker"},
     ],
 )
 def test_the_seeds_values_are_checked(given: dict[str, object]) -> None:
