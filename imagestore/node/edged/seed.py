@@ -57,7 +57,7 @@ def resolve_seed(value: Mapping[str, object], *, path: str = "") -> EdgedSetting
     """Fill in the design's defaults.
 
     Args:
-        value: decoded parameters, at the top or below ``edged``, each once; in the design's spelling or the first release's.
+        value: decoded parameters, at the top or below ``edged``, each once; spelled as in the design or the release.
         path: of the object, for errors.
 
     Raises:
