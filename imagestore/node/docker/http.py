@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _HOST: Final = "http://docker"
+#: A socket that may not wait at all would fail before the token is asked.
+_SHORTEST_WAIT: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,10 @@ class EngineConnection:
             As request(); OperationCancelledError when the token ends it.
         """
         self._knock()
-        timeout = httpx.Timeout(self._timeout, read=min(stall_seconds, threading.TIMEOUT_MAX))
+        # A deadline calls nobody; a read that waits for longer wouldn't see it pass.
+        left = cancel.remaining_seconds() if cancel is not None else None
+        waits = min(stall_seconds, threading.TIMEOUT_MAX if left is None else max(left, _SHORTEST_WAIT))
+        timeout = httpx.Timeout(self._timeout, read=waits)
         wire = _Wire()
         try:
             with (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from imagestore import platforms
-from imagestore.errors import InvalidInputError, UnknownRuntimeHandlerError
+from imagestore.cancel import CancelToken
+from imagestore.errors import DeadlineExceededError, InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.image_service import ImageSpec
 from imagestore.node.docker.service import DockerImageService
 from imagestore.node.golang import Duration
@@ -110,3 +113,17 @@ def test_a_reference_with_a_digest_is_no_tag(tmp_path: Path) -> None:
         assert pinned.list()[0].is_pinned
         service.close()
         pinned.close()
+
+
+def test_a_deadline_ends_a_blocked_pull(tmp_path: Path) -> None:
+    let_go = threading.Event()
+    engine = Engine({APP: {"1": "content"}})
+    engine.on_stream = lambda: (let_go.wait(10), None)[1]
+    with docker_engine(tmp_path / "s", engine):
+        service = DockerImageService(str(tmp_path / "s"))
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceededError):
+            service.pull(ImageSpec(f"{APP}:1"), cancel=CancelToken(0.1))
+        assert time.monotonic() - began < 5
+        let_go.set()
+        service.close()
