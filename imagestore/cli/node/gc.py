@@ -78,29 +78,29 @@ def gc(
     from imagestore.node.metrics import NodeMetrics
 
     heard: list[NodeEvent] = []
-    numbers, failure = NodeMetrics(), None
-    left: Sequence[ImageUse] = ()
+    numbers = NodeMetrics()
     with connected(app, choice, _containers(in_use)) as found:
-        settings = _settings(found.settings, (high, low), (min_age, max_age))
+        found = replace(found, settings=_settings(found.settings, (high, low), (min_age, max_age)))
+        gates = found.settings.gates
         state = CollectorState.load(found.folder, now=time.time_ns())
         marker = GateMarker(found.folder)
-        change = marker.check(settings.gates)
-        found = replace(found, settings=settings)
+        change = marker.check(gates)
         collector = _collector(found, state, sandbox_image, heard, numbers)
-        result: CollectionReport | None = None
+        failure: ImageCollectionError | None = None
+        left: Sequence[ImageUse] = ()
         try:
             if after_gate_change:
-                cleaned = clean_up(collector, marker, settings.gates, dry_run=dry_run)
-                result, left = cleaned.report, cleaned.left
+                left = clean_up(collector, marker, gates, dry_run=dry_run).left
             elif is_all:
-                result = collector.delete_unused(dry_run=dry_run)
+                collector.delete_unused(dry_run=dry_run)
             else:
-                result = collector.collect(dry_run=dry_run)
+                collector.collect(dry_run=dry_run)
         except ImageCollectionError as error:
-            failure, result = error, collector.last_report
+            failure = error
         finally:
             state.save(found.folder, collector.images())
-    change = marker.check(settings.gates) if after_gate_change else change
+    result = collector.last_report
+    change = marker.check(gates) if after_gate_change else change
     if output == "json":
         render.dump_json(_json(found.name, collector, result, heard, change, left, failure))
     else:

@@ -107,6 +107,12 @@ def test_policies_are_checked_in_the_kubelets_words(high: int, low: int, text: s
     assert str(caught.value) == text
 
 
+def test_no_image_is_older_than_a_negative_age() -> None:
+    for ages in ((seconds(-1), seconds(0)), (seconds(0), seconds(-1))):
+        with pytest.raises(InvalidInputError, match="expected zero or more"):
+            CollectionPolicy(90, 80, *ages)
+
+
 def test_equal_thresholds_are_a_policy() -> None:
     assert CollectionPolicy(0, 0).is_loop_needed
     assert CollectionPolicy(100, 100, maximum_age=Duration(1)).is_loop_needed
