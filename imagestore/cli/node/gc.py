@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.cli.node.services import Connected, ServiceChoice
+    from imagestore.errors import ImageStoreError, StoreError
     from imagestore.image_service import ContainerImage
     from imagestore.node.events import NodeEvent
+    from imagestore.node.features import FeatureGates
     from imagestore.node.gc import CollectionReport, ImageCollector
     from imagestore.node.gc.detection import ImageUse
     from imagestore.node.gc.state import CollectorState
-    from imagestore.node.gc.transition import GateChange
+    from imagestore.node.gc.transition import GateChange, GateMarker
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.node.metrics import NodeMetrics
+    from imagestore.node.records.manager import PullManager
 
 _PERCENT = click.IntRange(0, 100)
 
@@ -84,9 +87,9 @@ def gc(
         gates = found.settings.gates
         state = CollectorState.load(found.folder, now=time.time_ns())
         marker = GateMarker(found.folder)
-        change = marker.check(gates)
+        change = _gate_change(marker, gates)
         collector = _collector(found, state, sandbox_image, heard, numbers)
-        failure: ImageCollectionError | None = None
+        failure: ImageStoreError | None = None
         left: Sequence[ImageUse] = ()
         try:
             if after_gate_change:
@@ -98,9 +101,9 @@ def gc(
         except ImageCollectionError as error:
             failure = error
         finally:
-            state.save(found.folder, collector.images())
-    result = collector.last_report
-    change = marker.check(gates) if after_gate_change else change
+            unsaved = _save(state, found.folder, collector)
+    result, failure = collector.last_report, failure or unsaved
+    change = _gate_change(marker, gates) if after_gate_change else change
     if output == "json":
         render.dump_json(_json(found.name, collector, result, heard, change, left, failure))
     else:
@@ -110,6 +113,27 @@ def gc(
     if failure is not None:
         return report(failure)
     return ExitStatus.FAILURE if left and not dry_run else ExitStatus.OK
+
+
+def _gate_change(marker: GateMarker, gates: FeatureGates) -> GateChange | None:
+    from imagestore.errors import StoreFullError
+
+    try:
+        return marker.check(gates)
+    except StoreFullError:
+        # A full disk is what collection is for; the next round notes the value.
+        return None
+
+
+def _save(state: CollectorState, folder: Path, collector: ImageCollector) -> StoreError | None:
+    """What went wrong; what the round did is told all the same."""
+    from imagestore.errors import StoreError
+
+    try:
+        state.save(folder, collector.images())
+    except StoreError as error:
+        return error
+    return None
 
 
 def _collector(
@@ -129,10 +153,20 @@ def _collector(
         sandbox_image=sandbox_image or found.sandbox_image,
         recorder=heard.append,
         metrics=metrics,
-        records=records_of(found, metrics) if gates.ensure_secret_pulled_images else None,
+        records=_records(found, metrics) if gates.ensure_secret_pulled_images else None,
         state=state,
         clock=time.time_ns,
     )
+
+
+def _records(found: Connected, metrics: NodeMetrics) -> PullManager | None:
+    from imagestore.errors import StoreFullError
+
+    try:
+        return records_of(found, metrics)
+    except StoreFullError:
+        # Without folders there are no records to prune.
+        return None
 
 
 def _settings(
