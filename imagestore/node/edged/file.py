@@ -150,6 +150,9 @@ def _alpha2(given: Members) -> EdgedSettings:
         stall_limit=positive(deadline, f"{flags.path}.imagePullProgressDeadline"),
         kubelet=kubelet,
         origins={
+            "containerRuntime": _origin(flags, "containerRuntime"),
+            "dockerEndpoint": _origin(flags, "dockerEndpoint"),
+            "imagePullProgressDeadline": _origin(flags, "imagePullProgressDeadline"),
             "containerRuntimeEndpoint": Origin.GIVEN if runtime else Origin.DEFAULT,
             "imageServiceEndpoint": Origin.GIVEN if image else Origin.DEFAULT,
             "runtimeRequestTimeout": _origin(config, "runtimeRequestTimeout"),

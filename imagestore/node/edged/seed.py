@@ -98,6 +98,7 @@ def resolve_seed(value: Mapping[str, object], *, path: str = "") -> EdgedSetting
                 "runtimeRequestTimeout": timeout,
                 "podSandboxImage": sandbox,
                 "memoryCapacity": memory,
+                "dockerAddress": docker,
             },
             is_remote=is_remote,
         ),
@@ -108,9 +109,10 @@ def resolve_seed(value: Mapping[str, object], *, path: str = "") -> EdgedSetting
 def _origins(values: Mapping[str, str | Duration | int | None], *, is_remote: bool) -> dict[str, Origin]:
     found: dict[str, Origin] = {}
     for name, value in values.items():
+        is_used = name == "runtimeType" or is_remote is not (name == "dockerAddress")
         if value is not None:
-            found[name] = Origin.GIVEN if is_remote or name == "runtimeType" else Origin.UNUSED
-        elif name == "runtimeType":
+            found[name] = Origin.GIVEN if is_used else Origin.UNUSED
+        elif name in ("runtimeType", "dockerAddress"):
             found[name] = Origin.DEFAULT
         elif not is_remote:
             found[name] = Origin.ABSENT

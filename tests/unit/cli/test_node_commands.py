@@ -292,3 +292,35 @@ def test_a_collection_of_one_service_forgets_nothing_of_another(
     _, again = run(capsys, "ensure", image, *config)
     assert "credential check: credentialRecordFound" in again["steps"]
     assert len([*(tmp_path / "store" / "node").glob("*/image_manager")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "origins"),
+    [
+        ("runtimeType: docker\ndockerAddress: unix:///d\n", ["given", "given", "default"]),
+        ("runtimeType: remote\ndockerAddress: unix:///d\n", ["given", "given, unused by this runtime type", "default"]),
+        ("{}", ["default", "default", "default"]),
+        (
+            """apiVersion: edgecore.config.kubeedge.io/v1alpha2
+modules:
+  edged:
+    tailoredKubeletFlag: {containerRuntime: docker, dockerEndpoint: "unix:///d", imagePullProgressDeadline: 5s}
+""",
+            ["given", "given", "given"],
+        ),
+        ("apiVersion: edgecore.config.kubeedge.io/v1alpha2\n", ["default", "default", "default"]),
+        (
+            "apiVersion: edgecore.config.kubeedge.io/v1alpha1\nmodules: {edged: {dockerAddress: 'unix:///d'}}\n",
+            ["default", "given", "default"],
+        ),
+    ],
+)
+def test_every_value_is_shown_with_its_origin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, origins: list[str]
+) -> None:
+    path = tmp_path / "edged.yaml"
+    path.write_text(text)
+    status, told = run(capsys, "edged-config", str(path))
+    assert status == 0
+    names = ("runtimeType", "dockerEndpoint", "imagePullProgressDeadline")
+    assert [told[name]["origin"] for name in names] == origins

@@ -243,6 +243,7 @@ def test_every_value_says_where_it_came_from() -> None:
         "runtimeRequestTimeout": Origin.DEFAULT,
         "podSandboxImage": Origin.GIVEN,
         "memoryCapacity": Origin.DEFAULT,
+        "dockerAddress": Origin.DEFAULT,
     }
     docker = resolve_seed({"remoteRuntimeEndpoint": "x"})
     assert (docker.origins["remoteRuntimeEndpoint"], docker.origins["podSandboxImage"]) == (
@@ -370,7 +371,7 @@ def test_other_files_are_refused(value: dict[str, object]) -> None:
     ("text", "endpoint"),
     [
         ("unix:///run/x.sock", Endpoint("unix", "/run/x.sock")),
-        ("/run/x.sock", Endpoint("unix", "/run/x.sock", is_bare=True)),
+        ("/run/x.sock", Endpoint("unix", "/run/x.sock")),
         ("tcp://127.0.0.1:80", Endpoint("tcp", "127.0.0.1:80")),
         ("npipe://./pipe/x", Endpoint("npipe", "./pipe/x")),
         ("UNIX:///x", Endpoint("unix", "/x")),
