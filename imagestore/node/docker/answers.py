@@ -13,6 +13,7 @@ from imagestore.errors import (
     InvalidInputError,
     ReferenceNotFoundError,
 )
+from imagestore.patterns import pattern
 from imagestore.reference import Reference
 from imagestore.values import dataclass
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _NONE: Final = ("<none>:<none>", "<none>@<none>")
 _MAX_MESSAGE: Final = 2000
+_ID: Final = pattern(r"[A-Za-z0-9][A-Za-z0-9:+._-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +98,15 @@ def inspected_image(value: Any, what: str) -> EngineImage:
     Raises:
         ImageServiceError: it isn't that.
     """
-    if not isinstance(value, dict) or not isinstance(value.get("Id"), str) or not value["Id"]:
+    image_id = value.get("Id") if isinstance(value, dict) else None
+    # It becomes a part of paths.
+    if not isinstance(image_id, str) or _ID.fullmatch(image_id) is None:
         raise ImageServiceError(f"{what}: expected an image with an Id")
     size = value.get("Size")
     config = value.get("Config")
     user = config.get("User") if isinstance(config, dict) else None
     return EngineImage(
-        id=value["Id"],
+        id=image_id,
         repo_tags=_names(value.get("RepoTags")),
         repo_digests=_names(value.get("RepoDigests")),
         # CRI knows no image of 0 bytes.

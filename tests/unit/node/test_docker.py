@@ -294,6 +294,8 @@ def test_nobody_on_the_socket_is_unavailable(tmp_path: Path) -> None:
         ("/system/df", b'{"LayersSize":"x"}'),
         ("/images/json", b"{}"),
         ("/images/json", b'[{"Id":""}]'),
+        ("/images/json", b'[{"Id":"../containers/c1"}]'),
+        ("/images/json", b'[{"Id":"a\\u0000"}]'),
         ("/containers/json", b"{}"),
         ("/containers/json", b'[{"Id":1}]'),
     ],
