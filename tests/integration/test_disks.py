@@ -152,25 +152,3 @@ def test_folders_that_are_closed_to_us_are_named(
         assert closed in results[1][2]
     else:
         assert results[1][0] == 0
-
-
-def test_a_node_collects_though_its_state_is_on_a_full_disk(tmp_path: Path, server: RegistryServer) -> None:
-    """Also the first time: what can't be remembered must not keep images that fill the disk."""
-    small = server.server.reference(SMALL)
-    store = f"{sys.executable} -m imagestore --root {tmp_path / 'store'}"
-    results = on_disk(
-        tmp_path,
-        'mount -t tmpfs -o size=1m none "$DISK"',
-        f"{store} pull --platform linux/amd64 {small}",
-        "dd if=/dev/zero of=$DISK/fill bs=1k; true",
-        f"{store} node gc --all --min-age 0 --state $DISK/state -o json",
-        f"{store} images -q",
-        "find $DISK/state -name '*.tmp'; rm $DISK/fill",
-        f"{store} node gc --all --min-age 0 --state $DISK/state -o json",
-    )
-    status, told, said = results[2]
-    assert [image["names"][0] for image in json.loads(told)["removed"]] == [small], results[2]
-    assert status == 8
-    assert "No space left on device" in said
-    assert (results[3][1], results[4][1]) == ("", "")
-    assert results[5][0] == 0, results[5]

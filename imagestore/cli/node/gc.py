@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.cli.node.services import Connected, ServiceChoice
-    from imagestore.errors import ImageStoreError, StoreError
     from imagestore.image_service import ContainerImage
     from imagestore.node.events import NodeEvent
-    from imagestore.node.features import FeatureGates
     from imagestore.node.gc import CollectionReport, ImageCollector
     from imagestore.node.gc.detection import ImageUse
     from imagestore.node.gc.state import CollectorState
-    from imagestore.node.gc.transition import GateChange, GateMarker
+    from imagestore.node.gc.transition import GateChange
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.node.metrics import NodeMetrics
     from imagestore.node.records.manager import PullManager
@@ -81,59 +79,39 @@ def gc(
     from imagestore.node.metrics import NodeMetrics
 
     heard: list[NodeEvent] = []
-    numbers = NodeMetrics()
+    numbers, failure = NodeMetrics(), None
+    left: Sequence[ImageUse] = ()
     with connected(app, choice, _containers(in_use)) as found:
-        found = replace(found, settings=_settings(found.settings, (high, low), (min_age, max_age)))
-        gates = found.settings.gates
-        state = CollectorState.load(found.folder, now=time.time_ns())
-        marker = GateMarker(found.folder)
-        change = _gate_change(marker, gates)
+        settings = _settings(found.settings, (high, low), (min_age, max_age))
+        folder = found.folder
+        state = CollectorState.load(folder, now=time.time_ns())
+        marker = GateMarker(folder)
+        change = marker.check(settings.gates)
+        found = replace(found, settings=settings)
         collector = _collector(found, state, sandbox_image, heard, numbers)
-        failure: ImageStoreError | None = None
-        left: Sequence[ImageUse] = ()
+        result: CollectionReport | None = None
         try:
             if after_gate_change:
-                left = clean_up(collector, marker, gates, dry_run=dry_run).left
+                cleaned = clean_up(collector, marker, settings.gates, dry_run=dry_run)
+                result, left = cleaned.report, cleaned.left
             elif is_all:
-                collector.delete_unused(dry_run=dry_run)
+                result = collector.delete_unused(dry_run=dry_run)
             else:
-                collector.collect(dry_run=dry_run)
+                result = collector.collect(dry_run=dry_run)
         except ImageCollectionError as error:
-            failure = error
+            failure, result = error, collector.last_report
         finally:
-            unsaved = _save(state, found.folder, collector)
-    result, failure = collector.last_report, failure or unsaved
-    change = _gate_change(marker, gates) if after_gate_change else change
+            state.save(folder, collector.images())
+    if metrics is not None:
+        metrics.write_text(numbers.text(), "utf-8")
+    change = marker.check(settings.gates) if after_gate_change else change
     if output == "json":
         render.dump_json(_json(found.name, collector, result, heard, change, left, failure))
     else:
         _print(found.name, collector, result, heard, change, left)
-    if metrics is not None:
-        metrics.write_text(numbers.text(), "utf-8")
     if failure is not None:
         return report(failure)
     return ExitStatus.FAILURE if left and not dry_run else ExitStatus.OK
-
-
-def _gate_change(marker: GateMarker, gates: FeatureGates) -> GateChange | None:
-    from imagestore.errors import StoreFullError
-
-    try:
-        return marker.check(gates)
-    except StoreFullError:
-        # A full disk is what collection is for; the next round notes the value.
-        return None
-
-
-def _save(state: CollectorState, folder: Path, collector: ImageCollector) -> StoreError | None:
-    """What went wrong; what the round did is told all the same."""
-    from imagestore.errors import StoreError
-
-    try:
-        state.save(folder, collector.images())
-    except StoreError as error:
-        return error
-    return None
 
 
 def _collector(
@@ -165,7 +143,7 @@ def _records(found: Connected, metrics: NodeMetrics) -> PullManager | None:
     try:
         return records_of(found, metrics)
     except StoreFullError:
-        # Without folders there are no records to prune.
+        # A full disk is what collection is for, and without folders there are no records to prune.
         return None
 
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagestore.cli.render import printable
-from imagestore.values import dataclass, replace
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from imagestore.cli.context import App
     from imagestore.image_service import ContainerImage, ImageService
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 #: Of the hash that names the folder of a service's state; enough for any node.
 _FOLDER_DIGITS: Final = 16
-_KUBELET_KIND: Final = "KubeletConfiguration"
 DOCKER_SOCKET: Final = "/var/run/docker.sock"
 
 
@@ -98,7 +96,7 @@ def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
         if sum(bool(each) for each in chosen) > 1:
             raise click.UsageError("give one of --endpoint, --docker and --edged")
         if choice.image_endpoint and not (choice.endpoint or choice.edged):
-            raise click.UsageError("--image-endpoint needs --endpoint or --edged: without them no CRI service is asked")
+            raise click.UsageError("--image-endpoint needs --endpoint (or --edged) beside it")
         return function(choice=choice, **given)
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
@@ -107,7 +105,7 @@ def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--state",
             type=click.Path(path_type=Path, file_okay=False),
-            help="Folder of pull records and of what was seen. Default: below node in the store's folder.",
+            help="Folder of pull records and of what was seen. Default: node in the store's folder.",
         ),
         click.option(
             "--feature-gates",
@@ -142,11 +140,13 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
     Raises:
         ConfigError: a file or a gate can't be read, or the kubelet would refuse the values.
     """
+    from imagestore.node.documents import read_documents
     from imagestore.node.features import FeatureGates
     from imagestore.node.kubelet_config import KubeletImageSettings
 
     if choice.kubelet_config is not None:
-        settings = KubeletImageSettings.parse(_kubelet_document(choice.kubelet_config))
+        documents = read_documents(choice.kubelet_config)
+        settings = KubeletImageSettings.parse(documents[0] if documents else {})
     elif edged is not None:
         settings = edged.kubelet
     else:
@@ -155,21 +155,6 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
         settings = settings.with_gates(FeatureGates.parse(_gates(choice.feature_gates)))
     settings.check()
     return settings
-
-
-def _kubelet_document(path: Path) -> Mapping[str, object]:
-    """The configuration in a file: one that is there for something else must not end in the defaults."""
-    from imagestore.errors import ConfigError
-    from imagestore.node.documents import read_documents
-
-    documents = read_documents(path)
-    if len(documents) > 1:
-        raise ConfigError(f"{path}: expected one document, found {len(documents)}")
-    found = documents[0] if documents else {}
-    kind = found.get("kind", _KUBELET_KIND)
-    if kind != _KUBELET_KIND:
-        raise ConfigError(f"{path}: expected kind {_KUBELET_KIND}, found {str(kind)[:100]!r}")
-    return found
 
 
 def _gates(text: str) -> dict[str, object]:
@@ -255,7 +240,9 @@ def _open(
 
 def _identified(service: ImageService, in_use: Sequence[ContainerImage]) -> list[ContainerImage]:
     """Images that people name, by their ids: a name may mean another image for each handler, and all are in use."""
+    from imagestore.cli.render import printable
     from imagestore.image_service import ImageSpec
+    from imagestore.values import replace
 
     found: list[ContainerImage] = []
     handlers = sorted({each.spec.runtime_handler for each in service.list()}) if in_use else []

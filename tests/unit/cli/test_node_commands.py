@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from imagestore.cli.main import main
 from imagestore.errors import ImageServiceError
 from imagestore.node.embedded import EmbeddedImageService
-from imagestore.node.records.files import PullRecordFiles
 from imagestore.testing import RegistryServer, build_index, layer
 from tests.support.docker_engine import Engine, docker_engine, id_of
 
@@ -110,8 +108,6 @@ def test_people_read_steps_and_events(image: str, capsys: pytest.CaptureFixture[
         ("--pod", "nameless"),
         ("--annotation", "novalue"),
         ("--endpoint", "unix:///x", "--docker", "/y"),
-        ("--image-endpoint", "unix:///x"),
-        ("--image-endpoint", "unix:///x", "--docker", "/y"),
         ("--feature-gates", "X"),
     ],
 )
@@ -184,10 +180,6 @@ def test_a_kubelets_configuration_is_gone_by(image: str, tmp_path: Path, capsys:
     path.write_text("kind: KubeletConfiguration\nimageGCHighThresholdPercent: 100\nimageMinimumGCAge: 1s\n")
     _, told = run(capsys, "gc", "--kubelet-config", str(path))
     assert told["targetBytes"] is None
-    for other in ("kind: Pod\n", "kind: KubeletConfiguration\n---\nkind: KubeletConfiguration\n"):
-        path.write_text(other)
-        assert main(["node", "gc", "--kubelet-config", str(path)]) == 9
-        assert f"{path}: expected " in capsys.readouterr().err
     path.write_text("imageGCHighThresholdPercent: 101\n")
     assert main(["node", "gc", "--kubelet-config", str(path)]) == 9
     assert "imageGCHighThresholdPercent (--image-gc-high-threshold) 101 must be between" in capsys.readouterr().err
@@ -199,8 +191,6 @@ def test_docker_is_a_service_too(image: str, tmp_path: Path, capsys: pytest.Capt
         options = ("--docker", str(tmp_path / "d"), "--state", str(tmp_path / "state"))
         _, told = run(capsys, "ensure", APP, *options)
         assert told["imageRef"] == id_of("content", "linux/amd64")
-        _, named = run(capsys, "ensure", APP, "--handler", "runc", "--policy", "Never", *options)
-        assert named["imageRef"] == told["imageRef"]  # the default handler's own name
         _, arm = run(capsys, "ensure", APP, "--handler", "arm", *options)
         assert arm["imageRef"] == id_of("content", "linux/arm64")
         file = tmp_path / "edged.yaml"
@@ -241,86 +231,3 @@ def test_todays_file_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "warning: only the runtime endpoint is changed" in out
     assert "fault: invalid configuration: imageGCLowThresholdPercent (--image-gc-low-threshold) 90 must be less" in out
-
-
-@pytest.mark.parametrize(
-    "kind", ["name", "name and handler", "digest", "beginning of the id", "name of another handler"]
-)
-def test_images_in_use_are_named_as_people_name_them(image: str, capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    _, told = run(capsys, "ensure", image, "--handler", "arm")
-    _, before = run(capsys, "gc", "--all", "--dry-run")
-    names = {
-        "name": image,
-        "name and handler": f"{image},arm",
-        "digest": next(each for each in before["spared"][0]["names"] if "@" in each),
-        "beginning of the id": told["imageRef"].removeprefix("sha256:")[:12],
-        "name of another handler": f"{image},runc",
-    }
-    _, done = run(capsys, "gc", "--all", "--min-age", "0", "--in-use", names[kind])
-    assert ([each["reason"] for each in done["spared"]], done["removed"]) == (["in use"], [])
-
-
-def test_an_image_in_use_that_isnt_there_is_told(image: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run(capsys, "ensure", image)
-    assert main(["node", "gc", "--in-use", "registry.example/other:1", "--dry-run"]) == 0
-    assert capsys.readouterr().err == "imagestore: --in-use registry.example/other:1: no such image\n"
-
-
-def test_what_was_done_is_told_where_metrics_cant_be_written(
-    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nowhere = ("--metrics", str(tmp_path / "missing" / "metrics.prom"))
-    status, told = run(capsys, "ensure", image, *nowhere)
-    assert (status, told["pulled"]) == (1, True)
-    status, told = run(capsys, "gc", "--all", "--min-age", "0", *nowhere)
-    assert (status, len(told["removed"])) == (1, 1)
-
-
-def test_a_collection_of_one_service_forgets_nothing_of_another(
-    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    verified = tmp_path / "kubelet.yaml"
-    verified.write_text("imagePullCredentialsVerificationPolicy: AlwaysVerify\n")
-    config = ("--kubelet-config", str(verified))
-    run(capsys, "ensure", image, *config)
-    files = PullRecordFiles(tmp_path / "store" / "node")
-    files.write(replace(files.records()[0][0], updated_at=1))
-    with docker_engine(tmp_path / "d", Engine({"registry.example/team/app": {"1": "content"}})):
-        for socket in (str(tmp_path / "d"), f"unix://{tmp_path / 'd'}"):
-            run(capsys, "ensure", APP, "--docker", socket, *config)
-        assert run(capsys, "gc", "--all", "--docker", str(tmp_path / "d"), *config)[0] == 0
-    _, again = run(capsys, "ensure", image, *config)
-    assert "credential check: credentialRecordFound" in again["steps"]
-    assert len([*(tmp_path / "store" / "node").glob("*/image_manager")]) == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "origins"),
-    [
-        ("runtimeType: docker\ndockerAddress: unix:///d\n", ["given", "given", "default"]),
-        ("runtimeType: remote\ndockerAddress: unix:///d\n", ["given", "given, unused by this runtime type", "default"]),
-        ("{}", ["default", "default", "default"]),
-        (
-            """apiVersion: edgecore.config.kubeedge.io/v1alpha2
-modules:
-  edged:
-    tailoredKubeletFlag: {containerRuntime: docker, dockerEndpoint: "unix:///d", imagePullProgressDeadline: 5s}
-""",
-            ["given", "given", "given"],
-        ),
-        ("apiVersion: edgecore.config.kubeedge.io/v1alpha2\n", ["default", "default", "default"]),
-        (
-            "apiVersion: edgecore.config.kubeedge.io/v1alpha1\nmodules: {edged: {dockerAddress: 'unix:///d'}}\n",
-            ["default", "given", "default"],
-        ),
-    ],
-)
-def test_every_value_is_shown_with_its_origin(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, origins: list[str]
-) -> None:
-    path = tmp_path / "edged.yaml"
-    path.write_text(text)
-    status, told = run(capsys, "edged-config", str(path))
-    assert status == 0
-    names = ("runtimeType", "dockerEndpoint", "imagePullProgressDeadline")
-    assert [told[name]["origin"] for name in names] == origins

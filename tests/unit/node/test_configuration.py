@@ -224,16 +224,6 @@ def test_the_seeds_defaults(given: dict[str, object], resolved: tuple[object, ..
     assert (*shown, found.memory_bytes) == resolved
 
 
-def test_the_seeds_parameters_may_be_in_both_places() -> None:
-    found = resolve_seed({"runtimeType": "remote", "edged": {"remote-image-endpoint": "unix:///i"}})
-    assert (found.runtime_type, found.image_endpoint) == ("remote", "unix:///i")
-
-
-def test_the_seeds_timeout_is_that_of_calls() -> None:
-    assert resolve_seed({"runtimeRequestTimeout": "5s"}).kubelet.runtime_request_timeout == Duration.of_seconds(5)
-    assert resolve_seed({}).kubelet.runtime_request_timeout == Duration.of_seconds(120)
-
-
 def test_every_value_says_where_it_came_from() -> None:
     remote = resolve_seed({"runtimeType": "remote", "podSandboxImage": "x"})
     assert remote.origins == {
@@ -271,8 +261,6 @@ def test_other_runtime_types_have_the_seeds_error(kind: str) -> None:
         {"runtimeType": "remote", "memoryCapacity": 0},
         {"runtimeType": 1},
         {"runtimeType": "remote", "edged.runtime-type": "docker"},
-        {"runtimeType": "remote", "edged": {"runtime-type": "docker"}},
-        {"runtimeType": "remote", "edged": "docker"},
     ],
 )
 def test_the_seeds_values_are_checked(given: dict[str, object]) -> None:
@@ -301,10 +289,6 @@ def test_v1alpha1_counts_minutes(tmp_path: Path) -> None:
     assert found.memory_bytes == 7_852_396_000
     assert (found.kubelet.image_gc_high_threshold_percent, found.kubelet.image_gc_low_threshold_percent) == (80, 40)
     assert found.warnings
-
-
-def alpha1(edged: dict[str, object]) -> dict[str, object]:
-    return {"apiVersion": "edgecore.config.kubeedge.io/v1alpha1", "modules": {"edged": edged}}
 
 
 def alpha2(config: dict[str, object], flags: dict[str, object]) -> dict[str, object]:
@@ -356,10 +340,6 @@ def test_v1alpha2_reads_what_1_12_had_among_the_flags() -> None:
         {"unknown": 1},
         alpha2({"containerRuntimeEndpoint": "ftp://x"}, {}),
         {"apiVersion": "edgecore.config.kubeedge.io/v1alpha2", "modules": []},
-        alpha1({"runtimeRequestTimeout": 0}),
-        alpha1({"imagePullProgressDeadline": -1}),
-        alpha2({"runtimeRequestTimeout": "-1s"}, {}),
-        alpha2({}, {"imagePullProgressDeadline": "0s"}),
     ],
 )
 def test_other_files_are_refused(value: dict[str, object]) -> None:

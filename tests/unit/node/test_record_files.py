@@ -32,14 +32,6 @@ def refs(root: Path) -> list[str]:
     return sorted(record.image_ref for record in PullRecordFiles(root).records()[0])
 
 
-def test_pruning_spares_what_is_there_and_what_is_new(tmp_path: Path) -> None:
-    files = PullRecordFiles(tmp_path)
-    for ref, moment in (("old", 10), ("there", 10), ("new", 20)):
-        files.write(PulledRecord(ref, moment, {}))
-    manager(tmp_path).prune({"there"}, before=20)
-    assert refs(tmp_path) == ["new", "there"]
-
-
 def test_a_pull_in_the_second_in_which_the_collection_began_keeps_its_record(tmp_path: Path) -> None:
     files = PullRecordFiles(tmp_path)
     files.write(PulledRecord("older", 19, {}))

@@ -218,6 +218,14 @@ def test_at_start_intents_of_present_images_become_records_without_credentials(t
     assert "kubelet_imagemanager_ondisk_pulledrecords 1" in metrics.text()
 
 
+def test_pruning_spares_what_is_there_and_what_is_new(tmp_path: Path) -> None:
+    files = PullRecordFiles(tmp_path)
+    for ref, moment in (("old", 10), ("there", 10), ("new", 20)):
+        files.write(PulledRecord(ref, moment, {}))
+    manager(tmp_path).prune({"there"}, before=20)
+    assert sorted(record.image_ref for record in files.records()[0]) == ["new", "there"]
+
+
 def test_files_are_named_and_written_as_the_kubelets(tmp_path: Path) -> None:
     secret = RecordedSecret("default", "pull-secret", "uid", "hash")
     account = RecordedServiceAccount("default", "robot", "uid")
