@@ -45,7 +45,7 @@ _PERCENT = click.IntRange(0, 100)
     "--in-use",
     metavar="IMAGE[,HANDLER]",
     multiple=True,
-    help="An image that a container of the store uses, by name or id; may be repeated. Other services tell themselves.",
+    help="An image that a container of the store uses; may be repeated. Other services tell themselves.",
 )
 @click.option("--sandbox-image", metavar="IMAGE", default="", help="Spared, like pinned images.")
 @click.option("--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write Prometheus metrics here.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.platforms import Platform
 
-#: Of the hash that names the folder of a service's state; enough for any node.
-_FOLDER_DIGITS: Final = 16
 DOCKER_SOCKET: Final = "/var/run/docker.sock"
 
 
@@ -58,7 +55,8 @@ class ServiceChoice:
         if self.state is not None:
             return self.state
         own = app.root / "node"
-        return own / hashlib.sha256(os.fsencode(socket_path)).hexdigest()[:_FOLDER_DIGITS] if socket_path else own
+        # Sixteen digits of the hash are enough for the services of a node.
+        return own / hashlib.sha256(os.fsencode(socket_path)).hexdigest()[:16] if socket_path else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +93,6 @@ def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
         chosen = [choice.endpoint, choice.docker, choice.edged]
         if sum(bool(each) for each in chosen) > 1:
             raise click.UsageError("give one of --endpoint, --docker and --edged")
-        if choice.image_endpoint and not (choice.endpoint or choice.edged):
-            raise click.UsageError("--image-endpoint needs --endpoint (or --edged) beside it")
         return function(choice=choice, **given)
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
@@ -174,7 +170,7 @@ def connected(app: App, choice: ServiceChoice, in_use: Sequence[ContainerImage] 
     Args:
         app: global options.
         choice: of the service.
-        in_use: what containers of the store use, since it doesn't run them: by id, name or the beginning of an id.
+        in_use: what containers of the store use, since it doesn't run them.
 
     Raises:
         ConfigError, UnsupportedRuntimeTypeError: a file is wrong, or the gRPC libraries are missing.
@@ -234,25 +230,8 @@ def _open(
         return Connected(remote, f"CRI at {images or runtime}", folder, settings, edged)
     from imagestore.node.embedded import EmbeddedImageService
 
-    store = EmbeddedImageService(app.store, containers=lambda: _identified(store, in_use))
+    store = EmbeddedImageService(app.store, containers=lambda: in_use)
     return Connected(store, f"store in {app.root}", choice.folder(app), settings, edged)
-
-
-def _identified(service: ImageService, in_use: Sequence[ContainerImage]) -> list[ContainerImage]:
-    """Images that people name, by their ids: a name may mean another image for each handler, and all are in use."""
-    from imagestore.cli.render import printable
-    from imagestore.image_service import ImageSpec
-    from imagestore.values import replace
-
-    found: list[ContainerImage] = []
-    handlers = sorted({each.spec.runtime_handler for each in service.list()}) if in_use else []
-    for each in in_use:
-        served = [service.status(ImageSpec(each.image_id, handler)) for handler in handlers]
-        ids = dict.fromkeys(image.id for image in served if image is not None)
-        if not ids:
-            print(f"imagestore: --in-use {printable(each.image_id)}: no such image", file=sys.stderr)
-        found += [replace(each, image_id=image_id) for image_id in ids]
-    return found
 
 
 def _platforms(app: App) -> dict[str, Platform | None]:

@@ -1,4 +1,4 @@
-"""Which images, services, folders and files the node commands mean."""
+"""Which services, folders and values the node commands mean."""
 
 from __future__ import annotations
 
@@ -48,29 +48,6 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
     status = main(["node", *arguments, "--output", "json"])
     return status, json.loads(capsys.readouterr().out)
-
-
-@pytest.mark.parametrize(
-    "kind", ["name", "name and handler", "digest", "beginning of the id", "name of another handler"]
-)
-def test_images_in_use_are_named_as_people_name_them(image: str, capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    _, told = run(capsys, "ensure", image, "--handler", "arm")
-    _, before = run(capsys, "gc", "--all", "--dry-run")
-    names = {
-        "name": image,
-        "name and handler": f"{image},arm",
-        "digest": next(each for each in before["spared"][0]["names"] if "@" in each),
-        "beginning of the id": told["imageRef"].removeprefix("sha256:")[:12],
-        "name of another handler": f"{image},runc",
-    }
-    _, done = run(capsys, "gc", "--all", "--min-age", "0", "--in-use", names[kind])
-    assert ([each["reason"] for each in done["spared"]], done["removed"]) == (["in use"], [])
-
-
-def test_an_image_in_use_that_isnt_there_is_told(image: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run(capsys, "ensure", image)
-    assert main(["node", "gc", "--in-use", "registry.example/other:1", "--dry-run"]) == 0
-    assert capsys.readouterr().err == "imagestore: --in-use registry.example/other:1: no such image\n"
 
 
 def test_a_collection_of_one_service_forgets_nothing_of_another(
