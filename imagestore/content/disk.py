@@ -66,9 +66,14 @@ def replace_text(path: Path, text: str) -> None:
     """Write a small file so that readers see the old or the new text, never a part."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     reach("note-write")
-    temporary.write_text(text, "utf-8")
-    reach("note-rename")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, "utf-8")
+        reach("note-rename")
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:

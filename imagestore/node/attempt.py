@@ -133,6 +133,7 @@ class Attempt:
         self._observer = observer
         self._cancel = cancel
         self._found_credentials: Sequence[TrackedCredential] | None = None
+        self._pulled: Pulled | None = None
         self._steps: list[str] = []
 
     def run(self) -> EnsureResult:
@@ -212,23 +213,22 @@ class Attempt:
             return self._failed(None, str(error))
         self._steps.append(f"{len(credentials)} credentials" if credentials else "anonymous")
         if records is None:
-            return self._pull(spec, credentials)[0]
+            return self._pull(spec, credentials)
         try:
             records.intend(self._image)
         except ImageStoreError as error:
             what = f"Failed to record image pull intent for container image {quoted(self._image)}: "
             return self._failed(None, f"{what}failed to record image pull intent: {error}", reason=str(error))
-        pulled = None
         try:
-            result, pulled = self._pull(spec, credentials)
+            return self._pull(spec, credentials)
         finally:
-            if pulled is not None:
-                records.pulled(self._image, pulled.image_ref, pulled.used)
+            # What came in is recorded whatever happened afterwards: an image that nobody remembers is anybody's.
+            if self._pulled is not None:
+                records.pulled(self._image, self._pulled.image_ref, self._pulled.used)
             else:
                 records.failed(self._image)
-        return result
 
-    def _pull(self, spec: ImageSpec, credentials: Sequence[TrackedCredential]) -> tuple[EnsureResult, Pulled | None]:
+    def _pull(self, spec: ImageSpec, credentials: Sequence[TrackedCredential]) -> EnsureResult:
         manager, pod = self._manager, self._request.pod
         key = backoff_key(self._request, manager.gates)
         remaining = manager.backoff.remaining(key)
@@ -237,7 +237,7 @@ class Attempt:
             self._event("Normal", events.BACK_OFF, message)
             self._steps.append(f"in back-off for another {remaining.truncated_to_milliseconds()}")
             last = manager.last_failures.get(key)
-            return self._failed(ErrorClass.BACK_OFF, f"{message}: {last}" if last is not None else message), None
+            return self._failed(ErrorClass.BACK_OFF, f"{message}: {last}" if last is not None else message)
         manager.last_failures.pop(key, None)
         if manager.times is not None:
             manager.times.started(pod.uid)
@@ -245,12 +245,12 @@ class Attempt:
         began = manager.clock()
         sandbox = SandboxMetadata(pod.name, pod.uid, pod.namespace, dict(pod.annotations))
         try:
-            pulled = manager.puller.pull(
+            self._pulled = manager.puller.pull(
                 spec, credentials, sandbox=sandbox, observer=self._observer, cancel=self._cancel
             )
         except PullFailedError as error:
-            return self._pull_failed(key, str(error)), None
-        return self._pull_done(pulled, Duration(manager.clock() - began)), pulled
+            return self._pull_failed(key, str(error))
+        return self._pull_done(self._pulled, Duration(manager.clock() - began))
 
     def _pull_failed(self, key: str, text: str) -> EnsureResult:
         self._event("Warning", events.FAILED, f"Failed to pull image {quoted(self._image)}: {text}")

@@ -7,6 +7,7 @@ of it (YAML 1.1 words for true and false; no dates, no numbers to the base of 60
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError
@@ -121,7 +122,7 @@ class _Reader:
         found: dict[str, Any] = {}
         values = self._until_end(depth)
         for key in values:
-            if isinstance(key, dict | list) or key == _MERGE:
+            if key is None or isinstance(key, dict | list) or key == _MERGE:
                 raise ConfigError(f"{self._what}: line {line}: expected plain keys")
             name = key if isinstance(key, str) else str(key).lower() if isinstance(key, bool) else str(key)
             if name in found:
@@ -145,7 +146,8 @@ class _Reader:
         if len(text) <= _MAX_DIGITS and _INTEGER.fullmatch(text):
             return _integer(text)
         if len(text) <= _MAX_DIGITS and _FLOAT.fullmatch(text):
-            return float(text)
+            number = float(text)
+            return number if math.isfinite(number) else text
         return text
 
 

@@ -18,12 +18,10 @@ class Endpoint:
     Attributes:
         scheme: ``unix``, ``tcp`` or ``npipe``.
         address: path of the socket, host and port, or the pipe.
-        is_bare: the scheme was not written.
     """
 
     scheme: str
     address: str
-    is_bare: bool = False
 
     @property
     def url(self) -> str:
@@ -58,4 +56,4 @@ def parse_endpoint(text: str) -> Endpoint:
         raise ConfigError(f'endpoint {shown}: protocol "{scheme}" not supported', hint="use unix://")
     if not address or (scheme in ("", "unix") and not address.startswith("/")):
         raise ConfigError(f"endpoint {shown}: expected an absolute path{f' behind {scheme}://' if scheme else ''}")
-    return Endpoint(scheme or "unix", address, is_bare=not scheme)
+    return Endpoint(scheme or "unix", address)

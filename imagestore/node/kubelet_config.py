@@ -13,7 +13,7 @@ from imagestore.errors import ConfigError
 from imagestore.node.features import ENSURE_SECRET_PULLED_IMAGES, FeatureGates
 from imagestore.node.gc.policy import CollectionPolicy
 from imagestore.node.golang import NANOSECONDS, Duration, aggregate, quoted
-from imagestore.node.members import Members
+from imagestore.node.members import Members, positive
 from imagestore.node.pulls.throttle import TokenBucket
 from imagestore.node.pulls.turns import Turns
 from imagestore.node.records.verification import CredentialVerification, VerificationPolicy, pattern_fault
@@ -37,6 +37,7 @@ _SERIAL: Final = (
     "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) is set to false"
 )
 _DEFAULT_POLICY: Final = VerificationPolicy.NEVER_VERIFY_PRELOADED.value
+_TIMEOUT: Final = "runtimeRequestTimeout"
 _POLICY: Final = "imagePullCredentialsVerificationPolicy"
 _ALLOWLIST: Final = "preloadedImagesVerificationAllowlist"
 _UNGATED: Final = f"must not be set if {ENSURE_SECRET_PULLED_IMAGES} feature gate is not enabled"
@@ -90,9 +91,10 @@ class KubeletImageSettings:
             path: of the object in its file, for errors.
 
         Raises:
-            ConfigError: a member has the wrong type. Values are checked by faults().
+            ConfigError: a member has the wrong type, or no call could end in time. All else is checked by faults().
         """
         given = Members(value, path)
+        timeout = _unless_zero(given.duration(_TIMEOUT), _TWO_MINUTES)
         runtime = given.text("containerRuntimeEndpoint") or DEFAULT_RUNTIME_ENDPOINT
         parallel = given.integer("maxParallelImagePulls")
         serialize = given.boolean("serializeImagePulls")
@@ -106,7 +108,7 @@ class KubeletImageSettings:
             max_parallel_image_pulls=parallel,
             registry_pull_qps=_or(given.integer("registryPullQPS"), 5),
             registry_burst=given.integer("registryBurst") or 10,
-            runtime_request_timeout=_unless_zero(given.duration("runtimeRequestTimeout"), _TWO_MINUTES),
+            runtime_request_timeout=positive(timeout, f"{path}.{_TIMEOUT}" if path else _TIMEOUT),
             container_runtime_endpoint=runtime,
             image_service_endpoint=given.text("imageServiceEndpoint") or runtime,
             node_status_max_images=_or(given.integer("nodeStatusMaxImages"), 50),

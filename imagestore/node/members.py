@@ -107,5 +107,16 @@ class Members:
         return f"{self.path}.{name}" if self.path else name
 
 
+def positive(timeout: Duration, what: str) -> Duration:
+    """A time limit under which something can come to its end.
+
+    Raises:
+        ConfigError: it is zero or negative.
+    """
+    if timeout.nanoseconds <= 0:
+        raise ConfigError(f"{what}: expected more than zero, found {timeout}")
+    return timeout
+
+
 def _shown(value: object) -> str:
     return f"{type(value).__name__} {str(value)[:50]!r}"

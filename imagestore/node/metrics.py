@@ -174,7 +174,9 @@ class NodeMetrics:
             lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
             for name, labels, number in samples:
                 shown = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items())
-                lines.append(f"{name}{{{shown}}} {number:g}" if shown else f"{name} {number:g}")
+                # In full: a sum of durations that is cut to some digits stands still after a while.
+                value = repr(float(number)).removesuffix(".0")
+                lines.append(f"{name}{{{shown}}} {value}" if shown else f"{name} {value}")
         return "".join(f"{line}\n" for line in lines)
 
     def register(self, registry: Any = None) -> None:

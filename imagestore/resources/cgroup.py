@@ -187,15 +187,14 @@ def v1_files(resources: LinuxContainerResources) -> dict[str, str]:
     return files | _sets(resources)
 
 
-def v2_files(
-    resources: LinuxContainerResources, formula: WeightFormula = WeightFormula.CURVE, *, has_unified: bool = True
-) -> dict[str, str]:
+def v2_files(resources: LinuxContainerResources, formula: WeightFormula = WeightFormula.CURVE) -> dict[str, str]:
     """Files of a version 2 control group that a runtime writes for a container, and their contents.
+
+    The unified map wins over what is converted.
 
     Args:
         resources: of the container.
         formula: the runtime's.
-        has_unified: add the unified map, which wins over what is converted.
 
     Raises:
         InvalidResourcesError: the memory limits contradict each other, or the unified map can't be written.
@@ -209,7 +208,7 @@ def v2_files(
     for each in resources.hugepage_limits:
         files[f"hugetlb.{each.page_size}.max"] = files[f"hugetlb.{each.page_size}.rsvd.max"] = str(each.limit)
     files |= _sets(resources)
-    return files | check_unified(resources.unified) if has_unified else files
+    return files | check_unified(resources.unified)
 
 
 def _v2_memory(memory_swap: int, memory: int) -> dict[str, str]:

@@ -32,8 +32,6 @@ MILLI_PER_CPU: Final = 1000
 DEFAULT_PERIOD: Final = 100_000
 #: The kernel takes no quota below 1 ms.
 MINIMUM_QUOTA: Final = 1000
-#: Below this a limit means the same: MINIMUM_QUOTA in DEFAULT_PERIOD.
-MINIMUM_MILLI_LIMIT: Final = MINIMUM_QUOTA * MILLI_PER_CPU // DEFAULT_PERIOD
 
 
 def milli_cpu_to_shares(milli: int, *, mapping: Mapping = Mapping.KUBELET) -> int:

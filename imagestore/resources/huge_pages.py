@@ -42,11 +42,13 @@ def page_size_text(size: int) -> str:
         size: bytes.
 
     Raises:
-        InvalidResourcesError: not a whole number, up to 1024, of one unit.
+        InvalidResourcesError: not above zero, or not a whole number, up to 1024, of one unit.
 
     >>> page_size_text(2 * 2**20), page_size_text(2**30), page_size_text(65536)
     ('2MB', '1GB', '64KB')
     """
+    if size <= 0:
+        raise InvalidResourcesError(f"huge page size {size}: expected more than zero")
     value, unit = size, 0
     while value % 1024 == 0 and unit < len(_UNITS) - 1:
         value //= 1024

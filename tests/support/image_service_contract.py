@@ -122,6 +122,12 @@ class HandlerContract(ImageServiceContract):
         assert [*bench.service.list(ImageSpec(bench.missing))] == []
         assert [each.id for each in bench.service.list(ImageSpec(""))] == [image_id]
 
+    def test_a_filter_without_a_handler_finds_every_handlers_image(self, bench: Bench) -> None:
+        pulled = [bench.service.pull(ImageSpec(bench.image, handler)) for handler in ("", bench.handler)]
+        assert {each.id for each in bench.service.list(ImageSpec(bench.image))} == {*pulled}
+        assert [each.id for each in bench.service.list(ImageSpec(pulled[1]))] == [pulled[1]]
+        assert [each.id for each in bench.service.list(ImageSpec(bench.image, bench.handler))] == [pulled[1]]
+
     def test_what_images_use_is_told_at_once(self, bench: Bench) -> None:
         bench.service.pull(ImageSpec(bench.image))
         assert bench.service.filesystems().image_filesystems[0].used_bytes > 0

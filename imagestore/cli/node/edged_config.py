@@ -47,7 +47,7 @@ def _values(settings: EdgedSettings) -> list[tuple[str, str | int | None, str]]:
     timeout = settings.request_timeout
     rows: list[tuple[str, str | int | None, str]] = [
         ("profile", settings.profile, "the file's form"),
-        ("runtimeType", settings.runtime_type, origins.get("runtimeType", "given by the profile")),
+        ("runtimeType", settings.runtime_type, origins.get("runtimeType") or origins["containerRuntime"]),
         (
             "remoteRuntimeEndpoint",
             settings.runtime_endpoint or None,
@@ -58,7 +58,7 @@ def _values(settings: EdgedSettings) -> list[tuple[str, str | int | None, str]]:
             settings.image_endpoint or None,
             origins.get("remoteImageEndpoint") or origins.get("imageServiceEndpoint", ""),
         ),
-        ("dockerEndpoint", settings.docker_endpoint, origins.get("dockerAddress", "default or given")),
+        ("dockerEndpoint", settings.docker_endpoint, origins.get("dockerAddress") or origins["dockerEndpoint"]),
         ("runtimeRequestTimeout", str(timeout) if timeout is not None else None, origins["runtimeRequestTimeout"]),
         ("podSandboxImage", settings.sandbox_image or None, origins["podSandboxImage"]),
         (

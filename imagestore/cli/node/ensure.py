@@ -95,25 +95,23 @@ def ensure(
             [_secret(path, who.namespace) for path in secrets],
             ObjectReference("Pod", who.name, who.namespace, who.uid),
         )
-        manager = _manager(app, choice, found, heard, numbers)
+        manager = _manager(found, heard, numbers)
         with cancelled_by_signals() as token:
             result = manager.ensure(request, cancel=token)
     if not result.is_there:
         heard.append(start_failure(result, request.subject))
-    if metrics is not None:
-        metrics.write_text(numbers.text(), "utf-8")
     if output == "json":
         render.dump_json(_json(request, found.name, result, heard))
     else:
         _print(found.name, result, heard)
+    if metrics is not None:
+        metrics.write_text(numbers.text(), "utf-8")
     if result.is_there:
         return ExitStatus.OK
     return _STATUSES.get(result.reason, ExitStatus.FAILURE)
 
 
-def _manager(
-    app: App, choice: ServiceChoice, found: Connected, heard: list[NodeEvent], metrics: NodeMetrics
-) -> ImageManager:
+def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics) -> ImageManager:
     from imagestore.node.ensure import ImageManager
     from imagestore.node.pulls.puller import Puller
 
@@ -123,14 +121,14 @@ def _manager(
         gates=settings.gates,
         keyring=_node_keyring(),
         puller=Puller(found.service, turns=settings.turns(), bucket=settings.bucket()),
-        records=records_of(app, choice, found, metrics) if settings.gates.ensure_secret_pulled_images else None,
+        records=records_of(found, metrics) if settings.gates.ensure_secret_pulled_images else None,
         recorder=heard.append,
         metrics=metrics,
     )
 
 
-def records_of(app: App, choice: ServiceChoice, found: Connected, metrics: NodeMetrics) -> PullManager:
-    """The pull records in the state folder, with pulls that were cut off seen to.
+def records_of(found: Connected, metrics: NodeMetrics) -> PullManager:
+    """The pull records in the service's folder, with pulls that were cut off seen to.
 
     Raises:
         ImageStoreError: the folder can't be used, or the service can't list.
@@ -139,7 +137,7 @@ def records_of(app: App, choice: ServiceChoice, found: Connected, metrics: NodeM
     from imagestore.node.records.manager import PullManager
 
     files = PullRecordFiles(
-        choice.folder(app), show_usage=metrics.records_cache.set, show_intents_usage=metrics.intents_cache.set
+        found.folder, show_usage=metrics.records_cache.set, show_intents_usage=metrics.intents_cache.set
     )
     manager = PullManager(files, found.settings.verification(), metrics=metrics)
     if files.intents()[0]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from imagestore.node.gc.transition import GateChange
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.node.metrics import NodeMetrics
+    from imagestore.node.records.manager import PullManager
 
 _PERCENT = click.IntRange(0, 100)
 
@@ -82,12 +83,12 @@ def gc(
     left: Sequence[ImageUse] = ()
     with connected(app, choice, _containers(in_use)) as found:
         settings = _settings(found.settings, (high, low), (min_age, max_age))
-        folder = choice.folder(app)
+        folder = found.folder
         state = CollectorState.load(folder, now=time.time_ns())
         marker = GateMarker(folder)
         change = marker.check(settings.gates)
         found = replace(found, settings=settings)
-        collector = _collector(app, choice, found, state, sandbox_image, heard, numbers)
+        collector = _collector(found, state, sandbox_image, heard, numbers)
         result: CollectionReport | None = None
         try:
             if after_gate_change:
@@ -114,8 +115,6 @@ def gc(
 
 
 def _collector(
-    app: App,
-    choice: ServiceChoice,
     found: Connected,
     state: CollectorState,
     sandbox_image: str,
@@ -132,10 +131,20 @@ def _collector(
         sandbox_image=sandbox_image or found.sandbox_image,
         recorder=heard.append,
         metrics=metrics,
-        records=records_of(app, choice, found, metrics) if gates.ensure_secret_pulled_images else None,
+        records=_records(found, metrics) if gates.ensure_secret_pulled_images else None,
         state=state,
         clock=time.time_ns,
     )
+
+
+def _records(found: Connected, metrics: NodeMetrics) -> PullManager | None:
+    from imagestore.errors import StoreFullError
+
+    try:
+        return records_of(found, metrics)
+    except StoreFullError:
+        # A full disk is what collection is for, and without folders there are no records to prune.
+        return None
 
 
 def _settings(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +34,7 @@ class ServiceChoice:
         edged: KubeEdge's file, or None.
         kubelet_config: a KubeletConfiguration, or None.
         feature_gates: ``Name=true,…`` as for the kubelet; None when not given.
-        state: folder of pull records and memories; None means ``node`` in the store's folder.
+        state: folder of pull records and memories; None means one for each service below the store's folder.
     """
 
     endpoint: str
@@ -43,9 +45,18 @@ class ServiceChoice:
     feature_gates: str | None
     state: Path | None
 
-    def folder(self, app: App) -> Path:
-        """Where state is kept."""
-        return self.state or app.root / "node"
+    def folder(self, app: App, socket_path: str = "") -> Path:
+        """Where state is kept: what is pruned after a collection of one service must not be another one's.
+
+        Args:
+            app: has the store's folder.
+            socket_path: of the service; empty for the store itself.
+        """
+        if self.state is not None:
+            return self.state
+        own = app.root / "node"
+        # Sixteen digits of the hash are enough for the services of a node.
+        return own / hashlib.sha256(os.fsencode(socket_path)).hexdigest()[:16] if socket_path else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +66,14 @@ class Connected:
     Attributes:
         service: the service.
         name: for people.
+        folder: where state is kept.
         settings: of the kubelet, with the gates of the options.
         edged: what its file says, if it was given.
     """
 
     service: ImageService
     name: str
+    folder: Path
     settings: KubeletImageSettings
     edged: EdgedSettings | None
 
@@ -169,9 +182,9 @@ def connected(app: App, choice: ServiceChoice, in_use: Sequence[ContainerImage] 
 
         edged = load(choice.edged)
     settings = settings_of(choice, edged)
-    name, service = _open(app, choice, edged, settings, in_use)
-    with contextlib.closing(service):
-        yield Connected(service, name, settings, edged)
+    found = _open(app, choice, edged, settings, in_use)
+    with contextlib.closing(found.service):
+        yield found
 
 
 def _open(
@@ -180,7 +193,8 @@ def _open(
     edged: EdgedSettings | None,
     settings: KubeletImageSettings,
     in_use: Sequence[ContainerImage],
-) -> tuple[str, ImageService]:
+) -> Connected:
+    from imagestore.cri.endpoint import Endpoint
     from imagestore.node.edged.settings import DOCKER
 
     timeout_seconds = settings.runtime_request_timeout.seconds
@@ -191,28 +205,33 @@ def _open(
         from imagestore.node.endpoints import parse_endpoint
 
         path = choice.docker or (edged.docker_endpoint if edged is not None else DOCKER_SOCKET)
+        socket_path = parse_endpoint(path).socket_path()
+        folder = choice.folder(app, socket_path)
         engine = DockerImageService(
-            parse_endpoint(path).socket_path(),
+            socket_path,
             platforms=_platforms(app),
+            default_handler=app.config.default_handler,
             sandbox_image=edged.sandbox_image if edged is not None else "",
-            table=HandlerTable(choice.folder(app) / "docker-handlers.json"),
+            table=HandlerTable(folder / "docker-handlers.json"),
             timeout_seconds=timeout_seconds,
             stall_limit=edged.stall_limit if edged is not None else STALL_LIMIT,
         )
-        return f"Docker Engine at {path}", engine
+        return Connected(engine, f"Docker Engine at {path}", folder, settings, edged)
     if app.remote is not None and not choice.endpoint and edged is None:
-        return f"CRI at {app.service.endpoint}", app.service
+        folder = choice.folder(app, Endpoint.parse(app.service.endpoint).path)
+        return Connected(app.service, f"CRI at {app.service.endpoint}", folder, settings, edged)
     if choice.endpoint or edged is not None:
         from imagestore.cri.client import CriImageService
 
         runtime = choice.endpoint or (edged.runtime_endpoint if edged is not None else "")
         images = choice.image_endpoint or (edged.image_endpoint if edged is not None else "")
-        return f"CRI at {images or runtime}", CriImageService(
-            runtime, image_endpoint=images, timeout_seconds=timeout_seconds
-        )
+        remote = CriImageService(runtime, image_endpoint=images, timeout_seconds=timeout_seconds)
+        folder = choice.folder(app, Endpoint.parse(images or runtime).path)
+        return Connected(remote, f"CRI at {images or runtime}", folder, settings, edged)
     from imagestore.node.embedded import EmbeddedImageService
 
-    return f"store in {app.root}", EmbeddedImageService(app.store, containers=lambda: in_use)
+    store = EmbeddedImageService(app.store, containers=lambda: in_use)
+    return Connected(store, f"store in {app.root}", choice.folder(app), settings, edged)
 
 
 def _platforms(app: App) -> dict[str, Platform | None]:

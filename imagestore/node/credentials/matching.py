@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 HUB_KEY: Final = "index.docker.io"
 _HOST: Final = pattern(r"[^\s\\^{}|\"`<>%]*")
 _HUB_HOSTS: Final = ("docker.io", "index.docker.io")
+_CLASS: Final = pattern(r"((?:[^\]-](?:-[^\]-])?)+)\]")
+_RANGE: Final = pattern(r"([^-])(?:-([^-]))?")
+#: For each character the ranges that it may be in.
+_Piece = list[list[tuple[str, str]]]
 
 
 def normalized_key(key: str) -> str | None:
@@ -55,7 +59,7 @@ def matches(key: str, repository: str) -> bool:
     parts, port = _parts(host)
     if wanted_port != port or len(wanted_parts) != len(parts) or not path.startswith(wanted_path):
         return False
-    return all(_fits(pattern, part) for pattern, part in zip(wanted_parts, parts, strict=True))
+    return all(_fits(text, part) for text, part in zip(wanted_parts, parts, strict=True))
 
 
 def matching(keys: Iterable[str], repository: str) -> list[str]:
@@ -111,22 +115,54 @@ def _parts(host: str) -> tuple[list[str], str]:
     return host.split("."), ""
 
 
-def _fits(pattern: str, part: str) -> bool:
-    """Go's filepath.Match inside one host part: ``*``, ``?`` and ``[…]``; a malformed pattern fits nothing."""
-    expression, position = "", 0
-    while position < len(pattern):
-        character = pattern[position]
-        if character == "[":
-            found = re.compile(r"\[(\^?)((?:\\?[^\]\\](?:-\\?[^\]\\])?)+)\]").match(pattern, position)
-            if found is None:
-                return False
-            inside = "".join(one if one == "-" else re.escape(one) for one in found[2].replace("\\", ""))
-            expression += f"[{found[1]}{inside}]"
-            position = found.end()
-            continue
-        expression += {"*": ".*?", "?": "."}.get(character, re.escape(character))
-        position += 1
-    try:
-        return re.fullmatch(expression, part, re.DOTALL) is not None
-    except re.error:
+def _fits(text: str, part: str) -> bool:
+    """Go's filepath.Match inside one host part: ``*`` and ``[…]``, since no host has its other signs; a malformed class
+    fits nothing.
+
+    As there, a star skips as little as it can and is never tried again: what both texts are is up to who writes pods.
+    """
+    pieces = _pieces(text)
+    if pieces is None:
         return False
+    first, *others = pieces
+    if not _is_at(first, part, 0):
+        return False
+    position = len(first)
+    if not others:
+        return position == len(part)
+    *inner, last = others
+    for piece in inner:
+        starts = range(position, len(part) - len(piece) + 1)
+        start = next((start for start in starts if _is_at(piece, part, start)), None)
+        if start is None:
+            return False
+        position = start + len(piece)
+    end = len(part) - len(last)
+    return end >= position and _is_at(last, part, end)
+
+
+def _pieces(text: str) -> list[_Piece] | None:
+    """What stands between the stars; None where a class is malformed."""
+    pieces: list[_Piece] = [[]]
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character == "*":
+            pieces.append([])
+        elif character == "[":
+            found = _CLASS.match(text, position)
+            if found is None:
+                return None
+            pieces[-1].append([(low, high or low) for low, high in _RANGE.findall(found[1])])
+            position = found.end()
+        else:
+            pieces[-1].append([(character, character)])
+    return pieces
+
+
+def _is_at(piece: _Piece, part: str, start: int) -> bool:
+    found = part[start : start + len(piece)]
+    return len(found) == len(piece) and all(
+        any(low <= character <= high for low, high in ranges) for ranges, character in zip(piece, found, strict=True)
+    )

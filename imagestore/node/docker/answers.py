@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import (
@@ -14,6 +13,7 @@ from imagestore.errors import (
     InvalidInputError,
     ReferenceNotFoundError,
 )
+from imagestore.patterns import pattern
 from imagestore.reference import Reference
 from imagestore.values import dataclass
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _NONE: Final = ("<none>:<none>", "<none>@<none>")
 _MAX_MESSAGE: Final = 2000
+_ID: Final = pattern(r"[A-Za-z0-9][A-Za-z0-9:+._-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +33,14 @@ class EngineImage:
         id: as the engine's store identifies it.
         repo_tags, repo_digests: complete references, without ``<none>``.
         size: bytes, at least 1.
-        created: seconds since 1970; 0 when unknown.
         user: of the config, without the group; empty when not told (lists never tell).
-        platform: ``os/architecture[/variant]``; empty when not told.
     """
 
     id: str
     repo_tags: tuple[str, ...]
     repo_digests: tuple[str, ...]
     size: int
-    created: int = 0
     user: str = ""
-    platform: str = ""
 
 
 def decode(answer: Answer, what: str) -> Any:
@@ -92,7 +89,7 @@ def listed_images(value: Any, what: str) -> list[EngineImage]:
     """
     if not isinstance(value, list):
         raise ImageServiceError(f"{what}: expected a list of images")
-    return [_image(each, what) for each in value]
+    return [inspected_image(each, what) for each in value]
 
 
 def inspected_image(value: Any, what: str) -> EngineImage:
@@ -101,25 +98,20 @@ def inspected_image(value: Any, what: str) -> EngineImage:
     Raises:
         ImageServiceError: it isn't that.
     """
-    return _image(value, what)
-
-
-def _image(value: Any, what: str) -> EngineImage:
-    if not isinstance(value, dict) or not isinstance(value.get("Id"), str) or not value["Id"]:
+    image_id = value.get("Id") if isinstance(value, dict) else None
+    # It becomes a part of paths.
+    if not isinstance(image_id, str) or _ID.fullmatch(image_id) is None:
         raise ImageServiceError(f"{what}: expected an image with an Id")
     size = value.get("Size")
     config = value.get("Config")
     user = config.get("User") if isinstance(config, dict) else None
-    parts = [value.get(name) for name in ("Os", "Architecture", "Variant")]
     return EngineImage(
-        id=value["Id"],
+        id=image_id,
         repo_tags=_names(value.get("RepoTags")),
         repo_digests=_names(value.get("RepoDigests")),
         # CRI knows no image of 0 bytes.
         size=max(1, size) if isinstance(size, int) and not isinstance(size, bool) else 1,
-        created=_created(value.get("Created")),
         user=user.partition(":")[0] if isinstance(user, str) else "",
-        platform="/".join(part for part in parts if isinstance(part, str) and part),
     )
 
 
@@ -134,14 +126,3 @@ def _names(value: Any) -> tuple[str, ...]:
         except InvalidInputError:
             found[text] = None
     return tuple(found)
-
-
-def _created(value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return max(0, value)
-    if isinstance(value, str):
-        try:
-            return max(0, int(datetime.fromisoformat(value).timestamp()))
-        except (ValueError, OverflowError):
-            return 0
-    return 0

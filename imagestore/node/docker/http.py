@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _HOST: Final = "http://docker"
+#: A socket that may not wait at all would fail before the token is asked.
+_SHORTEST_WAIT: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,10 @@ class EngineConnection:
     """
 
     def __init__(self, socket_path: str, *, timeout_seconds: float) -> None:
-        self._timeout = timeout_seconds
+        # Sockets can't wait for longer.
+        self._timeout = min(timeout_seconds, threading.TIMEOUT_MAX)
         self._socket_path = socket_path
-        self._client = _client(socket_path, httpx.Timeout(timeout_seconds))
+        self._client = _client(socket_path, httpx.Timeout(self._timeout))
         self._shown = f"docker engine at {socket_path}"
 
     @property
@@ -101,7 +105,10 @@ class EngineConnection:
             As request(); OperationCancelledError when the token ends it.
         """
         self._knock()
-        timeout = httpx.Timeout(self._timeout, read=stall_seconds)
+        # A deadline calls nobody; a read that waits for longer wouldn't see it pass.
+        left = cancel.remaining_seconds() if cancel is not None else None
+        waits = min(stall_seconds, threading.TIMEOUT_MAX if left is None else max(left, _SHORTEST_WAIT))
+        timeout = httpx.Timeout(self._timeout, read=waits)
         wire = _Wire()
         try:
             with (

@@ -37,6 +37,7 @@ from imagestore.node.edged.settings import STALL_LIMIT
 from imagestore.node.pulls.turns import Turns
 from imagestore.patterns import pattern
 from imagestore.reference import Reference
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,10 +65,14 @@ class DockerImageService:
         socket_path: of the engine.
         platforms: by runtime handler, what it pulls for; None leaves it to the engine. The empty handler is always
             known.
+        default_handler: name of the default handler, under which its images are listed: the empty one's other spelling.
         sandbox_image: listed as pinned.
         table: which image each handler got; by default in memory.
         timeout_seconds: for every call but pulls.
         stall_limit: how long a pull may stand still.
+
+    Raises:
+        InvalidInputError: a limit of time isn't above zero, or the sandbox image is no reference.
     """
 
     def __init__(
@@ -75,13 +80,19 @@ class DockerImageService:
         socket_path: str,
         *,
         platforms: Mapping[str, Platform | None] | None = None,
+        default_handler: str = "",
         sandbox_image: str = "",
         table: HandlerTable | None = None,
         timeout_seconds: float = _TIMEOUT_SECONDS,
         stall_limit: Duration = STALL_LIMIT,
     ) -> None:
+        if not (timeout_seconds > 0 and stall_limit.nanoseconds > 0):
+            raise InvalidInputError(
+                f"docker engine: limits {timeout_seconds} s and {stall_limit}: expected more than zero"
+            )
         self._connection = EngineConnection(socket_path, timeout_seconds=timeout_seconds)
         self._platforms = {"": None, **(platforms or {})}
+        self._default_handler = default_handler
         self._sandbox_image = str(Reference.parse(sandbox_image)) if sandbox_image else ""
         self._table = table if table is not None else HandlerTable()
         self._stall_limit = stall_limit
@@ -100,23 +111,23 @@ class DockerImageService:
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
         """See ImageService. Users of images are not told here: the engine's lists have none."""
-        if spec is not None and spec.image:
-            found = self.status(spec)
-            return [found] if found is not None else []
-        handler = spec.runtime_handler if spec is not None else ""
-        if handler:
-            self._check_handler(handler)
+        spec = spec or ImageSpec("")
+        only = self._shown(self._handler(spec)) if spec.runtime_handler else None
+        if spec.image:
+            handlers = [spec.runtime_handler] if only is not None else list(self._platforms)
+            found = [self.status(replace(spec, runtime_handler=handler)) for handler in handlers]
+            by_key = {(each.id, each.spec.runtime_handler): each for each in found if each is not None}
+            return list(by_key.values())
         images = answers.listed_images(self._json("/images/json", "images", {"digests": "true"}), self._what("images"))
-        return [served for image in images for served in self._served(image) if not handler or _is_of(served, handler)]
+        return [each for image in images for each in self._served(image) if only in (None, each.spec.runtime_handler)]
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
         """See ImageService."""
         found = self._find(spec)
         if found is None:
             return None
-        return next(
-            (each for each in self._served(found) if _is_of(each, spec.runtime_handler)), self._served(found)[0]
-        )
+        served, handler = self._served(found), self._shown(self._handler(spec))
+        return next((each for each in served if each.spec.runtime_handler == handler), served[0])
 
     def inspect(self, spec: ImageSpec) -> ImageDetails | None:
         """See ImageService; the engine's own answer is under ``docker``."""
@@ -138,14 +149,13 @@ class DockerImageService:
         cancel: CancelToken | None = None,
     ) -> str:
         """See ImageService. Annotations are not the engine's."""
-        reference = Reference.parse(spec.image)
-        self._check_handler(spec.runtime_handler)
+        reference, handler = Reference.parse(spec.image), self._handler(spec)
         # Two handlers' pulls of one reference would move its tag under each other's feet.
         with self._turns[hash(str(reference)) % _STRIPES].turn(cancel):
-            return self._pull(reference, spec.runtime_handler, auth, observer, cancel)
+            return self._pull(reference, handler, auth, observer, cancel)
 
     def remove(self, spec: ImageSpec) -> None:
-        """See ImageService.
+        """See ImageService. By id and without a handler it goes for all of them, else for the one that is meant.
 
         Raises:
             ImageServiceError: containers use the image.
@@ -155,13 +165,13 @@ class DockerImageService:
         found = self._find(spec)
         if found is None:
             return
-        handler = spec.runtime_handler
-        if not handler or set(self._table.of_image(found.id)) <= {handler}:  # else it serves other handlers too
+        handler = None if not spec.runtime_handler and _is_id(spec.image, found) else self._handler(spec)
+        if handler is None or self._owners(found).keys() <= {handler}:  # else it serves other handlers too
             answer = self._ask("DELETE", f"/images/{found.id}", {"force": "true"})
             if answer.status != 404:
                 self._checked(answer, f"{spec.image}: remove")
         # Not before it is gone: an image that the engine keeps is still its handler's.
-        self._table.forget(found.id, handler or None)
+        self._table.forget(found.id, handler)
 
     def filesystems(self) -> ImageFilesystems:
         """See ImageService."""
@@ -220,15 +230,16 @@ class DockerImageService:
 
     def _find(self, spec: ImageSpec) -> EngineImage | None:
         """The image that a spec means; rows come before what the engine's tag says now."""
-        handler = spec.runtime_handler
-        self._check_handler(handler)
+        handler = self._handler(spec)
         if not spec.image:
             return None
         if _ID.fullmatch(spec.image):
             found = self._inspect(spec.image)
-            if found is not None or spec.image.startswith("sha256:") or len(spec.image) == 64:
-                is_other = found is not None and handler and handler not in self._table.of_image(found.id)
-                return None if is_other else found
+            # A name may be spelled in the digits of ids; then the rows say what it means.
+            if found is not None and _is_id(spec.image, found):
+                return found if not spec.runtime_handler or handler in self._owners(found) else None
+            if spec.image.startswith("sha256:") or len(spec.image) == 64:
+                return None
         reference = str(Reference.parse(spec.image))
         known = self._table.get(reference, handler)
         if known is not None:
@@ -240,31 +251,43 @@ class DockerImageService:
             return None
         return self._inspect(reference)
 
+    def _owners(self, image: EngineImage) -> Mapping[str, tuple[str, ...]]:
+        """References by handler that the image was pulled for; it is the default's where we know of none."""
+        return self._table.of_image(image.id) or {"": ()}
+
     def _served(self, image: EngineImage) -> tuple[ServedImage, ...]:
-        """One entry for each handler that the image was pulled for; one for the default where we know of none."""
-        by_handler = self._table.of_image(image.id) or {"": ()}
+        """One entry for each handler that the image was pulled for."""
         is_number = _NUMBER.fullmatch(image.user) is not None
         served = []
-        for handler, references in by_handler.items():
-            tags = tuple(dict.fromkeys([*image.repo_tags, *(each for each in references if "@" not in each)]))
+        for handler, references in self._owners(image).items():
+            tags = tuple(dict.fromkeys([*(each for each in references if "@" not in each), *image.repo_tags]))
             first = (references or tags or image.repo_digests or (image.id,))[0]
             served.append(
                 ServedImage(
                     id=image.id,
-                    repo_tags=tags if handler or not references else tuple(dict.fromkeys([*references, *tags])),
+                    repo_tags=tags,
                     repo_digests=image.repo_digests,
                     size=image.size,
                     uid=int(image.user) if is_number else None,
                     username="" if is_number else image.user,
-                    spec=ImageSpec(first, handler),
-                    is_pinned=bool(self._sandbox_image) and self._sandbox_image in tags,
+                    spec=ImageSpec(first, self._shown(handler)),
+                    is_pinned=self._sandbox_image in (*tags, *image.repo_digests),
                 )
             )
         return tuple(served)
 
-    def _check_handler(self, handler: str) -> None:
+    def _handler(self, spec: ImageSpec) -> str:
+        """The handler that a spec means; empty for the default one, however it is written."""
+        handler = spec.runtime_handler
+        if handler == self._default_handler:
+            return ""
         if handler not in self._platforms:
-            raise UnknownRuntimeHandlerError(handler, [name for name in self._platforms if name])
+            known = [*([self._default_handler] if self._default_handler else ()), *filter(None, self._platforms)]
+            raise UnknownRuntimeHandlerError(handler, known)
+        return handler
+
+    def _shown(self, handler: str) -> str:
+        return handler or self._default_handler
 
     def _inspect(self, name: str) -> EngineImage | None:
         answer = self._ask("GET", f"/images/{quote(name, safe='/:@')}/json")
@@ -298,5 +321,8 @@ class DockerImageService:
         return f"{self._connection.shown}: {part}"
 
 
-def _is_of(served: ServedImage, handler: str) -> bool:
-    return served.spec.runtime_handler == handler
+def _is_id(text: str, image: EngineImage) -> bool:
+    """Whether a text by which the engine found an image is its id, or the beginning of that, and no name."""
+    bare = text.removeprefix("sha256:")
+    is_whole = text != bare or len(bare) == 64
+    return _ID.fullmatch(text) is not None and (is_whole or image.id.removeprefix("sha256:").startswith(bare))

@@ -15,11 +15,19 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import ConfigError
 from imagestore.node.documents import read_documents
 from imagestore.node.edged.seed import is_seed, resolve_seed
-from imagestore.node.edged.settings import DOCKER, DOCKER_ENDPOINT, REMOTE, EdgedSettings, Origin, checked_type
+from imagestore.node.edged.settings import (
+    DOCKER,
+    DOCKER_ENDPOINT,
+    REMOTE,
+    STALL_LIMIT,
+    EdgedSettings,
+    Origin,
+    checked_type,
+)
 from imagestore.node.endpoints import parse_endpoint
 from imagestore.node.golang import NANOSECONDS, Duration
 from imagestore.node.kubelet_config import DEFAULT_RUNTIME_ENDPOINT, KubeletImageSettings
-from imagestore.node.members import Members
+from imagestore.node.members import Members, positive
 from imagestore.values import replace
 
 if TYPE_CHECKING:
@@ -80,7 +88,7 @@ def _alpha1(given: Members) -> EdgedSettings:
     image = given.text("remoteImageEndpoint")
     memory, deadline = given.long_integer("edgedMemoryCapacity"), given.integer("imagePullProgressDeadline")
     minutes = _or(given.integer("runtimeRequestTimeout"), 2)
-    timeout = Duration(minutes * 60 * NANOSECONDS)
+    timeout = positive(Duration(minutes * 60 * NANOSECONDS), f"{given.path}.runtimeRequestTimeout")
     kubelet = replace(
         KubeletImageSettings(),
         image_gc_high_threshold_percent=_or(given.integer("imageGCHighThreshold"), 80),
@@ -101,7 +109,7 @@ def _alpha1(given: Members) -> EdgedSettings:
         request_timeout=timeout,
         sandbox_image=given.text("podSandboxImage") or _ALPHA1_SANDBOX.get(platform.machine(), "kubeedge/pause:3.1"),
         memory_bytes=_ALPHA1_MEMORY if memory is None else memory,
-        stall_limit=Duration(_or(deadline, 60) * NANOSECONDS),
+        stall_limit=positive(Duration(_or(deadline, 60) * NANOSECONDS), f"{given.path}.imagePullProgressDeadline"),
         kubelet=kubelet,
         origins={name: _origin(given, name) for name in (*names, *more)},
         warnings=tuple(warnings),
@@ -130,7 +138,7 @@ def _alpha2(given: Members) -> EdgedSettings:
         },
         path=config.path,
     )
-    deadline = flags.duration("imagePullProgressDeadline")
+    deadline = flags.duration("imagePullProgressDeadline") or STALL_LIMIT
     return EdgedSettings(
         profile="v1alpha2",
         runtime_type=kind,
@@ -139,9 +147,12 @@ def _alpha2(given: Members) -> EdgedSettings:
         docker_endpoint=flags.text("dockerEndpoint") or DOCKER_ENDPOINT,
         request_timeout=kubelet.runtime_request_timeout,
         sandbox_image=flags.text("podSandboxImage") or _ALPHA2_SANDBOX,
-        stall_limit=deadline or Duration(60 * NANOSECONDS),
+        stall_limit=positive(deadline, f"{flags.path}.imagePullProgressDeadline"),
         kubelet=kubelet,
         origins={
+            "containerRuntime": _origin(flags, "containerRuntime"),
+            "dockerEndpoint": _origin(flags, "dockerEndpoint"),
+            "imagePullProgressDeadline": _origin(flags, "imagePullProgressDeadline"),
             "containerRuntimeEndpoint": Origin.GIVEN if runtime else Origin.DEFAULT,
             "imageServiceEndpoint": Origin.GIVEN if image else Origin.DEFAULT,
             "runtimeRequestTimeout": _origin(config, "runtimeRequestTimeout"),

@@ -24,7 +24,8 @@ from imagestore.node.edged.settings import (
     checked_type,
 )
 from imagestore.node.endpoints import parse_endpoint
-from imagestore.node.members import Members
+from imagestore.node.kubelet_config import KubeletImageSettings
+from imagestore.node.members import Members, positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +57,7 @@ def resolve_seed(value: Mapping[str, object], *, path: str = "") -> EdgedSetting
     """Fill in the design's defaults.
 
     Args:
-        value: decoded parameters, at the top or below ``edged``; spelled as in the design or the first release.
+        value: decoded parameters, at the top or below ``edged``, each once; spelled as in the design or the release.
         path: of the object, for errors.
 
     Raises:
@@ -68,8 +69,8 @@ def resolve_seed(value: Mapping[str, object], *, path: str = "") -> EdgedSetting
     runtime, image = given.text("remoteRuntimeEndpoint"), given.text("remoteImageEndpoint")
     timeout, sandbox = given.duration("runtimeRequestTimeout"), given.text("podSandboxImage")
     memory = given.long_integer("memoryCapacity")
-    if timeout is not None and timeout.nanoseconds <= 0:
-        raise ConfigError(f"runtimeRequestTimeout {timeout}: expected more than zero")
+    if timeout is not None:
+        positive(timeout, "runtimeRequestTimeout")
     if memory is not None and memory <= 0:
         raise ConfigError(f"memory capacity {memory}: expected more than zero")
     is_remote = kind == REMOTE
@@ -87,6 +88,7 @@ def resolve_seed(value: Mapping[str, object], *, path: str = "") -> EdgedSetting
         docker_endpoint=docker or DOCKER_ENDPOINT,
         request_timeout=timeout or (SEED_TIMEOUT if is_remote else None),
         sandbox_image=sandbox or (SEED_SANDBOX_IMAGE if is_remote else ""),
+        kubelet=KubeletImageSettings(runtime_request_timeout=timeout or SEED_TIMEOUT),
         memory_bytes=memory if memory is not None else (SEED_MEMORY_BYTES if is_remote else None),
         origins=_origins(
             {
@@ -96,6 +98,7 @@ def resolve_seed(value: Mapping[str, object], *, path: str = "") -> EdgedSetting
                 "runtimeRequestTimeout": timeout,
                 "podSandboxImage": sandbox,
                 "memoryCapacity": memory,
+                "dockerAddress": docker,
             },
             is_remote=is_remote,
         ),
@@ -106,9 +109,10 @@ def resolve_seed(value: Mapping[str, object], *, path: str = "") -> EdgedSetting
 def _origins(values: Mapping[str, str | Duration | int | None], *, is_remote: bool) -> dict[str, Origin]:
     found: dict[str, Origin] = {}
     for name, value in values.items():
+        is_used = name == "runtimeType" or is_remote is not (name == "dockerAddress")
         if value is not None:
-            found[name] = Origin.GIVEN if is_remote or name == "runtimeType" else Origin.UNUSED
-        elif name == "runtimeType":
+            found[name] = Origin.GIVEN if is_used else Origin.UNUSED
+        elif name in ("runtimeType", "dockerAddress"):
             found[name] = Origin.DEFAULT
         elif not is_remote:
             found[name] = Origin.ABSENT
@@ -118,9 +122,8 @@ def _origins(values: Mapping[str, str | Duration | int | None], *, is_remote: bo
 
 
 def _named(value: Mapping[str, object], path: str) -> dict[str, object]:
-    inner = value.get("edged")
     found: dict[str, object] = {}
-    for name, each in (inner if isinstance(inner, dict) else value).items():
+    for name, each in (*value.items(), *Members(value, path).mapping("edged").items()):
         known = _NAMES.get(_plain(name))
         if known is None:
             continue

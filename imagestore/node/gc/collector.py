@@ -15,10 +15,9 @@ from imagestore.errors import ImageCollectionError, ImageStoreError
 from imagestore.image_service import ImageSpec
 from imagestore.node import events
 from imagestore.node.events import NodeEvent, ObjectReference, log_event
-from imagestore.node.gc import order
 from imagestore.node.gc.detection import Detector
 from imagestore.node.gc.disk import disk_of_images
-from imagestore.node.gc.order import Spared
+from imagestore.node.gc.order import Spared, candidates, free_space, remove_old, sort_key
 from imagestore.node.gc.policy import size_text
 from imagestore.node.golang import Duration, aggregate
 from imagestore.node.outcome import runtime_text
@@ -232,7 +231,7 @@ class ImageCollector:
     def images(self) -> tuple[ImageUse, ...]:
         """The records of the last look, in eviction order."""
         with self._lock:
-            return tuple(sorted(self._detector.records.values(), key=order.sort_key))
+            return tuple(sorted(self._detector.records.values(), key=sort_key))
 
     def _by_handler(self) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -242,7 +241,7 @@ class ImageCollector:
 
     def _eviction_order(self, now: int, report: CollectionReport) -> list[ImageUse]:
         in_use = self.detect(now)
-        images, spared = order.candidates(self._detector.records.values(), in_use)
+        images, spared = candidates(self._detector.records.values(), in_use)
         report.spared += spared
         for _image in (image for image, why in spared if why is Spared.NO_ID):
             self._warn(events.INVALID_IMAGE_ID, "ImageID is not valid, skipping, ImageID: ", report)
@@ -250,7 +249,7 @@ class ImageCollector:
 
     def _round(self, images: list[ImageUse], report: CollectionReport, now: int, began: int) -> None:
         policy, remove = self.policy, self._remover(report)
-        tried, images = order.remove_old(images, policy, now=now, began=began, remove=remove)
+        tried, images = remove_old(images, policy, now=now, began=began, remove=remove)
         report.note(tried)
         if report.failed:
             listed = aggregate(each.error for each in report.failed)
@@ -285,7 +284,7 @@ class ImageCollector:
         minimum_age: Duration | None,
     ) -> None:
         age = self.policy.minimum_age if minimum_age is None else minimum_age
-        walk = order.free_space(images, target_bytes, minimum_age=age, now=now, remove=self._remover(report))
+        walk = free_space(images, target_bytes, minimum_age=age, now=now, remove=self._remover(report))
         report.note(walk.tried)
         report.spared += walk.spared
         report.freed_bytes = walk.freed_bytes

@@ -2,8 +2,8 @@
 
 Rules (kubelet, KEP-4216): with the gate RuntimeClassInImageCriApi a record's key is (image id, runtime handler),
 without it the id alone. A key that appears is first detected then; one that is in use was last used now; one that is
-no longer listed is forgotten. Where a container (or an image volume) says no handler and no record without a handler
-is listed for its image, it counts as using that image under every handler: upstream would take them all for unused.
+no longer listed is forgotten. Where a container (or an image volume) says no handler, or one under which its image
+isn't listed, it counts as using that image under every handler: upstream would take them all for unused.
 """
 
 from __future__ import annotations
@@ -120,12 +120,10 @@ class Detector:
     def _used(self, listed: set[ImageKey], image_id: str, handler: str | None) -> set[ImageKey]:
         if not self._with_handlers:
             return {ImageKey(image_id)}
-        if handler:
-            return {ImageKey(image_id, handler)}
-        bare = ImageKey(image_id)
-        if handler is not None and bare in listed:
-            return {bare}
-        return {key for key in listed if key.image_id == image_id} or {bare}
+        named = ImageKey(image_id, handler or "")
+        if handler is not None and named in listed:
+            return {named}
+        return {key for key in listed if key.image_id == image_id} or {named}
 
 
 def _complete(name: str) -> frozenset[str]:

@@ -31,7 +31,7 @@ class CollectionPolicy:
         maximum_age: images unused for longer go at once; zero means there is no such limit.
 
     Raises:
-        InvalidInputError: in the kubelet's words.
+        InvalidInputError: in the kubelet's words; an age is negative, which would make every image too old.
     """
 
     high_percent: int = 85
@@ -48,6 +48,9 @@ class CollectionPolicy:
                 f"LowThresholdPercent {self.low_percent} can not be higher than"
                 f" HighThresholdPercent {self.high_percent}"
             )
+        for name, age in (("minimum", self.minimum_age), ("maximum", self.maximum_age)):
+            if age < _NO_LIMIT:
+                raise InvalidInputError(f"{name} age {age}: expected zero or more")
 
     @property
     def is_loop_needed(self) -> bool:

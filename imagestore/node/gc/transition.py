@@ -7,11 +7,12 @@ that came with one. A marker beside the agent's state remembers under which valu
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import make_directory, replace_text, translated
-from imagestore.errors import StoreCorruptError
+from imagestore.errors import StoreCorruptError, StoreFullError
 from imagestore.node.features import RUNTIME_CLASS_IN_IMAGE_CRI_API
 from imagestore.node.gc.order import Spared
 from imagestore.node.golang import Duration
@@ -70,12 +71,14 @@ class GateMarker:
 
         Raises:
             StoreCorruptError: the marker is damaged.
-            StoreError: it can't be read or written.
+            StoreError: it can't be read, or written though there is space.
         """
         before = self._read()
         now = gates.runtime_class_in_image_cri
         if before is None:
-            self.note(gates)
+            # A full disk is what collection is for; the next call notes the value.
+            with contextlib.suppress(StoreFullError):
+                self.note(gates)
             return None
         return GateChange(before, now) if before != now else None
 
@@ -100,7 +103,7 @@ class GateMarker:
                 return None
         try:
             value = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         noted = value.get(RUNTIME_CLASS_IN_IMAGE_CRI_API) if isinstance(value, dict) else None
         if not isinstance(noted, bool):

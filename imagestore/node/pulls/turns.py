@@ -69,10 +69,10 @@ class Turns:
             self._pass_on()
 
     def _wait(self, mine: threading.Event, cancel: CancelToken | None) -> None:
-        if cancel is None:
-            mine.wait()
-            return
         try:
+            if cancel is None:
+                mine.wait()
+                return
             with cancel.on_cancel(mine.set):
                 # A wait may end a moment before the deadline; going on then would be a turn that nobody gave.
                 while not mine.wait(cancel.remaining_seconds()):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import make_directory, translated
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from imagestore.node.records.model import PulledRecord
 
 _PREFIX: Final = "sha256-"
+_BESIDE: Final = ".tmp"
+#: Nobody takes so long to write a file; what is older was left by a process that ended.
+_LEFT_SECONDS: Final = 3600
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _CACHED: Final = 2000
 #: Only pulls under way, and what was cut off, have intents.
@@ -159,9 +164,13 @@ class PullRecordFiles:
     def renew(self) -> None:
         """Write files of older versions anew, in today's; what can't be read stays as it is.
 
+        What processes left that ended while they wrote is deleted.
+
         Raises:
             StoreError: one can't be written.
         """
+        for folder in (self._pulling, self._pulled):
+            _delete_left(folder)
         for path in _paths(self._pulling):
             _rewrite(path, lambda data, what: model.intent_json(model.parse_intent(data, what)))
         for path in _paths(self._pulled):
@@ -203,12 +212,13 @@ def _paths(folder: Path) -> list[Path]:
         return sorted(
             path
             for path in folder.iterdir()
-            if path.name.startswith(_PREFIX) and not path.name.endswith(".tmp") and path.is_file()
+            if path.name.startswith(_PREFIX) and not path.name.endswith(_BESIDE) and path.is_file()
         )
 
 
 def _replace(path: Path, data: bytes) -> None:
-    beside = path.with_name(path.name + ".tmp")
+    # Two commands may note a pull of one image at once.
+    beside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{_BESIDE}")
     with translated("write a pull record", path):
         try:
             with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
@@ -228,6 +238,14 @@ def _rewrite(path: Path, renewed: Callable[[bytes, str], bytes]) -> None:
         after = None if before is None else renewed(before, path.name)
         if after is not None and after != before:
             _replace(path, after)
+
+
+def _delete_left(folder: Path) -> None:
+    with translated("delete what was left beside pull records", folder):
+        for path in folder.glob(f"{_PREFIX}*{_BESIDE}"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < time.time() - _LEFT_SECONDS:
+                    path.unlink()
 
 
 def _delete(path: Path) -> None:

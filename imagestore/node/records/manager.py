@@ -10,6 +10,7 @@ under another one.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -153,21 +154,33 @@ class PullManager:
         return verdict
 
     def prune(self, present: Iterable[str], *, before: float) -> None:
-        """After a collection: drop records of images that are gone.
+        """After a collection: drop records of images that are gone. What fails is logged: the images have gone.
 
         Args:
             present: ids of all images that are there, in use or not.
             before: seconds since 1970; newer records are of pulls during the collection and stay.
         """
+        # Records know whole seconds: one of the second in which the collection began may be newer than that.
+        second = math.floor(before)
         with self._lock:
-            records, faults = self._files.records()
+            try:
+                records, faults = self._files.records()
+            except StoreError as error:
+                _LOGGER.warning("pulled records stay: %s", error)
+                return
             for fault in faults:
                 _LOGGER.warning("pulled records: %s", fault)
             kept = set(present)
             for record in records:
-                if record.image_ref not in kept and (record.updated_at or 0) < before:
-                    self._files.delete(record.image_ref)
+                if record.image_ref not in kept and (record.updated_at or 0) < second:
+                    self._drop(record.image_ref)
             self._show_counts()
+
+    def _drop(self, image_ref: str) -> None:
+        try:
+            self._files.delete(image_ref)
+        except StoreError as error:
+            _LOGGER.warning("pulled record of %s stays: %s", image_ref, error)
 
     def _judge(self, image: str, image_ref: str, credentials: Callable[[], Sequence[TrackedCredential]]) -> Verdict:
         with self._lock:
@@ -208,7 +221,10 @@ class PullManager:
             _LOGGER.warning("pulled record of %s: %s", image_ref, error)
 
     def _write(self, image: str, image_ref: str, credentials: PullCredentials | None) -> None:
-        """Write the record anew if it changes; without credentials only its existence counts."""
+        """Write the record anew; without credentials only its existence counts.
+
+        Also one that stays the same: its time tells a collection that is under way that the image came meanwhile.
+        """
         repository = parse_image_name(image).repository
         try:
             before = self._files.read(image_ref)
@@ -225,7 +241,7 @@ class PullManager:
             return
         old = before.credentials.get(repository)
         merged = credentials if old is None else old.merged(credentials)
-        if merged != old:
+        if merged != old or before.updated_at != now:
             changed = {**before.credentials, repository: merged}
             self._files.write(replace(before, updated_at=now, credentials=changed))
 
@@ -243,10 +259,15 @@ class PullManager:
         self._under_way.pop(image, None)
 
     def _show_counts(self) -> None:
-        if self._metrics is not None:
+        if self._metrics is None:
+            return
+        try:
             intents, records = self._files.counts()
-            self._metrics.pull_intents.set(intents)
-            self._metrics.pulled_records.set(records)
+        except StoreError as error:
+            _LOGGER.warning("pull records can't be counted: %s", error)
+            return
+        self._metrics.pull_intents.set(intents)
+        self._metrics.pulled_records.set(records)
 
 
 def recorded(used: TrackedCredential | None) -> PullCredentials:

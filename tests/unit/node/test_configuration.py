@@ -176,7 +176,7 @@ def test_members_of_the_wrong_type_are_errors(given: dict[str, object]) -> None:
     ("text", "endpoint"),
     [
         ("unix:///run/x.sock", Endpoint("unix", "/run/x.sock")),
-        ("/run/x.sock", Endpoint("unix", "/run/x.sock", is_bare=True)),
+        ("/run/x.sock", Endpoint("unix", "/run/x.sock")),
         ("tcp://127.0.0.1:80", Endpoint("tcp", "127.0.0.1:80")),
         ("npipe://./pipe/x", Endpoint("npipe", "./pipe/x")),
         ("UNIX:///x", Endpoint("unix", "/x")),
@@ -252,6 +252,7 @@ def test_runtime_class_objects_are_read() -> None:
         ('{"a": "b"}', {"a": "b"}),
         ("a: !!str 5", {"a": "5"}),
         ("a: .5", {"a": 0.5}),
+        ("a: 1e999", {"a": "1e999"}),
         ("a: ' x '", {"a": " x "}),
     ],
 )
@@ -270,6 +271,7 @@ def test_several_documents_and_empty_ones() -> None:
         b"a: &x 1\nb: *x",
         b"a: &x [1]",
         b"<<: {a: 1}",
+        b"~: 1",
         b"a: 1\na: 2",
         b"? [a]\n: b",
         b"a: !!python/object/apply:os.system [x]",

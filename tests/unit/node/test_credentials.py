@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import time
 
 import pytest
 
@@ -49,11 +50,26 @@ from imagestore.secret import Secret
         ("foo.[a-c]ar.example", "foo.bar.example", True),
         ("foo.[^a-c]ar.example", "foo.bar.example", False),
         ("foo.[.example", "foo.bar.example", False),
+        ("foo.[].example", "foo.bar.example", False),
+        ("foo.[a-]ar.example", "foo.aar.example", False),
+        ("foo.[c-a]ar.example", "foo.bar.example", False),
+        ("foo.*[a-z0]*.example", "foo.1b2.example", True),
+        ("f*o*o.example", "foo.example", True),
+        ("f*o*o*o.example", "foo.example", False),
+        ("a*bc*c.example", "abcbc.example", True),
+        ("a*a.example", "a.example", False),
         ("registry.example", "registry.example/team/app", True),
     ],
 )
 def test_keys_match_part_by_part(key: str, repository: str, fits: bool) -> None:
     assert matches(key, repository) is fits
+
+
+@pytest.mark.parametrize("key", ["*a" * 200 + "*b.example", "[" + "a-" * 200 + ".example"])
+def test_no_key_takes_long_to_be_compared(key: str) -> None:
+    began = time.perf_counter()
+    assert not matches(key, "a" * 250 + ".example/app")
+    assert time.perf_counter() - began < 1
 
 
 @pytest.mark.parametrize(

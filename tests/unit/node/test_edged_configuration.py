@@ -78,6 +78,7 @@ def test_every_value_says_where_it_came_from() -> None:
         "runtimeRequestTimeout": Origin.DEFAULT,
         "podSandboxImage": Origin.GIVEN,
         "memoryCapacity": Origin.DEFAULT,
+        "dockerAddress": Origin.DEFAULT,
     }
     docker = resolve_seed({"remoteRuntimeEndpoint": "x"})
     assert (docker.origins["remoteRuntimeEndpoint"], docker.origins["podSandboxImage"]) == (

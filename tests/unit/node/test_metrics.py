@@ -80,3 +80,12 @@ def test_prometheus_clients_registry_shows_the_same() -> None:
     }
     assert shown == ours
     assert shown["kubelet_image_garbage_collected_total", (("reason", "age"),)] == 1
+
+
+def test_numbers_are_written_in_full() -> None:
+    metrics = NodeMetrics()
+    metrics.pull_duration.observe(12_345_678.25, "N/A")
+    metrics.pull_intents.set(1_234_567)
+    text = metrics.text()
+    assert 'kubelet_image_pull_duration_seconds_sum{image_size_in_bytes="N/A"} 12345678.25\n' in text
+    assert "kubelet_imagemanager_ondisk_pullintents 1234567\n" in text

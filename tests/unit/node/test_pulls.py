@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -177,3 +179,37 @@ def test_who_stops_waiting_takes_no_turn() -> None:
     assert ended == [True]
     with turns.turn(CancelToken()):
         assert turns.waiting == 0
+
+
+_INTERRUPTED = """
+import signal, threading
+from imagestore.node.pulls.turns import Turns
+
+turns, is_held, is_over = Turns.serial(), threading.Event(), threading.Event()
+
+def work():
+    with turns.turn():
+        is_held.set()
+        while not turns.waiting:
+            is_over.wait(0.01)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        is_over.wait(10)
+
+worker = threading.Thread(target=work)
+worker.start()
+is_held.wait(10)
+try:
+    with turns.turn():
+        print("never")
+except KeyboardInterrupt:
+    print("interrupted,", turns.waiting, "wait")
+is_over.set()
+worker.join()
+with turns.turn():
+    print("the next has its turn")
+"""
+
+
+def test_an_interrupt_while_waiting_takes_no_turn() -> None:
+    done = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "interrupted, 0 wait\nthe next has its turn\n"

@@ -199,7 +199,7 @@ def test_page_sizes_are_named_with_the_largest_unit(size: int, text: str) -> Non
     assert huge_pages.page_size_text(size) == text
 
 
-@pytest.mark.parametrize("size", [1025, 1500 * 1024 + 1, 2049 * 2**20])
+@pytest.mark.parametrize("size", [0, -2048, 1025, 1500 * 1024 + 1, 2049 * 2**20])
 def test_an_odd_page_size_has_no_name(size: int) -> None:
     with pytest.raises(InvalidResourcesError):
         huge_pages.page_size_text(size)

@@ -1,0 +1,124 @@
+"""Which services, folders and values the node commands mean."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from imagestore.cli.main import main
+from imagestore.errors import StoreFullError
+from imagestore.node.gc.transition import GateMarker
+from imagestore.node.records.files import PullRecordFiles
+from imagestore.testing import RegistryServer, build_index, layer
+from tests.support.docker_engine import Engine, docker_engine, id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+APP = "registry.example/team/app:1"
+CONFIG = """
+version = 3
+[plugins."io.containerd.cri.v1.runtime".containerd]
+default_runtime_name = "runc"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.arm]
+runtime_type = "io.containerd.kata.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.arm.guest_platform]
+OS = "linux"
+Architecture = "arm64"
+"""
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    (tmp_path / "config.toml").write_text(CONFIG)
+    monkeypatch.setenv("IMAGESTORE_ROOT", str(tmp_path / "store"))
+    monkeypatch.setenv("IMAGESTORE_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    index = build_index(("linux/amd64", "linux/arm64"), seed="app", shared=[layer("shared")])
+    with RegistryServer({APP: index}) as running:
+        yield running.server.reference(APP)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    status = main(["node", *arguments, "--output", "json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_a_collection_of_one_service_forgets_nothing_of_another(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verified = tmp_path / "kubelet.yaml"
+    verified.write_text("imagePullCredentialsVerificationPolicy: AlwaysVerify\n")
+    config = ("--kubelet-config", str(verified))
+    run(capsys, "ensure", image, *config)
+    files = PullRecordFiles(tmp_path / "store" / "node")
+    files.write(replace(files.records()[0][0], updated_at=1))
+    with docker_engine(tmp_path / "d", Engine({"registry.example/team/app": {"1": "content"}})):
+        for socket in (str(tmp_path / "d"), f"unix://{tmp_path / 'd'}"):
+            run(capsys, "ensure", APP, "--docker", socket, *config)
+        assert run(capsys, "gc", "--all", "--docker", str(tmp_path / "d"), *config)[0] == 0
+    _, again = run(capsys, "ensure", image, *config)
+    assert "credential check: credentialRecordFound" in again["steps"]
+    assert len([*(tmp_path / "store" / "node").glob("*/image_manager")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "origins"),
+    [
+        ("runtimeType: docker\ndockerAddress: unix:///d\n", ["given", "given", "default"]),
+        ("runtimeType: remote\ndockerAddress: unix:///d\n", ["given", "given, unused by this runtime type", "default"]),
+        ("{}", ["default", "default", "default"]),
+        (
+            """apiVersion: edgecore.config.kubeedge.io/v1alpha2
+modules:
+  edged:
+    tailoredKubeletFlag: {containerRuntime: docker, dockerEndpoint: "unix:///d", imagePullProgressDeadline: 5s}
+""",
+            ["given", "given", "given"],
+        ),
+        ("apiVersion: edgecore.config.kubeedge.io/v1alpha2\n", ["default", "default", "default"]),
+        (
+            "apiVersion: edgecore.config.kubeedge.io/v1alpha1\nmodules: {edged: {dockerAddress: 'unix:///d'}}\n",
+            ["default", "given", "default"],
+        ),
+    ],
+)
+def test_every_value_is_shown_with_its_origin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, origins: list[str]
+) -> None:
+    path = tmp_path / "edged.yaml"
+    path.write_text(text)
+    status, told = run(capsys, "edged-config", str(path))
+    assert status == 0
+    names = ("runtimeType", "dockerEndpoint", "imagePullProgressDeadline")
+    assert [told[name]["origin"] for name in names] == origins
+
+
+def test_an_engine_knows_the_default_handler_by_its_name(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with docker_engine(tmp_path / "d", Engine({"registry.example/team/app": {"1": "content"}})):
+        options = ("--docker", str(tmp_path / "d"))
+        _, told = run(capsys, "ensure", APP, *options)
+        assert told["imageRef"] == id_of("content", "linux/amd64")
+        _, named = run(capsys, "ensure", APP, "--handler", "runc", "--policy", "Never", *options)
+        assert named["imageRef"] == told["imageRef"]
+
+
+def test_a_full_disk_keeps_no_image(
+    image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StoreFullError("no space left")
+
+    run(capsys, "ensure", image)
+    monkeypatch.setattr(GateMarker, "note", full)
+    monkeypatch.setattr(PullRecordFiles, "__init__", full)
+    status, told = run(capsys, "gc", "--all", "--min-age", "0")
+    assert (status, [each["names"][0] for each in told["removed"]]) == (0, [image])
