@@ -71,9 +71,11 @@ class Expression:
         return False
 
     def _fits(self, wanted: CharacterSet, character: str) -> bool:
-        if wanted.has(character):
-            return True
-        return self._ignores_case and wanted.has(character.swapcase())
+        if not self._ignores_case:
+            return wanted.has(character)
+        # Case is ignored before a set is negated: [^a] is neither a nor A.
+        other = wanted.has(character.swapcase())
+        return wanted.has(character) and other if wanted.is_negated else wanted.has(character) or other
 
     def _closure(self, numbers: Iterable[int], text: str, position: int) -> tuple[set[int], bool]:
         """Everywhere that can be reached without reading, and whether the end is among it."""
