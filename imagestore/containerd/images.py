@@ -26,8 +26,6 @@ from imagestore.metadata.namespace_api import HOME, NamedImage
 from imagestore.values import replace
 
 if TYPE_CHECKING:
-    from google.protobuf.timestamp_pb2 import Timestamp
-
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
     from imagestore.containerd.filters import Fields
@@ -76,7 +74,7 @@ class ImagesService(ImagesServicer):
         """Name a descriptor; what it names need not be there."""
 
         def work(store: ImageStore) -> wire.CreateImageResponse:
-            now = _moment(request.source_date_epoch)
+            now = _moment(request)
             image = _checked(request.image, namespace_of(context))
             image = replace(image, labels=foreign_labels(image.labels), created_at=now, updated_at=now)
             with store.metadata.exclusive():
@@ -102,7 +100,7 @@ class ImagesService(ImagesServicer):
                 kept = replace(
                     after,
                     labels=foreign_labels(after.labels),
-                    updated_at=_moment(request.source_date_epoch),
+                    updated_at=_moment(request),
                 )
                 return wire.UpdateImageResponse(image=_wire(_put(store, kept)))
 
@@ -191,9 +189,9 @@ def _target(image: wire.Image) -> Descriptor:
     return Descriptor(given.media_type, Digest.parse(given.digest), given.size)
 
 
-def _moment(epoch: Timestamp) -> float:
-    """The caller's time if it gave one (reproducible builds do), else now."""
-    return seconds(epoch) or time.time()
+def _moment(request: wire.CreateImageRequest | wire.UpdateImageRequest) -> float:
+    """The caller's time if it gave one (reproducible builds do, often the year 1970), else now."""
+    return seconds(request.source_date_epoch) if request.HasField("source_date_epoch") else time.time()
 
 
 def _fields(image: NamedImage) -> Fields:

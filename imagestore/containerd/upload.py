@@ -11,8 +11,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import IngestStatus
@@ -49,7 +50,6 @@ class Piece:
         expected: what the content hashes to, empty when not told.
         offset: where the data goes.
         data: what to append.
-        labels: for the content, at the commit.
     """
 
     ref: str = ""
@@ -57,7 +57,6 @@ class Piece:
     expected: str = ""
     offset: int = 0
     data: bytes = b""
-    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 class Upload:
@@ -125,9 +124,11 @@ class Upload:
             if self._lease and all(lease.id != self._lease for lease in store.metadata.leases()):
                 raise LeaseNotFoundError(f"lease {self._lease!r} does not exist")
             self._refuse_known(store)
-            if self.expected is not None and not self._space.is_proxy and store.content.exists(self.expected):
-                self._shared = (self.expected, store.content.info(self.expected).size)
-                return
+            if self.expected is not None and not self._space.is_proxy:
+                # It may be collected between two looks, so there is one.
+                with contextlib.suppress(ContentNotFoundError):
+                    self._shared = (self.expected, store.content.info(self.expected).size)
+                    return
             self._open_ingest(store)
 
     def _open_ingest(self, store: ImageStore) -> None:
