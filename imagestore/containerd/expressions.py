@@ -52,6 +52,11 @@ class Expression:
         self._emitted = 0
         self._start = self._emit(tree, self._add(None, []))
 
+    @property
+    def size(self) -> int:
+        """How many steps a character costs at most."""
+        return len(self._steps)
+
     def is_found_in(self, text: str) -> bool:
         """Whether it fits anywhere in the text, of which the first 4096 characters count."""
         text = text[:_LONGEST_TEXT]

@@ -24,7 +24,7 @@ from imagestore.errors import ImageServiceError, NotFoundError
 from imagestore.image_service import ImageDetails, ImageFilesystems
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 #: The kubelet's limit for calls that move no bytes.
 CALL_SECONDS: Final = 120.0
+#: Of a list in parts; a million images have as much.
+_MOST_LIST_BYTES: Final = 256 * 1024 * 1024
 #: The version of the interface that clients announce.
 _KUBELET_INTERFACE_VERSION: Final = "0.1.0"
 
@@ -174,7 +176,7 @@ class CriImageService:
             parts = self._image_channel.begin(
                 self._images.StreamImages, request, name="StreamImages", seconds=self._seconds
             )
-            return [image for part in parts for image in part.images]
+            return _gathered(parts, self.endpoint)
         except grpc.RpcError as error:
             if not is_unimplemented(error):
                 raise error_of(error, endpoint=self.endpoint, method="StreamImages") from error
@@ -198,3 +200,14 @@ class CriImageService:
         except NotFoundError:
             return None
         return answer.status
+
+
+def _gathered(parts: Iterable[api_pb2.StreamImagesResponse], endpoint: str) -> Sequence[api_pb2.Image]:
+    found: list[api_pb2.Image] = []
+    size = 0
+    for part in parts:
+        size += part.ByteSize()
+        if size > _MOST_LIST_BYTES:
+            raise ImageServiceError(f"{endpoint}: StreamImages: expected at most {_MOST_LIST_BYTES} bytes of images")
+        found += part.images
+    return found

@@ -18,7 +18,7 @@ import pytest
 
 from imagestore.cancel import CancelToken
 from imagestore.cri._proto import api_pb2 as cri
-from imagestore.cri.client import CriImageService
+from imagestore.cri.client import CriImageService, service
 from imagestore.errors import (
     DeadlineExceededError,
     ImageDeniedError,
@@ -315,6 +315,21 @@ def test_lists_of_sixteen_mebibytes_come_through() -> None:
     many = [cri.Image(id=f"sha256:{at:064x}", size=1, repo_tags=["x" * 900]) for at in range(15_000)]
     with serving(ListImages=lambda *_: cri.ListImagesResponse(images=many)) as (client, _):
         assert len(client.list()) == len(many)
+
+
+def test_a_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_MOST_LIST_BYTES", 1000)
+    is_left = threading.Event()
+
+    def endless(_: Any, context: grpc.ServicerContext) -> Iterator[cri.StreamImagesResponse]:
+        context.add_callback(is_left.set)
+        while context.is_active():
+            yield cri.StreamImagesResponse(images=[IMAGE])
+
+    with serving(StreamImages=endless) as (client, _):
+        with pytest.raises(ImageServiceError, match="StreamImages: expected at most 1000 bytes of images"):
+            client.list()
+        assert is_left.wait(10), "the server hears of it"
 
 
 def test_a_closed_client_says_so() -> None:
