@@ -20,6 +20,8 @@ from imagestore.testing import build_image
 from tests.support.node import PROCESS, node
 
 APP = "registry.example/app:1"
+# The context of a call that asks it for nothing.
+NOBODY: Any = None
 
 
 async def listed(servicer: ImageServicer) -> tuple[bytes, ...]:
