@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import grpc
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -274,3 +276,13 @@ def test_what_is_no_time_is_refused(client: Client, seconds: int, nanos: int) ->
     with refused(INVALID, "expected one of the years 1 to 9999"):
         client.images.Create(dated("n", Timestamp(seconds=seconds, nanos=nanos)), metadata=client.headers)
     assert client.image_names() == []
+
+
+def test_a_name_costs_no_look_for_each_at_sign_in_it(home: Client, store: ImageStore) -> None:
+    put_record(store, "odd@handler@", blob=b"odd")
+    assert home.image(f"{REFERENCE}@odd@handler@").labels["io.imagestore.runtime-handler"] == "odd@handler@"
+    began = time.monotonic()
+    for name in ("@" * 3_000_000, "x@" * 1_500_000):
+        with refused(NOT_FOUND, "..."):
+            home.image(name)
+    assert time.monotonic() - began < 5
