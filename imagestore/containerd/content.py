@@ -183,8 +183,8 @@ class ContentService(ContentServicer):
                     return Empty()
                 raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
             on_disk = space.ref_on_disk(request.ref)
-            if store.content.status(on_disk) is None:
-                on_disk = request.ref  # a pull's
+            if store.content.status(on_disk) is None and space.ref_of(request.ref) == request.ref:
+                on_disk = request.ref  # a pull's, and nobody else's
             if not store.content.abort(on_disk):
                 raise StoreBusyError(f"write {request.ref!r} is going on", hint="end it first")
             store.metadata.forget_ingest(space.owner, on_disk)

@@ -84,14 +84,16 @@ class Filter:
         """
         if len(texts) > _MOST_FILTERS:
             raise InvalidInputError(f"{len(texts)} filters: at most {_MOST_FILTERS} in a request")
-        found = cls(tuple(_Parser(text).parse() for text in texts))
-        steps = sum(each.expression.size for part in found.alternatives for each in part if each.expression is not None)
-        if steps > _MOST_STEPS:
-            raise InvalidInputError(
-                f"filters: expected regular expressions of {_MOST_STEPS} steps in all, got {steps}",
-                hint="ask in several requests",
-            )
-        return found
+        found, steps = [], 0
+        for text in texts:
+            found.append(_Parser(text).parse())
+            steps += sum(each.expression.size for each in found[-1] if each.expression is not None)
+            if steps > _MOST_STEPS:
+                raise InvalidInputError(
+                    f"filters: expected regular expressions of at most {_MOST_STEPS} steps in all",
+                    hint="ask in several requests",
+                )
+        return cls(tuple(found))
 
     def fits(self, fields: Fields) -> bool:
         """Whether an object is wanted.

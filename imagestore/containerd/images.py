@@ -7,7 +7,7 @@ a client's image can't be made; one that was there before is hidden by the recor
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from google.protobuf.empty_pb2 import Empty
 
@@ -18,7 +18,7 @@ from imagestore.containerd._proto.images_pb2_grpc import ImagesServicer
 from imagestore.containerd.calls import answered, namespace_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.handler_images import foreign_labels
-from imagestore.containerd.wire import changed_map, checked_mask, seconds, timestamp
+from imagestore.containerd.wire import changed_map, checked_key, checked_mask, seconds, timestamp
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import AlreadyExistsError, ImageNotFoundError, InvalidInputError, PreconditionError
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from imagestore.containerd.handler_images import HandlerImage
     from imagestore.rpc.workers import StoreWorkers
     from imagestore.store import ImageStore
-
-#: The longest key of containerd's database.
-_LONGEST_NAME: Final = 32768
 
 
 class ImagesService(ImagesServicer):
@@ -174,8 +171,9 @@ def _update_record(store: ImageStore, record: HandlerImage, after: NamedImage) -
 
 
 def _checked(image: wire.Image, namespace: str) -> NamedImage:
-    if not image.name or len(image.name.encode()) > _LONGEST_NAME:
-        raise InvalidInputError(f"an image needs a name, of at most {_LONGEST_NAME} bytes")
+    if not image.name:
+        raise InvalidInputError("an image needs a name")
+    checked_key(f"image {image.name[:100]!r}", image.name)
     target = _target(image)
     return NamedImage(namespace, image.name, target, dict(image.target.annotations), dict(image.labels))
 

@@ -16,6 +16,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from imagestore.containerd.wire import checked_key
 from imagestore.content.api import IngestStatus
 from imagestore.digest import Digest
 from imagestore.errors import (
@@ -111,7 +112,7 @@ class Upload:
         """Take the first message's name, and lock the ingest.
 
         Raises:
-            InvalidInputError: no name.
+            InvalidInputError: no name, or one too long.
             StoreBusyError: another writer has it.
             AlreadyExistsError: the owner has the expected content.
             LeaseNotFoundError: there is no such lease.
@@ -119,6 +120,7 @@ class Upload:
         with self._lock:
             if not piece.ref:
                 raise InvalidInputError("the first message of a write needs a ref")
+            checked_key(f"ref {piece.ref[:100]!r}", piece.ref)
             self.ref = piece.ref
             self._note(piece)
             if self._lease and all(lease.id != self._lease for lease in store.metadata.leases()):

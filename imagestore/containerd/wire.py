@@ -11,6 +11,8 @@ from imagestore.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+#: The longest key of containerd's database, in bytes.
+LONGEST_KEY: Final = 32768
 # 0001-01-01T00:00:00Z and 9999-12-31T23:59:59Z.
 _FIRST: Final = -62_135_596_800
 _LAST: Final = 253_402_300_799
@@ -36,6 +38,20 @@ def seconds(moment: Timestamp) -> float:
     if not _FIRST <= moment.seconds <= _LAST or not 0 <= moment.nanos < 10**9:
         raise InvalidInputError(f"time {moment.seconds} s {moment.nanos} ns: expected one of the years 1 to 9999")
     return moment.seconds + moment.nanos / 10**9
+
+
+def checked_key(what: str, key: str) -> None:
+    """Refuse a name of something that containerd's database couldn't hold.
+
+    Args:
+        what: for the message.
+        key: the name.
+
+    Raises:
+        InvalidInputError: it is longer.
+    """
+    if len(key.encode()) > LONGEST_KEY:
+        raise InvalidInputError(f"{what}: expected a name of at most {LONGEST_KEY} bytes")
 
 
 def checked_mask(paths: Sequence[str], *, whole: Collection[str], keyed: Collection[str]) -> None:
