@@ -26,6 +26,7 @@ from imagestore.metadata.namespace_api import HOME, NamedImage
 from imagestore.values import replace
 
 if TYPE_CHECKING:
+    from imagestore.cancel import CancelToken
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
     from imagestore.containerd.filters import Fields
@@ -57,15 +58,20 @@ class ImagesService(ImagesServicer):
     async def List(self, request: wire.ListImagesRequest, context: Context) -> wire.ListImagesResponse:  # noqa: N802
         """Images in the order of their names."""
 
-        def work(store: ImageStore) -> wire.ListImagesResponse:
+        def work(store: ImageStore, cancel: CancelToken) -> wire.ListImagesResponse:
             wanted, namespace = Filter.parse(request.filters), namespace_of(context)
             found = {image.name: image for image in store.metadata.named_images(namespace)}
             if namespace == HOME:
                 found |= {each.image.name: each.image for each in handler_images.all_images(store)}
-            images = [found[name] for name in sorted(found)]
-            return wire.ListImagesResponse(images=[_wire(each) for each in images if wanted.fits(_fields(each))])
+            answer = wire.ListImagesResponse()
+            for name in sorted(found):
+                # Expressions may take long over many images, for nobody when the caller has left.
+                cancel.check()
+                if wanted.fits(_fields(found[name])):
+                    answer.images.append(_wire(found[name]))
+            return answer
 
-        return await answered(context, self._workers.quick(work))
+        return await answered(context, self._workers.transfer(work))
 
     async def Create(self, request: wire.CreateImageRequest, context: Context) -> wire.CreateImageResponse:  # noqa: N802
         """Name a descriptor; what it names need not be there."""
