@@ -39,13 +39,13 @@ def proxy(text: str) -> ProxyContent:
     Raises:
         InvalidInputError: the endpoint can't be used.
     """
-    from imagestore.server.endpoints import socket_path
+    from imagestore.cri.endpoint import Endpoint
     from imagestore.server.settings import ProxyContent
 
     name, equals, endpoint = text.partition("=")
     if not equals or "/" in name:
         name, endpoint = _PROXY_NAME, text
-    return ProxyContent(name, socket_path(endpoint))
+    return ProxyContent(name, Endpoint.parse(endpoint).path)
 
 
 def group(text: str) -> int:
@@ -144,15 +144,16 @@ def serve(
     if print_unit is not None:
         click.echo(unit_text(print_unit), nl=False)
         return
+    from imagestore.cri.endpoint import Endpoint
     from imagestore.server import logs
-    from imagestore.server.endpoints import loopback_address, socket_path
+    from imagestore.server.endpoints import loopback_address
     from imagestore.server.process import ServerProcess
     from imagestore.server.settings import ServerSettings
     from imagestore.server.sockets import SocketRights
     from imagestore.server.tracing import Tracing, named_exporter
 
     proxies = tuple(proxy(each) for each in proxy_content)
-    paths = tuple(dict.fromkeys(socket_path(each) for each in listen))
+    paths = tuple(dict.fromkeys(Endpoint.parse(each).path for each in listen))
     for path in {each.path for each in proxies if [*paths, *(other.path for other in proxies)].count(each.path) > 1}:
         raise click.UsageError(f"socket {path}: a content proxy needs a socket of its own")
     settings = ServerSettings(

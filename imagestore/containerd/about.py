@@ -18,6 +18,8 @@ from imagestore.containerd.filters import Filter, labelled
 from imagestore.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from google.protobuf.empty_pb2 import Empty
 
     from imagestore.containerd.calls import Context
@@ -62,7 +64,7 @@ class IntrospectionService(IntrospectionServicer):
         """The process; the identifier is that of the store's folder on this machine."""
 
         def work(store: ImageStore) -> wire.ServerResponse:
-            name = f"{socket.gethostname()}:{store.root.absolute()}"
+            name = f"{socket.gethostname()}:{_text(store.root.absolute())}"
             return wire.ServerResponse(
                 uuid=str(uuid.uuid5(uuid.NAMESPACE_URL, name)), pid=os.getpid(), pidns=_process_namespace()
             )
@@ -93,9 +95,14 @@ def _plugins(store: ImageStore) -> list[wire.Plugin]:
         os_features=host.os_features,
     )
     content = wire.Plugin(
-        type=_CONTENT, id="content", platforms=[platform], exports={"root": str(store.content.root.absolute())}
+        type=_CONTENT, id="content", platforms=[platform], exports={"root": _text(store.content.root.absolute())}
     )
     return [content, *(wire.Plugin(type=_GRPC, id=name, requires=[_CONTENT]) for name in _SERVICES)]
+
+
+def _text(path: Path) -> str:
+    """A path as a message can carry it: its bytes need not be text."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def _process_namespace() -> int:

@@ -27,10 +27,12 @@ class Collector:
 
     Args:
         workers: whose store is collected.
+        follows_removals: collect soon after each; not where somebody else does.
     """
 
-    def __init__(self, workers: StoreWorkers) -> None:
+    def __init__(self, workers: StoreWorkers, *, follows_removals: bool = True) -> None:
         self._workers = workers
+        self._follows_removals = follows_removals
         self._timer: asyncio.TimerHandle | None = None
         self._lock = asyncio.Lock()
         self._running: set[asyncio.Task[None]] = set()
@@ -40,6 +42,8 @@ class Collector:
 
     def note_removal(self) -> None:
         """Collect soon."""
+        if not self._follows_removals:
+            return
         self._wanted += 1
         if self._timer is None:
             delay = max(_DELAY_SECONDS, self._took_seconds * _PAUSES_PER_RUN)

@@ -14,6 +14,8 @@ from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.spaces import space_of
 from imagestore.containerd.upload import Piece, Upload
 from imagestore.containerd.wire import changed_map, checked_mask, timestamp
+from imagestore.content.blob_file import damage_named
+from imagestore.content.disk import translated
 from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError, ImageStoreError, OutOfRangeError, StoreBusyError
 
@@ -80,12 +82,14 @@ class ContentService(ContentServicer):
     ) -> AsyncIterator[wire.ListContentResponse]:
         """Blobs by digest or label."""
 
-        def work(store: ImageStore, _: CancelToken) -> list[wire.Info]:
-            wanted = Filter.parse(request.filters)
-            found = self._space(context).all(store)
-            return [
-                _info(each) for each in found if wanted.fits(labelled({"digest": str(each.digest)}, labels=each.labels))
-            ]
+        def work(store: ImageStore, cancel: CancelToken) -> list[wire.Info]:
+            wanted, found = Filter.parse(request.filters), list[wire.Info]()
+            for each in self._space(context).all(store):
+                # Expressions may take long over many blobs, for nobody when the caller has left.
+                cancel.check()
+                if wanted.fits(labelled({"digest": str(each.digest)}, labels=each.labels)):
+                    found.append(_info(each))
+            return found
 
         found = await answered(context, self._workers.transfer(work))
         for start in range(0, len(found), _LIST_LENGTH):
@@ -113,15 +117,23 @@ class ContentService(ContentServicer):
         def begin(store: ImageStore, _: CancelToken) -> tuple[BinaryIO, int, int, bytes]:
             found = self._space(context).get(store, Digest.parse(request.digest))
             blob = store.content.open(found.digest)
-            size, start = os.fstat(blob.fileno()).st_size, max(request.offset, 0)
-            if start > size:
+            try:
+                size, start = os.fstat(blob.fileno()).st_size, max(request.offset, 0)
+                if start > size:
+                    raise OutOfRangeError(f"content {found.digest}: offset {start} is behind its end at {size}")
+                end = min(start + request.size, size) if request.size > 0 else size
+                # The first piece at once: most reads are small, and each turn of the threads costs.
+                return blob, start, end, _piece(blob, found.digest, end - start, start)
+            except BaseException:
                 blob.close()
-                raise OutOfRangeError(f"content {found.digest}: offset {start} is behind its end at {size}")
-            end = min(start + request.size, size) if request.size > 0 else size
-            # The first piece at once: most reads are small, and each turn of the threads costs.
-            return blob, start, end, os.pread(blob.fileno(), min(_READ_BYTES, end - start), start)
+                raise
 
         blob, start, end, data = await answered(context, self._workers.transfer(begin))
+        digest = Digest.parse(request.digest)
+
+        def read(length: int, position: int) -> Callable[[ImageStore, CancelToken], bytes]:
+            return lambda _store, _token: _piece(blob, digest, length, position)
+
         with blob:
             position = start
             while data:
@@ -132,8 +144,7 @@ class ContentService(ContentServicer):
                 yield answer
                 if position >= end:
                     break
-                length = min(_READ_BYTES, end - position)
-                data = await self._workers.transfer(_reading(blob, length, position))
+                data = await answered(context, self._workers.transfer(read(end - position, position)))
 
     async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusResponse:  # noqa: N802
         """One unfinished write."""
@@ -172,8 +183,8 @@ class ContentService(ContentServicer):
                     return Empty()
                 raise ContentNotFoundError(f"no unfinished write {request.ref!r}")
             on_disk = space.ref_on_disk(request.ref)
-            if store.content.status(on_disk) is None:
-                on_disk = request.ref  # a pull's
+            if store.content.status(on_disk) is None and space.ref_of(request.ref) == request.ref:
+                on_disk = request.ref  # a pull's, and nobody else's
             if not store.content.abort(on_disk):
                 raise StoreBusyError(f"write {request.ref!r} is going on", hint="end it first")
             store.metadata.forget_ingest(space.owner, on_disk)
@@ -211,11 +222,10 @@ class ContentService(ContentServicer):
         return self._proxy or space_of(namespace_of(context))
 
 
-def _reading(blob: BinaryIO, length: int, position: int) -> Callable[[ImageStore, CancelToken], bytes]:
-    def work(_store: ImageStore, _token: CancelToken) -> bytes:
-        return os.pread(blob.fileno(), length, position)
-
-    return work
+def _piece(blob: BinaryIO, digest: Digest, length: int, position: int) -> bytes:
+    # Not the file's own read(), whose lock would let the event loop wait when the caller leaves a slow disk.
+    with translated("read", blob.name), damage_named(digest):
+        return os.pread(blob.fileno(), min(_READ_BYTES, length), position)
 
 
 def _closing(upload: Upload) -> Stage:

@@ -52,6 +52,11 @@ class Expression:
         self._emitted = 0
         self._start = self._emit(tree, self._add(None, []))
 
+    @property
+    def size(self) -> int:
+        """How many steps a character costs at most."""
+        return len(self._steps)
+
     def is_found_in(self, text: str) -> bool:
         """Whether it fits anywhere in the text, of which the first 4096 characters count."""
         text = text[:_LONGEST_TEXT]
@@ -71,9 +76,11 @@ class Expression:
         return False
 
     def _fits(self, wanted: CharacterSet, character: str) -> bool:
-        if wanted.has(character):
-            return True
-        return self._ignores_case and wanted.has(character.swapcase())
+        if not self._ignores_case:
+            return wanted.has(character)
+        # Case is ignored before a set is negated: [^a] is neither a nor A.
+        other = wanted.has(character.swapcase())
+        return wanted.has(character) and other if wanted.is_negated else wanted.has(character) or other
 
     def _closure(self, numbers: Iterable[int], text: str, position: int) -> tuple[set[int], bool]:
         """Everywhere that can be reached without reading, and whether the end is among it."""

@@ -41,6 +41,8 @@ _SIMPLE: Final = {
 }  # fmt: skip
 _LONGEST_FILTER: Final = 16 * 1024
 _MOST_FILTERS: Final = 1024
+#: Of all expressions of a request, since each object pays for each of them.
+_MOST_STEPS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,16 @@ class Filter:
         """
         if len(texts) > _MOST_FILTERS:
             raise InvalidInputError(f"{len(texts)} filters: at most {_MOST_FILTERS} in a request")
-        return cls(tuple(_Parser(text).parse() for text in texts))
+        found, steps = [], 0
+        for text in texts:
+            found.append(_Parser(text).parse())
+            steps += sum(each.expression.size for each in found[-1] if each.expression is not None)
+            if steps > _MOST_STEPS:
+                raise InvalidInputError(
+                    f"filters: expected regular expressions of at most {_MOST_STEPS} steps in all",
+                    hint="ask in several requests",
+                )
+        return cls(tuple(found))
 
     def fits(self, fields: Fields) -> bool:
         """Whether an object is wanted.

@@ -32,6 +32,8 @@ PLATFORM_LABEL: Final = f"{OWN_PREFIX}platform"
 #: What containerd's CRI marks its images with.
 MANAGED_LABEL: Final = "io.cri-containerd.image"
 PINNED_LABEL: Final = "io.cri-containerd.pinned"
+# Configurations have no longer ones.
+_LONGEST_HANDLER: Final = 253
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,10 @@ def find(store: ImageStore, name: str) -> HandlerImage | None:
     if record is not None:
         return project(record, default)
     before, at, after = name.rpartition("@")
-    while at:
-        handler = after
-        if handler and handler != default:
-            record = store.metadata.get_image(before, handler)
+    # A handler's name may have an @ in it, but a caller's may have any number of them.
+    while at and len(after) <= _LONGEST_HANDLER:
+        if after and after != default:
+            record = store.metadata.get_image(before, after)
             if record is not None:
                 return project(record, default)
         before, at, rest = before.rpartition("@")

@@ -7,7 +7,7 @@ a client's image can't be made; one that was there before is hidden by the recor
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from google.protobuf.empty_pb2 import Empty
 
@@ -18,7 +18,7 @@ from imagestore.containerd._proto.images_pb2_grpc import ImagesServicer
 from imagestore.containerd.calls import answered, namespace_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.handler_images import foreign_labels
-from imagestore.containerd.wire import changed_map, checked_mask, seconds, timestamp
+from imagestore.containerd.wire import changed_map, checked_key, checked_mask, seconds, timestamp
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import AlreadyExistsError, ImageNotFoundError, InvalidInputError, PreconditionError
@@ -26,17 +26,13 @@ from imagestore.metadata.namespace_api import HOME, NamedImage
 from imagestore.values import replace
 
 if TYPE_CHECKING:
-    from google.protobuf.timestamp_pb2 import Timestamp
-
+    from imagestore.cancel import CancelToken
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
     from imagestore.containerd.filters import Fields
     from imagestore.containerd.handler_images import HandlerImage
     from imagestore.rpc.workers import StoreWorkers
     from imagestore.store import ImageStore
-
-#: The longest key of containerd's database.
-_LONGEST_NAME: Final = 32768
 
 
 class ImagesService(ImagesServicer):
@@ -62,21 +58,26 @@ class ImagesService(ImagesServicer):
     async def List(self, request: wire.ListImagesRequest, context: Context) -> wire.ListImagesResponse:  # noqa: N802
         """Images in the order of their names."""
 
-        def work(store: ImageStore) -> wire.ListImagesResponse:
+        def work(store: ImageStore, cancel: CancelToken) -> wire.ListImagesResponse:
             wanted, namespace = Filter.parse(request.filters), namespace_of(context)
             found = {image.name: image for image in store.metadata.named_images(namespace)}
             if namespace == HOME:
                 found |= {each.image.name: each.image for each in handler_images.all_images(store)}
-            images = [found[name] for name in sorted(found)]
-            return wire.ListImagesResponse(images=[_wire(each) for each in images if wanted.fits(_fields(each))])
+            answer = wire.ListImagesResponse()
+            for name in sorted(found):
+                # Expressions may take long over many images, for nobody when the caller has left.
+                cancel.check()
+                if wanted.fits(_fields(found[name])):
+                    answer.images.append(_wire(found[name]))
+            return answer
 
-        return await answered(context, self._workers.quick(work))
+        return await answered(context, self._workers.transfer(work))
 
     async def Create(self, request: wire.CreateImageRequest, context: Context) -> wire.CreateImageResponse:  # noqa: N802
         """Name a descriptor; what it names need not be there."""
 
         def work(store: ImageStore) -> wire.CreateImageResponse:
-            now = _moment(request.source_date_epoch)
+            now = _moment(request)
             image = _checked(request.image, namespace_of(context))
             image = replace(image, labels=foreign_labels(image.labels), created_at=now, updated_at=now)
             with store.metadata.exclusive():
@@ -102,7 +103,7 @@ class ImagesService(ImagesServicer):
                 kept = replace(
                     after,
                     labels=foreign_labels(after.labels),
-                    updated_at=_moment(request.source_date_epoch),
+                    updated_at=_moment(request),
                 )
                 return wire.UpdateImageResponse(image=_wire(_put(store, kept)))
 
@@ -176,8 +177,9 @@ def _update_record(store: ImageStore, record: HandlerImage, after: NamedImage) -
 
 
 def _checked(image: wire.Image, namespace: str) -> NamedImage:
-    if not image.name or len(image.name.encode()) > _LONGEST_NAME:
-        raise InvalidInputError(f"an image needs a name, of at most {_LONGEST_NAME} bytes")
+    if not image.name:
+        raise InvalidInputError("an image needs a name")
+    checked_key(f"image {image.name[:100]!r}", image.name)
     target = _target(image)
     return NamedImage(namespace, image.name, target, dict(image.target.annotations), dict(image.labels))
 
@@ -191,9 +193,9 @@ def _target(image: wire.Image) -> Descriptor:
     return Descriptor(given.media_type, Digest.parse(given.digest), given.size)
 
 
-def _moment(epoch: Timestamp) -> float:
-    """The caller's time if it gave one (reproducible builds do), else now."""
-    return seconds(epoch) or time.time()
+def _moment(request: wire.CreateImageRequest | wire.UpdateImageRequest) -> float:
+    """The caller's time if it gave one (reproducible builds do, often the year 1970), else now."""
+    return seconds(request.source_date_epoch) if request.HasField("source_date_epoch") else time.time()
 
 
 def _fields(image: NamedImage) -> Fields:

@@ -15,7 +15,7 @@ from imagestore.containerd._proto.leases_pb2_grpc import LeasesServicer
 from imagestore.containerd.calls import answered, namespace_of
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.spaces import space_of
-from imagestore.containerd.wire import timestamp
+from imagestore.containerd.wire import checked_key, timestamp
 from imagestore.digest import Digest
 from imagestore.errors import LeaseNotFoundError, NotFoundError, UnsupportedError
 
@@ -48,6 +48,7 @@ class LeasesService(LeasesServicer):
 
         def work(store: ImageStore) -> wire.CreateResponse:
             space = space_of(namespace_of(context))
+            checked_key(f"lease {request.id[:100]!r}", request.id)
             key = space.lease_key(request.id or _new_id())
             lease = store.metadata.create_lease(
                 key, lifetime_seconds=math.inf, labels=dict(request.labels), namespace=space.owner

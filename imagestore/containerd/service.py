@@ -41,17 +41,20 @@ if TYPE_CHECKING:
     from imagestore.rpc.workers import StoreWorkers
 
 
-def add_containerd(server: grpc.aio.Server, workers: StoreWorkers) -> tuple[str, ...]:
+def add_containerd(
+    server: grpc.aio.Server, workers: StoreWorkers, *, collects_after_removals: bool = True
+) -> tuple[str, ...]:
     """Serve clients of containerd; call it on the server's event loop, before the server starts.
 
     Args:
         server: gets the services; its messages may be 16 MiB long (the caller's options).
         workers: the store.
+        collects_after_removals: false where somebody else collects; a client that waits for a collection gets it still.
 
     Returns:
         Full names of the services, for reflection and health.
     """
-    collector = Collector(workers)
+    collector = Collector(workers, follows_removals=collects_after_removals)
     add_ContentServicer_to_server(ContentService(workers, collector), server)
     add_ImagesServicer_to_server(ImagesService(workers, collector), server)
     add_LeasesServicer_to_server(LeasesService(workers, collector), server)

@@ -11,10 +11,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from imagestore.containerd.wire import checked_key
 from imagestore.content.api import IngestStatus
 from imagestore.digest import Digest
 from imagestore.errors import (
@@ -49,7 +51,6 @@ class Piece:
         expected: what the content hashes to, empty when not told.
         offset: where the data goes.
         data: what to append.
-        labels: for the content, at the commit.
     """
 
     ref: str = ""
@@ -57,7 +58,6 @@ class Piece:
     expected: str = ""
     offset: int = 0
     data: bytes = b""
-    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 class Upload:
@@ -112,7 +112,7 @@ class Upload:
         """Take the first message's name, and lock the ingest.
 
         Raises:
-            InvalidInputError: no name.
+            InvalidInputError: no name, or one too long.
             StoreBusyError: another writer has it.
             AlreadyExistsError: the owner has the expected content.
             LeaseNotFoundError: there is no such lease.
@@ -120,14 +120,17 @@ class Upload:
         with self._lock:
             if not piece.ref:
                 raise InvalidInputError("the first message of a write needs a ref")
+            checked_key(f"ref {piece.ref[:100]!r}", piece.ref)
             self.ref = piece.ref
             self._note(piece)
             if self._lease and all(lease.id != self._lease for lease in store.metadata.leases()):
                 raise LeaseNotFoundError(f"lease {self._lease!r} does not exist")
             self._refuse_known(store)
-            if self.expected is not None and not self._space.is_proxy and store.content.exists(self.expected):
-                self._shared = (self.expected, store.content.info(self.expected).size)
-                return
+            if self.expected is not None and not self._space.is_proxy:
+                # It may be collected between two looks, so there is one.
+                with contextlib.suppress(ContentNotFoundError):
+                    self._shared = (self.expected, store.content.info(self.expected).size)
+                    return
             self._open_ingest(store)
 
     def _open_ingest(self, store: ImageStore) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -11,6 +11,12 @@ from imagestore.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+#: The longest key of containerd's database, in bytes.
+LONGEST_KEY: Final = 32768
+# 0001-01-01T00:00:00Z and 9999-12-31T23:59:59Z.
+_FIRST: Final = -62_135_596_800
+_LAST: Final = 253_402_300_799
+
 
 def timestamp(seconds: float) -> Timestamp:
     """Seconds since 1970 as the wire has them.
@@ -18,13 +24,34 @@ def timestamp(seconds: float) -> Timestamp:
     >>> timestamp(1.5).nanos
     500000000
     """
-    nanoseconds = round(seconds * 10**9)
+    whole, part = divmod(seconds, 1)
+    nanoseconds = int(whole) * 10**9 + round(part * 10**9)
     return Timestamp(seconds=nanoseconds // 10**9, nanos=nanoseconds % 10**9)
 
 
 def seconds(moment: Timestamp) -> float:
-    """A time of the wire as seconds since 1970."""
+    """A time of the wire as seconds since 1970.
+
+    Raises:
+        InvalidInputError: outside of the years 1 to 9999 (google.protobuf.Timestamp's own rule).
+    """
+    if not _FIRST <= moment.seconds <= _LAST or not 0 <= moment.nanos < 10**9:
+        raise InvalidInputError(f"time {moment.seconds} s {moment.nanos} ns: expected one of the years 1 to 9999")
     return moment.seconds + moment.nanos / 10**9
+
+
+def checked_key(what: str, key: str) -> None:
+    """Refuse a name of something that containerd's database couldn't hold.
+
+    Args:
+        what: for the message.
+        key: the name.
+
+    Raises:
+        InvalidInputError: it is longer.
+    """
+    if len(key.encode()) > LONGEST_KEY:
+        raise InvalidInputError(f"{what}: expected a name of at most {LONGEST_KEY} bytes")
 
 
 def checked_mask(paths: Sequence[str], *, whole: Collection[str], keyed: Collection[str]) -> None:

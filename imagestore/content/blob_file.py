@@ -29,27 +29,33 @@ def open_blob(path: Path, digest: Digest) -> BinaryIO:
     return io.BufferedReader(_BlobFile(path, digest))
 
 
+@contextlib.contextmanager
+def damage_named(digest: Digest) -> Iterator[None]:
+    """Reads of a blob's file, in a block.
+
+    Raises:
+        IntegrityError: the disk can't read it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise IntegrityError(f"content {digest}: the disk can't read it: {error.strerror}") from error
+
+
 class _BlobFile(io.FileIO):
     def __init__(self, path: Path, digest: Digest) -> None:
         super().__init__(path, "rb", opener=_without_links)
         self._digest = digest
 
     def readinto(self, buffer: WriteableBuffer, /) -> int | None:
-        with self._damage_named():
+        with damage_named(self._digest):
             return super().readinto(buffer)
 
     def readall(self) -> bytes:
-        with self._damage_named():
+        with damage_named(self._digest):
             return super().readall()
-
-    @contextlib.contextmanager
-    def _damage_named(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            raise IntegrityError(f"content {self._digest}: the disk can't read it: {error.strerror}") from error
 
 
 def _without_links(path: str, flags: int) -> int:

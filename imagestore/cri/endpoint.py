@@ -1,4 +1,4 @@
-"""Endpoints as CRI clients write them: ``unix:///absolute/path``, or (older) the bare path.
+"""Endpoints as CRI's clients and servers write them: ``unix:///absolute/path``, or (older) the bare path.
 
 The kubelet's rules: a bare path gets ``unix://`` in front; ``tcp`` can be read, but no CRI client dials it, since the
 interface has neither encryption nor authentication; every other scheme is an error.
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 _SCHEME: Final = pattern(r"([A-Za-z][A-Za-z0-9+.-]*):(?://)?(.*)", re.DOTALL)
-# sockaddr_un has room for 108 bytes with the final zero (Linux; 104 elsewhere).
-_MOST_PATH_BYTES: Final = 107
+#: sockaddr_un has room for 108 bytes with the final zero (Linux, unix(7); 104 elsewhere).
+LONGEST_PATH_BYTES: Final = 107
 _HINT: Final = "write unix:///absolute/path, for example unix:///run/containerd/containerd.sock"
 
 
@@ -64,10 +64,13 @@ class Endpoint:
             raise InvalidInputError(f"endpoint {text!r}: expected the absolute path of a socket", hint=_HINT)
         if any(character < " " or character == "\x7f" for character in path):
             raise InvalidInputError(f"endpoint {text!r}: a path has no control characters", hint=_HINT)
-        length = len(path.encode("utf-8", "surrogatepass"))
-        if length > _MOST_PATH_BYTES:
+        try:
+            length = len(path.encode("utf-8"))
+        except UnicodeEncodeError:
+            raise InvalidInputError(f"endpoint {text!r}: expected a path in UTF-8, as gRPC does", hint=_HINT) from None
+        if length > LONGEST_PATH_BYTES:
             raise InvalidInputError(
-                f"endpoint {text!r}: expected a path of at most {_MOST_PATH_BYTES} bytes, it has {length}",
+                f"endpoint {text!r}: expected a path of at most {LONGEST_PATH_BYTES} bytes, it has {length}",
                 hint="the system's limit for sockets; link a shorter path to it",
             )
         return cls(path)

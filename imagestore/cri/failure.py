@@ -19,6 +19,7 @@ from imagestore.errors import (
     ImageStoreError,
     NoMatchingManifestError,
     RegistryUnavailableError,
+    StoreFullError,
     UnknownRuntimeHandlerError,
 )
 from imagestore.rpc.codes import code_of, text_of
@@ -62,6 +63,8 @@ def data_of(error: ImageStoreError) -> bytes:
             data = {"reference": error.reference, "wanted": error.wanted, "offered": error.offered[:20]}
         case ImageDeniedError():
             data = {"reference": error.reference, "verifier": error.verifier, "reason": error.reason}
+        case StoreFullError():
+            data = {}  # the code alone is that of a registry's limit, too
         case _:
             return b""
     raw = json.dumps({"kind": type(error).__name__, "hint": error.hint, **data}).encode()

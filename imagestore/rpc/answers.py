@@ -7,11 +7,13 @@ an answer may be newer than its state and is then merely computed once more, but
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
     #: One message, or those of a stream.
     Answer = tuple[bytes, ...]
@@ -79,3 +81,31 @@ class AnswerCache:
     @staticmethod
     def _cost(key: tuple[str, bytes], answer: Answer) -> int:
         return len(key[1]) + sum(map(len, answer)) + _ENTRY_BYTES
+
+
+class Lasting:
+    """Whether the answer that is being computed stands as long as the records do."""
+
+    def __init__(self) -> None:
+        self.is_lasting = True
+
+
+_AT_HAND: Final[ContextVar[Lasting | None]] = ContextVar("imagestore_answer", default=None)
+
+
+@contextlib.contextmanager
+def computing() -> Iterator[Lasting]:
+    """A block that computes an answer, with its threads; what it says of the answer."""
+    answer = Lasting()
+    token = _AT_HAND.set(answer)
+    try:
+        yield answer
+    finally:
+        _AT_HAND.reset(token)
+
+
+def shows_damage() -> None:
+    """Say of the answer at hand that it shows damaged content: a repair ends that without a change of records."""
+    answer = _AT_HAND.get()
+    if answer is not None:
+        answer.is_lasting = False

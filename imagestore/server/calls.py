@@ -17,7 +17,7 @@ import grpc
 
 from imagestore.errors import ImageStoreError
 from imagestore.rpc import codes
-from imagestore.rpc.context import REQUEST_ID, REQUEST_ID_KEY, request_id
+from imagestore.rpc.context import REQUEST_ID, REQUEST_ID_KEY, given_request_id, request_id
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -143,12 +143,16 @@ class CallWatch:
         self._log(call, seconds)
         REQUEST_ID.reset(call.token)
 
-    def answered(self, method: str, seconds: float) -> None:
-        """A call was answered from memory."""
+    def answered(self, method: str, context: ServicerContext, seconds: float) -> None:
+        """A call is answered from memory; it has a name only where its caller gave one."""
         self._numbers.began(method)
         self._numbers.ended(method, "OK", seconds)
+        name = given_request_id(context.invocation_metadata())
+        if name:
+            context.set_trailing_metadata(((REQUEST_ID_KEY, name),))
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("call", extra={"method": method, "code": "OK", "seconds": round(seconds, 6), "cached": True})
+            fields = {"method": method, "code": "OK", "seconds": round(seconds, 6), "cached": True}
+            log.debug("call", extra={**fields, "request_id": name} if name else fields)
 
     def stop_all(self) -> None:
         """End every call in progress; its caller is told that the server stops."""

@@ -41,10 +41,15 @@ class DeafConnections:
         self._clock = clock
         # Unread bytes by connection (the inode of its socket), and since when they are these.
         self._seen: dict[int, tuple[int, float]] = {}
+        self._looked_at = clock()
 
     def cut(self) -> int:
         """Look at every connection; cut those that were stuck since an earlier look. Say how many."""
         now, seen, cut = self._clock(), {}, 0
+        if now - self._looked_at > STUCK_SECONDS:
+            # The last look belongs to another time of need: the same number now says nothing about the time between.
+            self._seen = {}
+        self._looked_at = now
         for entry in os.listdir("/proc/self/fd"):
             # A descriptor may be closed, and its number used again, while we look: a copy of it stays what it is.
             with contextlib.suppress(OSError), _copy(int(entry)) as connection:

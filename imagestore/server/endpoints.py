@@ -1,50 +1,14 @@
-"""Where a server listens, as text: ``unix:///PATH``, ``unix:/PATH``, or an absolute path alone.
-
-CRI's endpoint rules (a bare path is a socket's path; TCP is refused, since CRI has no authentication of its own). The
-metrics port is ``HOST:PORT`` on the loopback interface only, for the same reason.
-"""
+"""Where the numbers are published: ``HOST:PORT`` on the loopback interface only, since nobody is asked who they are."""
 
 from __future__ import annotations
 
 import ipaddress
-import os
 from typing import Final
 
 from imagestore.errors import InvalidInputError
 from imagestore.patterns import pattern
 
-#: Bytes of ``sun_path`` on Linux, less the terminating zero (unix(7)).
-LONGEST_PATH_BYTES: Final = 107
 _PORT: Final = pattern(r"[0-9]{1,5}")
-
-
-def socket_path(text: str) -> str:
-    """The path of a socket that an endpoint names.
-
-    Args:
-        text: the endpoint.
-
-    Raises:
-        InvalidInputError: it names no unix socket, or one whose path the system can't hold.
-
-    >>> socket_path("unix:///run/imagestore/imagestore.sock")
-    '/run/imagestore/imagestore.sock'
-    """
-    path = text
-    scheme, colon, rest = text.partition(":")
-    if colon and "/" not in scheme:
-        if scheme != "unix":
-            raise InvalidInputError(
-                f"endpoint {text!r}: expected unix:///PATH, got scheme {scheme!r}",
-                hint="the services have no authentication of their own; use a socket and its permissions",
-            )
-        path = rest[2:] if rest.startswith("//") else rest
-    if not path.startswith("/") or "\0" in path or path.endswith("/"):
-        raise InvalidInputError(f"endpoint {text!r}: expected an absolute path, got {path!r}")
-    size = len(os.fsencode(path))
-    if size > LONGEST_PATH_BYTES:
-        raise InvalidInputError(f"endpoint {text!r}: expected at most {LONGEST_PATH_BYTES} bytes of path, got {size}")
-    return path
 
 
 def loopback_address(text: str) -> tuple[str, int]:

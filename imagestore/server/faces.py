@@ -61,7 +61,8 @@ async def add_faces(
         metrics: hears of pulls, or None.
     """
     pulls = PullQueue(limit=max_concurrent_pulls, meter=metrics)
-    names = (*add_cri(server, workers, pulls), *add_containerd(server, workers))
+    # The server's own collector hears of removals, unless collecting is left to others.
+    names = (*add_cri(server, workers, pulls), *add_containerd(server, workers, collects_after_removals=False))
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     names = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)

@@ -82,7 +82,11 @@ class TextLines(logging.Formatter):
         words = [_time(record), record.levelname, printable(record.getMessage())]
         words += [f"{key}={_shown(value)}" for key, value in _fields(record).items()]
         text = " ".join(words)
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        if not record.exc_info:
+            return text
+        # Indented, so that no text in an exception looks like a line of its own.
+        trace = self.formatException(record.exc_info).split("\n")
+        return "\n".join([text, *(f"  {printable(line)}" for line in trace)])
 
 
 def _shown(value: object) -> str:

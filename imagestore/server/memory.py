@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from imagestore.rpc.answers import computing
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Hashable
 
@@ -48,9 +50,9 @@ class AnswerMemory:
         """
         while True:
             state = self._state()
-            found = self._cache.get(state, method, request)
-            if found is not None:
-                return found
+            known = self._cache.get(state, method, request)
+            if known is not None:
+                return known
             if state is None:
                 return await compute()
             key = (state, method, request)
@@ -60,8 +62,10 @@ class AnswerMemory:
             await other.wait()
         done = self._computing[key] = asyncio.Event()
         try:
-            answer = await compute()
-            self._cache.put(state, method, request, answer)
+            with computing() as found:
+                answer = await compute()
+            if found.is_lasting:
+                self._cache.put(state, method, request, answer)
             return answer
         finally:
             del self._computing[key]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NUMBER: Final = pattern(r"[0-9]{1,18}")
+# systemd ignores messages above 4096 bytes, and READY=1 is in the same one; a character has six at most.
+_LONGEST_STATUS: Final = 600
 
 
 class Notifier:
@@ -58,11 +60,11 @@ class Notifier:
             return
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(1.0)
-            sender.sendto("\n".join(lines).encode(), self._address)
+            sender.sendto("\n".join(lines).encode("utf-8", "backslashreplace"), self._address)
 
 
 def _status(text: str) -> str:
-    return "STATUS=" + text.replace("\n", " ")
+    return "STATUS=" + text[:_LONGEST_STATUS].replace("\n", " ")
 
 
 def _watchdog(environment: Mapping[str, str]) -> float | None:

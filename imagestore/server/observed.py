@@ -122,7 +122,7 @@ class ObservedServer(grpc.aio.Server):
                 known = memory.known(method, raw)
                 # A large one has to pass the limit of what waits to be read.
                 if known is not None and len(known[0]) < _LARGE_BYTES:
-                    watch.answered(method, time.monotonic() - began_at)
+                    watch.answered(method, context, time.monotonic() - began_at)
                     return known[0]
             async with self._watched(method, context):
                 request = await _parsed(method, raw, parse, context)

@@ -62,17 +62,18 @@ class Relay:
 
     async def _join(self, client: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        with client, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        with contextlib.suppress(OSError), client, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
             client.setblocking(False)
             server.setblocking(False)
-            with contextlib.suppress(OSError):
-                await loop.sock_connect(server, self._target)
-                ways = [asyncio.create_task(_pass_on(*pair)) for pair in ((client, server), (server, client))]
-                try:
-                    await asyncio.gather(*ways)
-                finally:
-                    for way in ways:
-                        way.cancel()
+            await loop.sock_connect(server, self._target)
+            ways = [asyncio.create_task(_pass_on(*pair)) for pair in ((client, server), (server, client))]
+            try:
+                await asyncio.gather(*ways)
+            finally:
+                for way in ways:
+                    way.cancel()
+                # The loop lets go of the descriptors first: their numbers may be another connection's a moment later.
+                await asyncio.gather(*ways, return_exceptions=True)
 
     async def stop_accepting(self) -> None:
         """Leave new connections in the kernel's queue, for our successor."""

@@ -91,11 +91,17 @@ def named_exporter() -> Any:
     """The exporter that the environment names.
 
     Raises:
-        ServerError: it isn't installed.
+        ServerError: it isn't installed, or can't be made as the environment has it.
     """
     name = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
     for entry in metadata.entry_points(group=_GROUP, name=name):
-        return entry.load()()
+        try:
+            return entry.load()()
+        except Exception as error:
+            raise ServerError(
+                f"tracing: span exporter {name!r} can't be made: {type(error).__name__}: {error}",
+                hint="see its variables, which begin with OTEL_EXPORTER_",
+            ) from error
     known = ", ".join(sorted({entry.name for entry in metadata.entry_points(group=_GROUP)})) or "none"
     raise ServerError(
         f"tracing: no span exporter is called {name!r}; installed: {known}",

@@ -8,11 +8,15 @@ import grpc
 
 from imagestore.cancel import CancelToken
 from imagestore.cri.client.failure import error_of
+from imagestore.errors import ImageServiceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from imagestore.cri.endpoint import Endpoint
 
 A = TypeVar("A")
+C = TypeVar("C")
 Q = TypeVar("Q")
 
 #: What every CRI client accepts, in bytes.
@@ -62,7 +66,7 @@ class CriChannel:
         token = cancel or CancelToken()
         token.check()
         left = _shorter(seconds, token.remaining_seconds())
-        future = method.future(request, timeout=left)
+        future = self.begin(method.future, request, name=name, seconds=left)
 
         def cancel_call() -> None:
             future.cancel()
@@ -75,6 +79,23 @@ class CriChannel:
             token.check()
             status = error if isinstance(error, grpc.RpcError) else future
             raise error_of(status, endpoint=self.endpoint, method=name) from error
+
+    def begin(self, method: Callable[..., C], request: Q, *, name: str, seconds: float | None) -> C:
+        """Send a request; the call under way.
+
+        Args:
+            method: of a stub on ``raw``.
+            request: what to ask.
+            name: of the method, for messages.
+            seconds: limit.
+
+        Raises:
+            ImageServiceError: this client is closed.
+        """
+        try:
+            return method(request, timeout=seconds)
+        except ValueError as error:  # the library's word for a closed channel
+            raise ImageServiceError(f"{self.endpoint}: {name}: this client was closed") from error
 
     def close(self) -> None:
         """Give the connection back."""

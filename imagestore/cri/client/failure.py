@@ -29,6 +29,7 @@ from imagestore.errors import (
     RateLimitedError,
     RegistryUnavailableError,
     ServiceUnavailableError,
+    StoreFullError,
     UnknownRuntimeHandlerError,
 )
 
@@ -68,7 +69,7 @@ def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
         )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceededError(f"{endpoint}: {method}: no answer within the time for it")
-    known = _from_data(status)
+    known = _from_data(status, details)
     if known is not None:
         return known
     if code is grpc.StatusCode.UNKNOWN and details.startswith(REGISTRY_UNAVAILABLE):
@@ -95,7 +96,7 @@ def _behind(details: str, name: str) -> str:
     return reason or details
 
 
-def _from_data(status: grpc.Call) -> ImageStoreError | None:
+def _from_data(status: grpc.Call, details: str) -> ImageStoreError | None:
     metadata = status.trailing_metadata() or ()
     raw = next((value for key, value in metadata if key == ERROR_KEY), b"")
     try:
@@ -104,11 +105,13 @@ def _from_data(status: grpc.Call) -> ImageStoreError | None:
         return None
     if not isinstance(data, dict):
         return None
-    return _rebuilt(data)
+    return _rebuilt(data, details)
 
 
-def _rebuilt(data: dict[str, Any]) -> ImageStoreError | None:
+def _rebuilt(data: dict[str, Any], details: str) -> ImageStoreError | None:
     match data:
+        case {"kind": "StoreFullError"}:
+            return StoreFullError(details)
         case {"kind": "UnknownRuntimeHandlerError", "handler": str(handler), "known": list(known)}:
             return UnknownRuntimeHandlerError(handler, _texts(known))
         case {"kind": "NoMatchingManifestError", "reference": str(reference), "wanted": str(wanted), **rest}:

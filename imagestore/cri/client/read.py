@@ -30,17 +30,24 @@ def spec_message(spec: ImageSpec) -> api_pb2.ImageSpec:
     """The port's value as a message.
 
     Raises:
-        InvalidInputError: a text is no text (bytes of the command line that aren't UTF-8).
+        InvalidInputError: a text is no text (bytes of the command line that aren't UTF-8, half a pair in JSON).
     """
     for what, text in (("image", spec.image), ("runtime handler", spec.runtime_handler)):
-        if not _is_text(text):
-            raise InvalidInputError(f"{what} {text!r}: expected UTF-8")
+        _refuse_no_text(f"{what} {text!r}", text)
+    _refuse_no_text(f"image {spec.image!r}: annotations", *spec.annotations, *spec.annotations.values())
+    _refuse_no_text(f"image {spec.image!r}: name in the pod", spec.user_specified_image)
     return api_pb2.ImageSpec(
         image=spec.image,
         annotations=dict(spec.annotations),
         user_specified_image=spec.user_specified_image,
         runtime_handler=spec.runtime_handler,
     )
+
+
+def _refuse_no_text(what: str, *texts: str) -> None:
+    # No encoding error may go on from here: it would carry the text, which may be a secret.
+    if not all(_is_text(text) for text in texts):
+        raise InvalidInputError(f"{what}: expected UTF-8")
 
 
 def _is_text(value: str) -> bool:
@@ -58,8 +65,7 @@ def auth_message(auth: AuthConfig) -> api_pb2.AuthConfig:
         InvalidInputError: one of them is no text.
     """
     secrets = (auth.password, auth.auth, auth.identity_token, auth.registry_token)
-    if not all(_is_text(text) for text in (auth.username, auth.server_address, *(each.reveal() for each in secrets))):
-        raise InvalidInputError("credentials: expected UTF-8")
+    _refuse_no_text("credentials", auth.username, auth.server_address, *(each.reveal() for each in secrets))
     return api_pb2.AuthConfig(
         username=auth.username,
         password=auth.password.reveal(),
@@ -71,7 +77,13 @@ def auth_message(auth: AuthConfig) -> api_pb2.AuthConfig:
 
 
 def sandbox_message(sandbox: SandboxMetadata) -> api_pb2.PodSandboxConfig:
-    """The pod a pull is for, as a message."""
+    """The pod a pull is for, as a message.
+
+    Raises:
+        InvalidInputError: one of its texts is no text.
+    """
+    names = (sandbox.name, sandbox.uid, sandbox.namespace)
+    _refuse_no_text(f"pod {sandbox.name!r}", *names, *sandbox.annotations, *sandbox.annotations.values())
     return api_pb2.PodSandboxConfig(
         metadata=api_pb2.PodSandboxMetadata(name=sandbox.name, uid=sandbox.uid, namespace=sandbox.namespace),
         annotations=dict(sandbox.annotations),

@@ -7,16 +7,24 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
-from imagestore.cri.client import read
 from imagestore.cri.client.channel import CriChannel
 from imagestore.cri.client.failure import error_of, is_unimplemented
+from imagestore.cri.client.read import (
+    auth_message,
+    container_value,
+    filesystem_value,
+    image_value,
+    sandbox_message,
+    spec_message,
+    version_value,
+)
 from imagestore.cri.client.status import RuntimeStatus, status_value
 from imagestore.cri.endpoint import Endpoint
 from imagestore.errors import ImageServiceError, NotFoundError
 from imagestore.image_service import ImageDetails, ImageFilesystems
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -33,6 +41,8 @@ if TYPE_CHECKING:
 
 #: The kubelet's limit for calls that move no bytes.
 CALL_SECONDS: Final = 120.0
+#: Of a list in parts; a million images have as much.
+_MOST_LIST_BYTES: Final = 256 * 1024 * 1024
 #: The version of the interface that clients announce.
 _KUBELET_INTERFACE_VERSION: Final = "0.1.0"
 
@@ -68,7 +78,7 @@ class CriImageService:
         """See ImageService."""
         request = api_pb2.VersionRequest(version=_KUBELET_INTERFACE_VERSION)
         answer = self._runtime_channel.call(self._runtime.Version, request, name="Version", seconds=self._seconds)
-        return read.version_value(answer, self._runtime_channel.endpoint)
+        return version_value(answer, self._runtime_channel.endpoint)
 
     def runtime_status(self) -> RuntimeStatus:
         """Whether the runtime is ready, its handlers, and what more it tells (a verbose ``Status``).
@@ -82,7 +92,7 @@ class CriImageService:
 
     def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
         """See ImageService. Asks for a stream where the server has one, since that has no limit of size."""
-        selected = api_pb2.ImageFilter(image=read.spec_message(spec)) if spec is not None else None
+        selected = api_pb2.ImageFilter(image=spec_message(spec)) if spec is not None else None
         messages = self._stream(selected) if self._has_streams else None
         if messages is None:
             request = api_pb2.ListImagesRequest(filter=selected)
@@ -90,7 +100,7 @@ class CriImageService:
                 self._images.ListImages, request, name="ListImages", seconds=self._seconds
             )
             messages = list(answer.images)
-        return [read.image_value(message, self.endpoint) for message in messages]
+        return [image_value(message, self.endpoint) for message in messages]
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
         """See ImageService."""
@@ -112,9 +122,9 @@ class CriImageService:
     ) -> str:
         """See ImageService. CRI tells nothing of a pull's progress."""
         request = api_pb2.PullImageRequest(
-            image=read.spec_message(spec),
-            auth=read.auth_message(auth) if auth is not None else None,
-            sandbox_config=read.sandbox_message(sandbox) if sandbox is not None else None,
+            image=spec_message(spec),
+            auth=auth_message(auth) if auth is not None else None,
+            sandbox_config=sandbox_message(sandbox) if sandbox is not None else None,
         )
         answer = self._image_channel.call(
             self._images.PullImage, request, name="PullImage", seconds=None, cancel=cancel
@@ -125,7 +135,7 @@ class CriImageService:
 
     def remove(self, spec: ImageSpec) -> None:
         """See ImageService."""
-        request = api_pb2.RemoveImageRequest(image=read.spec_message(spec))
+        request = api_pb2.RemoveImageRequest(image=spec_message(spec))
         self._image_channel.call(self._images.RemoveImage, request, name="RemoveImage", seconds=self._seconds)
 
     def filesystems(self) -> ImageFilesystems:
@@ -134,8 +144,8 @@ class CriImageService:
             self._images.ImageFsInfo, api_pb2.ImageFsInfoRequest(), name="ImageFsInfo", seconds=self._seconds
         )
         return ImageFilesystems(
-            tuple(read.filesystem_value(each) for each in answer.image_filesystems),
-            tuple(read.filesystem_value(each) for each in answer.container_filesystems),
+            tuple(filesystem_value(each) for each in answer.image_filesystems),
+            tuple(filesystem_value(each) for each in answer.container_filesystems),
         )
 
     def containers(self) -> Sequence[ContainerImage]:
@@ -143,7 +153,7 @@ class CriImageService:
         answer = self._runtime_channel.call(
             self._runtime.ListContainers, api_pb2.ListContainersRequest(), name="ListContainers", seconds=self._seconds
         )
-        return [read.container_value(each, self._container_status(each.id)) for each in answer.containers]
+        return [container_value(each, self._container_status(each.id)) for each in answer.containers]
 
     def close(self) -> None:
         """See ImageService."""
@@ -163,8 +173,10 @@ class CriImageService:
         """The whole list, or None where the server has no streams; a stream that breaks off gives nothing."""
         request = api_pb2.StreamImagesRequest(filter=selected)
         try:
-            parts = self._images.StreamImages(request, timeout=self._seconds)
-            return [image for part in parts for image in part.images]
+            parts = self._image_channel.begin(
+                self._images.StreamImages, request, name="StreamImages", seconds=self._seconds
+            )
+            return _gathered(parts, self.endpoint)
         except grpc.RpcError as error:
             if not is_unimplemented(error):
                 raise error_of(error, endpoint=self.endpoint, method="StreamImages") from error
@@ -172,11 +184,11 @@ class CriImageService:
             return None
 
     def _status(self, spec: ImageSpec, *, is_verbose: bool) -> ImageDetails | None:
-        request = api_pb2.ImageStatusRequest(image=read.spec_message(spec), verbose=is_verbose)
+        request = api_pb2.ImageStatusRequest(image=spec_message(spec), verbose=is_verbose)
         answer = self._image_channel.call(self._images.ImageStatus, request, name="ImageStatus", seconds=self._seconds)
         if not answer.HasField("image"):
             return None
-        return ImageDetails(read.image_value(answer.image, self.endpoint), dict(answer.info))
+        return ImageDetails(image_value(answer.image, self.endpoint), dict(answer.info))
 
     def _container_status(self, container_id: str) -> api_pb2.ContainerStatus | None:
         """None when the container went away since it was listed."""
@@ -188,3 +200,14 @@ class CriImageService:
         except NotFoundError:
             return None
         return answer.status
+
+
+def _gathered(parts: Iterable[api_pb2.StreamImagesResponse], endpoint: str) -> Sequence[api_pb2.Image]:
+    found: list[api_pb2.Image] = []
+    size = 0
+    for part in parts:
+        size += part.ByteSize()
+        if size > _MOST_LIST_BYTES:
+            raise ImageServiceError(f"{endpoint}: StreamImages: expected at most {_MOST_LIST_BYTES} bytes of images")
+        found += part.images
+    return found

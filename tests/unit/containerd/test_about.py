@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import grpc
 import pytest
@@ -17,6 +18,7 @@ from imagestore.containerd.service import add_containerd, add_proxy_content
 from imagestore.rpc.workers import StoreWorkers
 from imagestore.store import ImageStore
 from tests.support.containerd_client import Client, refused
+from tests.support.rpc_server import containerd_face
 
 
 def test_the_version_is_ours(client: Client) -> None:
@@ -40,6 +42,14 @@ def test_plugins_are_listed_filtered_and_found(client: Client, store: ImageStore
     assert stub.PluginInfo(request).plugin.id == "images"
     with refused(grpc.StatusCode.NOT_FOUND):
         stub.PluginInfo(introspection_pb2.PluginInfoRequest(type="io.containerd.grpc.v1", id="tasks"))
+
+
+def test_a_folder_whose_name_is_no_text_is_shown_as_well_as_it_goes(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path / os.fsdecode(b"r\xff"))
+    with containerd_face(store, tmp_path / "s") as channel:
+        stub = IntrospectionStub(channel)
+        assert stub.Plugins(introspection_pb2.PluginsRequest()).plugins[0].exports["root"].endswith("/r\ufffd/content")
+        assert stub.Server(Empty()).uuid
 
 
 def test_there_is_never_a_snapshot(client: Client) -> None:

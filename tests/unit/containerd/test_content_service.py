@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -13,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagestore import platforms
+from imagestore.containerd import content
 from imagestore.containerd._proto import content_pb2
 from imagestore.store import ImageStore
 from tests.support.containerd_client import (
@@ -255,6 +259,22 @@ def test_reading_behind_the_end_or_what_is_not_there(client: Client) -> None:
         client.read("sha256:nonsense")
     with refused(INVALID):
         client.info("../../etc/passwd")
+
+
+@pytest.mark.parametrize("readable", [0, 1])
+def test_what_the_disk_cannot_read_is_damage(client: Client, monkeypatch: pytest.MonkeyPatch, readable: int) -> None:
+    digest, reads, pread = client.ingest(bytes(2 << 20)), list[int](), os.pread
+
+    def failing(descriptor: int, length: int, position: int) -> bytes:
+        reads.append(position)
+        if len(reads) > readable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(descriptor, length, position)
+
+    monkeypatch.setattr(content, "os", SimpleNamespace(pread=failing, fstat=os.fstat))
+    with refused(grpc.StatusCode.DATA_LOSS, f"content {digest}: the disk can't read it"):
+        client.read(digest)
+    assert len(reads) == readable + 1
 
 
 def test_a_message_carries_at_most_a_mebibyte(client: Client) -> None:

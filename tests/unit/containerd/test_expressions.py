@@ -37,6 +37,8 @@ from imagestore.errors import InvalidInputError
         (r"^\x41\x{1F600}$", ["A\U0001f600"], ["A"]),
         (r"^docker\.io/[^:]+:1$", ["docker.io/library/x:1"], ["dockerXio/library/x:1"]),
         ("(?i)^AbC$", ["abc", "ABC"], ["ab"]),
+        ("(?i)^[^a]$", ["b", "B"], ["a", "A"]),
+        (r"(?i)^[^A-C\d]$", ["d", "D"], ["a", "B", "1"]),
         ("(?P<name>x)(?<other>y)", ["xy"], ["x"]),
         ("^é{2}$", ["éé"], ["é"]),
         (r"^\d$", ["1"], ["\u0661"]),

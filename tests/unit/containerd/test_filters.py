@@ -110,3 +110,10 @@ def test_any_text_is_a_filter_or_is_refused(text: str) -> None:
         Filter.parse([text]).fits(FIELDS)
     except InvalidInputError as error:
         assert "filter" in str(error)
+
+
+def test_expressions_of_a_request_are_bounded_together() -> None:
+    assert Filter.parse(["name~=a.*b"] * 500).fits(FIELDS) is False
+    for filters in (["name~=a{1000}"] * 5, [",".join(["name~=a{100}"] * 50)]):
+        with pytest.raises(InvalidInputError, match="of at most 4096 steps in all"):
+            Filter.parse(filters)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import grpc
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
+from imagestore.containerd.filters import Fields, Filter
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.metadata.api import ImageRecord
@@ -250,3 +255,59 @@ def test_a_tag_of_a_record_is_a_clients_image_that_keeps_the_content(home: Clien
     assert home.image_names() == ["mine"]
     home.delete_image("mine")
     assert home.digests() == []
+
+
+def dated(name: str, epoch: Timestamp) -> wire.CreateImageRequest:
+    return wire.CreateImageRequest(image=wire.Image(name=name, target=target(A)), source_date_epoch=epoch)
+
+
+def test_a_reproducible_builds_time_is_taken_also_the_first_one_there_is(client: Client) -> None:
+    for seconds in (0, 1_700_000_000, -62_135_596_800, 253_402_300_799):
+        name, epoch = f"of {seconds}", Timestamp(seconds=seconds)
+        made = client.images.Create(dated(name, epoch), metadata=client.headers).image
+        assert made.created_at == made.updated_at == epoch
+        update = wire.UpdateImageRequest(image=made, source_date_epoch=Timestamp(seconds=5))
+        changed = client.images.Update(update, metadata=client.headers).image
+        assert (changed.created_at, changed.updated_at.seconds) == (epoch, 5)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos"), [(2**63 - 1, 0), (-(2**62), 0), (253_402_300_800, 0), (5, -1), (5, 10**9)]
+)
+def test_what_is_no_time_is_refused(client: Client, seconds: int, nanos: int) -> None:
+    with refused(INVALID, "expected one of the years 1 to 9999"):
+        client.images.Create(dated("n", Timestamp(seconds=seconds, nanos=nanos)), metadata=client.headers)
+    assert client.image_names() == []
+
+
+def test_a_name_costs_no_look_for_each_at_sign_in_it(home: Client, store: ImageStore) -> None:
+    put_record(store, "odd@handler@", blob=b"odd")
+    assert home.image(f"{REFERENCE}@odd@handler@").labels["io.imagestore.runtime-handler"] == "odd@handler@"
+    began = time.monotonic()
+    for name in ("@" * 3_000_000, "x@" * 1_500_000):
+        with refused(NOT_FOUND, "..."):
+            home.image(name)
+    assert time.monotonic() - began < 5
+
+
+def test_a_list_that_nobody_waits_for_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in range(100):
+        client.create_image(f"x{index}", A)
+    looks, has_begun = list[Fields](), threading.Event()
+
+    class Slow(Filter):
+        def fits(self, fields: Fields) -> bool:
+            looks.append(fields)
+            has_begun.set()
+            time.sleep(0.1)
+            return True
+
+    monkeypatch.setattr(Filter, "parse", lambda _: Slow(()))
+    call = client.images.List.future(wire.ListImagesRequest(), metadata=client.headers)
+    assert has_begun.wait(10)
+    call.cancel()
+    before = 0
+    while before != len(looks):
+        before = len(looks)
+        time.sleep(0.5)
+    assert len(looks) < 100

@@ -161,3 +161,11 @@ def test_a_lease_in_the_stores_namespace_keeps_what_records_know_of_edges(client
     home.add_resource("mine", str(manifest))
     store.collect_garbage()
     assert home.digests() == sorted([str(manifest), str(layer)])
+
+
+def test_no_name_is_longer_than_containerds_database_could_hold(client: Client) -> None:
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "a name of at most 32768 bytes"):
+        client.create_lease("\u00e4" * 20_000)
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "a name of at most 32768 bytes"):
+        client.write(message(WRITE, "r" * 32_769, data=b"x"))
+    assert client.lease_ids() == client.statuses() == []

@@ -18,7 +18,7 @@ import pytest
 
 from imagestore.cancel import CancelToken
 from imagestore.cri._proto import api_pb2 as cri
-from imagestore.cri.client import CriImageService
+from imagestore.cri.client import CriImageService, service
 from imagestore.errors import (
     DeadlineExceededError,
     ImageDeniedError,
@@ -315,3 +315,43 @@ def test_lists_of_sixteen_mebibytes_come_through() -> None:
     many = [cri.Image(id=f"sha256:{at:064x}", size=1, repo_tags=["x" * 900]) for at in range(15_000)]
     with serving(ListImages=lambda *_: cri.ListImagesResponse(images=many)) as (client, _):
         assert len(client.list()) == len(many)
+
+
+def test_a_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_MOST_LIST_BYTES", 1000)
+    is_left = threading.Event()
+
+    def endless(_: Any, context: grpc.ServicerContext) -> Iterator[cri.StreamImagesResponse]:
+        context.add_callback(is_left.set)
+        while context.is_active():
+            yield cri.StreamImagesResponse(images=[IMAGE])
+
+    with serving(StreamImages=endless) as (client, _):
+        with pytest.raises(ImageServiceError, match="StreamImages: expected at most 1000 bytes of images"):
+            client.list()
+        assert is_left.wait(10), "the server hears of it"
+
+
+def test_a_closed_client_says_so() -> None:
+    client = CriImageService("/run/none.sock")
+    client.close()
+    for ask, name in ((client.version, "Version"), (client.list, "StreamImages")):
+        with pytest.raises(ImageServiceError, match=f"unix:///run/none.sock: {name}: this client was closed"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("spec", "sandbox", "named"),
+    [
+        (ImageSpec("a:1", annotations={"k": "\ud800"}), None, "image 'a:1': annotations"),
+        (ImageSpec("a:1", annotations={"\udcff": ""}), None, "image 'a:1': annotations"),
+        (ImageSpec("a:1", user_specified_image="\udcff"), None, "image 'a:1': name in the pod"),
+        (ImageSpec("a:1"), SandboxMetadata("p", "u", "\ud800"), "pod 'p'"),
+        (ImageSpec("a:1"), SandboxMetadata("p", "u", "n", {"k": "\ud800"}), "pod 'p'"),
+    ],
+)
+def test_what_is_no_text_is_refused_before_anything_is_sent(
+    spec: ImageSpec, sandbox: SandboxMetadata | None, named: str
+) -> None:
+    with CriImageService("/run/none.sock") as client, pytest.raises(InvalidInputError, match=f"{named}: expected UTF"):
+        client.pull(spec, sandbox=sandbox)

@@ -155,8 +155,9 @@ def test_every_error_has_its_code_and_its_text(
     assert (status.code().name, (status.details() or "")[: len(beginning)]) == (code, beginning)
 
 
-def test_the_kubelets_words_become_errors_again(tmp_path: Path, images: dict[str, Image]) -> None:
-    for error in (RegistryUnavailableError("no answer"), ImageDeniedError("app:1", "cosign", "unsigned")):
+def test_what_only_words_or_data_tell_becomes_the_same_error_again(tmp_path: Path, images: dict[str, Image]) -> None:
+    unsigned = ImageDeniedError("app:1", "cosign", "unsigned")
+    for error in (RegistryUnavailableError("no answer"), unsigned, StoreFullError("full"), RateLimitedError("slow")):
         with (
             node(tmp_path, images, verifier=Failing(error)) as here,
             cri_server(here.store) as server,

@@ -38,6 +38,14 @@ def test_manager_hears_of_start_reload_life_and_end(manager: socket.socket) -> N
     assert manager.recv(4096) == b"STOPPING=1\nSTATUS=draining"
 
 
+@pytest.mark.parametrize("status", ["x" * 100_000, "\u00e9" * 100_000, "/folder/\udcff", "\U0001f600\udcff" * 9999])
+def test_no_status_keeps_readiness_from_the_manager(manager: socket.socket, status: str) -> None:
+    Notifier({"NOTIFY_SOCKET": manager.getsockname()}).ready(status)
+    message = manager.recv(1_000_000)
+    assert message.startswith(b"READY=1\nSTATUS=")
+    assert len(message) <= 4096
+
+
 def test_abstract_addresses_begin_with_an_at_sign() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind("\0imagestore-test-" + os.urandom(4).hex())

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from imagestore.server import relay as module
 from imagestore.server.relay import Relay
 
 
@@ -130,3 +134,21 @@ def test_after_the_last_accept_callers_wait_for_our_successor(folder: Path) -> N
         assert await waiting == b"b"
 
     play(folder, scene)
+
+
+def test_without_descriptors_the_connection_ends_and_nothing_is_said_of_a_bug(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def scene(running: Scene) -> None:
+        names = {**vars(socket), "socket": refused}
+        monkeypatch.setattr(module, "socket", SimpleNamespace(**names))
+        reader, writer = await running.connect()
+        assert await reader.read() == b""
+        writer.close()
+
+    play(folder, scene)
+    gc.collect()
+    assert caplog.records == []

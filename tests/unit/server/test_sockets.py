@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagestore.errors import InvalidInputError, ServerError
-from imagestore.server.endpoints import LONGEST_PATH_BYTES, loopback_address, socket_path
+from imagestore.server.endpoints import loopback_address
 from imagestore.server.sockets import SocketFile, SocketRights, prepare_folder
 
 
@@ -38,26 +38,6 @@ class Listener:
 def connects(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         return client.connect_ex(str(path)) == 0
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["unix:///run/a.sock", "unix:/run/a.sock", "/run/a.sock"],
-)
-def test_three_spellings_name_a_socket(text: str) -> None:
-    assert socket_path(text) == "/run/a.sock"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "run/a.sock", "unix://run/a.sock", "unix://", "tcp://127.0.0.1:1", "npipe:////./pipe/x", "unix:///"),
-        *("unix:///a\0b", "http://x/y", "unix-abstract:x", "unix:///" + "a" * LONGEST_PATH_BYTES),
-    ],
-)
-def test_what_names_no_unix_socket_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInputError):
-        socket_path(text)
 
 
 @pytest.mark.parametrize(

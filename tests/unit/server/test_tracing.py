@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+from types import SimpleNamespace
+
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -42,3 +45,18 @@ def test_exporter_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "nobody")
     with pytest.raises(ServerError, match="no span exporter is called 'nobody'; installed: console"):
         named_exporter()
+
+
+@pytest.mark.parametrize("error", [ImportError("no module named 'opentelemetry.proto'"), ValueError("timeout 'soon'")])
+def test_exporter_that_cannot_be_made_is_named_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def load() -> None:
+        raise error
+
+    entry = SimpleNamespace(name="otlp", load=load)
+    monkeypatch.delenv("OTEL_TRACES_EXPORTER", raising=False)
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: [entry])
+    with pytest.raises(ServerError, match=f"exporter 'otlp' can't be made: {type(error).__name__}: {error}") as caught:
+        named_exporter()
+    assert caught.value.hint

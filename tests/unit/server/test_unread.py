@@ -169,3 +169,33 @@ def test_slow_reader_idle_connection_and_strangers_are_left_alone(pair: Pair) ->
             assert deaf.cut() == 0
         pair.accepted.send(b"still there")
         assert pair.client.recv(100) == b"still there"
+
+
+def test_what_waited_at_an_earlier_time_of_need_says_nothing_now(pair: Pair) -> None:
+    clock = Clock()
+    deaf = DeafConnections([pair.name], clock)
+    pair.accepted.send(bytes(1000))
+    assert deaf.cut() == 0
+    assert len(pair.client.recv(2000)) == 1000
+    clock.now = 3600
+    pair.accepted.send(bytes(1000))
+    assert deaf.cut() == 0
+    clock.now += STUCK_SECONDS
+    assert deaf.cut() == 1
+
+
+def test_one_look_at_the_connections_serves_all_who_wait() -> None:
+    clock, looks = Clock(), list[float]()
+
+    async def run() -> None:
+        unread = Unread(lambda: looks.append(clock.now), 100, clock)
+        tasks = [asyncio.create_task(asyncio.sleep(0)) for _ in range(51)]
+        await unread.begin(tasks[0], 90)
+        waiting = [asyncio.create_task(unread.begin(each, 250)) for each in tasks[1:]]
+        await asyncio.sleep(0)
+        assert looks == [0.0]
+        clock.now = module.WAIT_SECONDS
+        assert {type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)} == {StoreBusyError}
+        assert looks == [0.0, module.WAIT_SECONDS]
+
+    asyncio.run(run())
