@@ -43,6 +43,8 @@ def parse_descriptor(value: Mapping[str, Any], path: str, what: str) -> Descript
     if not isinstance(size, int) or isinstance(size, bool):
         raise DocumentError(what, [f"{path}.size: expected an integer, found {size!r}"])
     platform = value.get("platform")
+    if platform is not None:
+        refuse_case_variants(platform, _PLATFORM_MEMBERS, what, path=f"{path}.platform")
     return Descriptor(
         media_type=value["mediaType"],
         digest=digest,
@@ -152,13 +154,12 @@ def _inline(text: str | None, digest: Digest, size: int, path: str, what: str) -
     if size > _MAX_INLINE or len(text) > 2 * _MAX_INLINE:
         raise DocumentError(what, [f"{path}.data: longer than {_MAX_INLINE} bytes"])
     import base64  # hardly any document has inline data
-    import binascii
 
     try:
         data = base64.b64decode(text, validate=True)
         if digest.is_verifiable:
             verify(data, digest, size)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error is one; text that isn't ASCII is another
         raise DocumentError(what, [f"{path}.data: is not base64"]) from error
     except IntegrityError as error:
         raise DocumentError(what, [f"{path}.data: contradicts digest and size: {error}"]) from error
