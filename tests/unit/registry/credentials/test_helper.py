@@ -104,6 +104,7 @@ def test_docker_hub_is_asked_for_by_its_old_name_first() -> None:
         pytest.param('echo \'{"Username": "a:b", "Secret": "CANARY"}\'', id="colon in the user"),
         pytest.param("head -c 100000 /dev/zero | tr '\\0' C; echo CANARY", id="huge output"),
         pytest.param("printf '\\377'", id="not UTF-8"),
+        pytest.param('cat <<"E"\n{"Username": "a", "Secret": "CANARY\\ud800"}\nE', id="half a surrogate pair"),
         pytest.param("kill -9 $$", id="killed"),
     ],
 )

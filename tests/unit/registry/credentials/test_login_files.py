@@ -219,3 +219,25 @@ def test_a_writer_that_never_ends_is_not_waited_for_for_ever(tmp_path: Path, mon
     path = tmp_path / "config.json"
     with files.edit(str(path)), pytest.raises(ConfigError, match="another process"):
         store(path)
+
+
+def test_a_folder_in_a_file_s_place_is_refused_and_left_closed(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ConfigError, match="expected a regular file"):
+        files.read(str(tmp_path))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"username": "\ud800", "password": "CANARY"},
+        {"username": "a", "password": "CANARY\udfff"},
+        {"identitytoken": "CANARY\ud800"},
+        {"registrytoken": "CANARY\ud800"},
+    ],
+)
+def test_what_is_no_unicode_text_is_refused_before_it_has_to_be_sent(entry: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"f: auths: .* is no Unicode text") as caught:
+        files.decode_entry(entry, "f: auths")
+    assert "CANARY" not in f"{caught.value!r} {caught.value.__context__!r}"
