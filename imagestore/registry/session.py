@@ -197,8 +197,13 @@ class Session:
         answered: set[tuple[str, ...]] = set()
         while True:
             is_plain = not authorization and not endpoint.headers
-            secrets = () if is_plain else secrets_in((*endpoint.headers, ("Authorization", authorization)))
-            response = self._follow(self._request(call, authorization), secrets)
+            fields = (*endpoint.headers, ("Authorization", authorization))
+            secrets = () if is_plain else secrets_in(fields)
+            request = self._request(call, authorization)
+            response = self._follow(request, secrets)
+            if response.status >= 400 and response.url != request.url:
+                # Storage services quote what they don't like about a signed address.
+                secrets = secrets_in(fields, signed=response.url)
             if response.status != 401 or urls.origin_of(response.url) != endpoint.origin:
                 return response, secrets
             challenge = response.headers.get_all("WWW-Authenticate")
