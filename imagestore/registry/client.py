@@ -330,17 +330,14 @@ class RegistryClient:
         if self._stranger is None or not sources:
             return None
         line, operation, policy = foreign_line(self._stranger), self._operations.of(cancel), self._shared.policy
-        by_endpoint = {source.endpoint: source.url for source in sources}
 
         def attempt(endpoint: Endpoint, _: int) -> Body:
             session = Session(
                 endpoint, line, self._shared, operation, cancel, policy.attempts, policy.longest_wait_seconds
             )
-            return open_blob(session, replace(call, url=by_endpoint[endpoint]), descriptor, offset, self._places)
+            return open_blob(session, replace(call, url=endpoint.base), descriptor, offset, self._places)
 
-        return first_served(
-            tuple(by_endpoint), attempt, what=call.what, breaker=self._breaker, observer=self._shared.observer
-        )
+        return first_served(sources, attempt, what=call.what, breaker=self._breaker, observer=self._shared.observer)
 
     def _first(
         self,

@@ -127,6 +127,13 @@ class TestForeignLayers:
         assert str(bench.ledger[1].url) == self.URL
         assert "Authorization" not in bench.ledger[1].headers
 
+    def test_each_address_at_a_host_is_asked(self, make_bench: MakeBench, authenticator: Any) -> None:
+        bench = self.bench(make_bench, authenticator, self.ALLOWED, httpx.Response(404))
+        urls = ["https://vendor.example/one", "https://vendor.example/two"]
+        with pytest.raises(ReferenceNotFoundError):
+            read(bench, self.layer(*urls, urls[0]))
+        assert [str(request.url) for request in bench.ledger[1:]] == urls
+
     @pytest.mark.parametrize(
         "url",
         [
