@@ -19,6 +19,7 @@ from imagestore.errors import DocumentError, ProtocolError, ReferenceNotFoundErr
 from imagestore.patterns import pattern
 from imagestore.registry.errors_body import failure
 from imagestore.registry.links import next_target
+from imagestore.registry.manifests import stated_type
 from imagestore.registry.session import Call
 from imagestore.registry.transport import urls
 from imagestore.values import dataclass, replace
@@ -149,7 +150,7 @@ def _from_tag(session: Session, reference: Reference, digest: Digest, artifact_t
                 status=404,
             )
         return Referrers(is_from_tag=True, remarks=() if page is None else (f"{what} is no index and was ignored",))
-    entries = Index.parse(page.body, media_type=page.headers.get("Content-Type"), what=what).manifests
+    entries = Index.parse(page.body, media_type=stated_type(page.headers), what=what).manifests
     wanted = [entry for entry in entries if artifact_type in {"", entry.artifact_type}]
     if len(digest.encoded) > _TAG_DIGITS:
         if len(wanted) > _MAX_COMPARED:
@@ -210,12 +211,16 @@ def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Ca
 
 def _next_query(session: Session, call: Call, response: Response) -> str:
     """The query of the next page, which must be of the same list at the same origin; empty at the end."""
-    target = next_target(response.headers.get_all("Link"))
-    if not target:
-        return ""
     here = session.endpoint.url(call.repository, call.path)
-    there = urls.join(here, target)
-    parts = urls.split(there)
+    try:
+        target = next_target(response.headers.get_all("Link"))
+        if not target:
+            return ""
+        there = urls.join(here, target)
+        parts = urls.split(there)
+    except ProtocolError as error:
+        host = session.endpoint.host
+        raise ProtocolError(f"{call.what}: {host} names a next page that can't be read: {error}", host=host) from error
     # Some servers write the digest's colon as %3A. Only the query is taken over, so the path need only mean the same.
     is_same_place = urls.origin_of(there) == session.endpoint.origin and unquote(parts.path) == urlsplit(here).path
     if not is_same_place:
@@ -228,11 +233,9 @@ def _next_query(session: Session, call: Call, response: Response) -> str:
 
 
 def _is_index(page: _Page) -> bool:
-    named = media_types.bare(page.headers.get("Content-Type"))
-    if media_types.kind(named) is media_types.Kind.INDEX:
-        return True
-    if named not in {"application/json", "application/octet-stream", "text/plain", ""}:
-        return False
+    named = stated_type(page.headers)
+    if named:
+        return media_types.kind(named) is media_types.Kind.INDEX
     try:
         return isinstance(decode(page.body, "answer").get("manifests"), list)
     except DocumentError:

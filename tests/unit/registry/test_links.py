@@ -153,8 +153,9 @@ def test_pages_are_followed(make_bench: MakeBench, link: str) -> None:
 )
 def test_a_page_elsewhere_is_refused_and_not_asked(make_bench: MakeBench, link: str) -> None:
     pages = Pages().on(TAGS, {"tags": ["a"]}, link=link)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError, match=r"^tags of registry\.example/team/app: ") as raised:
         tags(make_bench, pages)
+    assert raised.value.host == "registry.example"
     assert pages.asked == [TAGS]
 
 
@@ -251,6 +252,12 @@ def test_without_the_api_a_tag_stands_for_it(make_bench: MakeBench, status: int,
     found = referrers(make_bench, pages)
     assert [one.digest for one in found.entries] == digests("a", "b")
     assert found.is_from_tag
+
+
+@pytest.mark.parametrize("media_type", ["application/json", "text/plain; charset=utf-8", ""])
+def test_a_tag_of_a_generic_type_is_what_it_says_itself(make_bench: MakeBench, media_type: str) -> None:
+    pages = Pages().on(REFERRERS, status=404).on(TAG, index(entry("a")), media_type=media_type)
+    assert [one.digest for one in referrers(make_bench, pages).entries] == digests("a")
 
 
 def test_without_api_and_tag_there_are_none(make_bench: MakeBench) -> None:
