@@ -136,6 +136,8 @@ def test_bad_indexes_are_refused_with_the_path(raw: bytes, reason: str) -> None:
         (manifest(fsLayers=[]), r"\$\.fsLayers"),
         (manifest(mediaType=media_types.OCI_INDEX), "is no manifest"),
         (b'{"schemaVersion": 2}', "required property"),
+        (manifest(layers=[descriptor(platform="linux")]), r"\$\.layers\[0\]\.platform: expected object or null"),
+        (manifest(config=descriptor(platform={"os": "linux"})), r"\$\.config\.platform: 'architecture' is a required"),
     ],
 )
 def test_bad_manifests_are_refused_with_the_path(raw: bytes, reason: str) -> None:
