@@ -76,10 +76,11 @@ def list_tags(session: Session, reference: Reference) -> tuple[str, ...]:
     what = f"tags of {reference.name}"
     found: dict[str, None] = {}
     call = Call("GET", reference.path, "tags/list", what, query=f"n={_PAGE_SIZE}", accept=("application/json",))
+    seen: set[str] = set()
     while True:
         last = len(found)
         names: list[str] = []
-        for page in _pages(session, call):
+        for page in _pages(session, call, seen=seen):
             names = _names(page.body, what)
             found.update(dict.fromkeys(name for name in names if _TAG.fullmatch(name)))
             _bound(len(found), what)
@@ -181,19 +182,29 @@ def _subject(session: Session, reference: Reference, entry: Descriptor) -> str:
     return named if isinstance(named, str) else ""
 
 
-def _pages(session: Session, call: Call, *, absent_statuses: frozenset[int] = frozenset()) -> Iterator[_Page]:
-    """Pages of a list; none when the first answer has one of the given statuses."""
-    queries = {call.query}
-    for _ in range(_MAX_PAGES):
-        page = session.call(call, _reader(session, call, absent_statuses if len(queries) == 1 else frozenset()))
+def _pages(
+    session: Session, call: Call, *, absent_statuses: frozenset[int] = frozenset(), seen: set[str] | None = None
+) -> Iterator[_Page]:
+    """Pages of a list; none when the first answer has one of the given statuses.
+
+    Args:
+        session: where to ask.
+        call: for the first page.
+        absent_statuses: what says that there is no list.
+        seen: queries of the list's pages that came before; those that come now are added.
+    """
+    queries = set() if seen is None else seen
+    while call.query not in queries:
+        if len(queries) >= _MAX_PAGES:
+            raise ProtocolError(f"{call.what}: more than {_MAX_PAGES} pages", host=session.endpoint.host)
+        queries.add(call.query)
+        page = session.call(call, _reader(session, call, absent_statuses))
         if page is None:
             return
         yield page
-        if not page.next_query or page.next_query in queries:
+        if not page.next_query:
             return
-        queries.add(page.next_query)
-        call = replace(call, query=page.next_query)
-    raise ProtocolError(f"{call.what}: more than {_MAX_PAGES} pages")
+        call, absent_statuses = replace(call, query=page.next_query), frozenset()
 
 
 def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Callable[[Response], _Page | None]:

@@ -23,6 +23,7 @@ from imagestore.errors import (
 )
 from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.reference import Reference
+from imagestore.registry import listing
 from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.links import Link, next_target, parse_links
 from imagestore.registry.listing import fallback_tag
@@ -178,6 +179,22 @@ def test_a_full_page_again_and_again_ends(make_bench: MakeBench) -> None:
     first = [f"t{number:04}" for number in range(1000)]
     pages = Pages().on(TAGS, {"tags": first}).on(f"{TAGS}&last=t0999", {"tags": first})
     assert tags(make_bench, pages) == tuple(first)
+
+
+def test_a_list_that_grows_for_ever_ends(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_MAX_PAGES", 5)
+    asked: list[str] = []
+
+    def endless(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        # Every second page has a link; behind the others the last name is asked for.
+        link = {"Link": f"<?last=l{len(asked)}>; rel=next"} if len(asked) % 2 else {}
+        return httpx.Response(200, json={"tags": ["t"] * 999 + [f"n{len(asked)}"]}, headers=link)
+
+    bench = make_bench(endless)
+    with pytest.raises(ProtocolError, match=r"tags of registry\.example/team/app: more than 5 pages"):
+        bench.client.tags(REFERENCE, cancel=bench.cancel)
+    assert len(set(asked)) == len(asked) == 5
 
 
 @pytest.mark.parametrize(
