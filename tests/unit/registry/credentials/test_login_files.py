@@ -17,7 +17,7 @@ from imagestore.registry.credentials import files
 from imagestore.registry.credentials.helper import HelperPool
 from imagestore.registry.credentials.login import Place, place_for, remove_login, store_login
 from imagestore.registry.credentials.lookup import Surroundings
-from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential
+from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential, Target
 from imagestore.secret import Secret
 
 HOST = "registry.example"
@@ -163,6 +163,18 @@ def test_a_helper_keeps_the_secret_and_the_file_a_placeholder(tmp_path: Path, me
     assert remove(path)[0] == where
     assert not kept.exists()
     assert content(path)["auths"] == {}
+
+
+@pytest.mark.parametrize(("host", "asked"), [(HOST, f"{HOST}:443"), (f"{HOST}:443", HOST)])
+def test_a_helper_s_entry_counts_however_the_port_is_written(tmp_path: Path, host: str, asked: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"credsStore": "x"}))
+    write_helper(tmp_path, KEEPER.format(tmp_path))
+    store(path, host)
+    found = pool(tmp_path).get("x", Target(asked), cancel=CancelToken())
+    assert found is not None
+    assert (found.username, found.password.reveal()) == ("alice", "CANARY")
+    assert remove(path, asked)
 
 
 def test_a_helper_keeps_an_identity_token_under_the_token_user(tmp_path: Path) -> None:
