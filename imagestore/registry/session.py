@@ -149,10 +149,15 @@ class Session:
             raise
 
     def _comment(self, call: Call, error: RegistryError, secrets: tuple[str, ...]) -> None:
-        """Take out what was sent, and put in whose login it was."""
+        """Take out what was sent, and put in whose login it was, or who sent us where it was refused."""
         hush(error, secrets)
+        if error.status not in {401, 403, 404}:
+            return
+        if error.host != self.endpoint.host:
+            error.hint = f"{self.endpoint.host} redirected there, where nobody logs in; try again later"
+            return
         account = self.line.authenticator.provenance(self.endpoint.origin, call.repository)
-        if account and error.status in {401, 403, 404} and error.host == self.endpoint.host:
+        if account:
             error.hint = f"it does not exist, or the credentials from {account} don't allow this"
 
     def _longest_wait(self) -> float:
