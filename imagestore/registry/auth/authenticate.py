@@ -177,8 +177,7 @@ class RegistryAuthenticator:
                 host=target.host,
                 status=401,
             )
-        if origin.scheme == "http" and not addresses.is_loopback_name(origin.host):
-            self._warn(origin, origin, "password goes to %s without encryption (plain http registry %s)")
+        self._warn_of_plain_http(origin, origin)
         header = basic_header(found.credential)
         return _Known(Secret(header)), header
 
@@ -242,6 +241,8 @@ class RegistryAuthenticator:
         except AuthenticationError as error:
             raise AuthenticationError(f"{origin}: {error}", host=origin.host, status=401) from error
         check_address(realm, origin, self._policy.trusted_realms)
+        if found is not None:
+            self._warn_of_plain_http(origin, realm.origin)
         if found is None or is_same_party(realm, origin, self._policy.trusted_realms):
             return realm
         if self._policy.realm_trust is RealmTrust.STRICT:
@@ -253,6 +254,10 @@ class RegistryAuthenticator:
             )
         self._warn(origin, realm.origin, "credentials go to token service %s of another domain, named by %s")
         return realm
+
+    def _warn_of_plain_http(self, origin: Origin, to: Origin) -> None:
+        if to.scheme == "http" and not addresses.is_loopback_name(to.host):
+            self._warn(origin, to, "password goes to %s without encryption (plain http registry %s)")
 
     def _warn(self, origin: Origin, other: Origin, message: str) -> None:
         with self._lock:
