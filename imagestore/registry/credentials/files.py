@@ -70,7 +70,7 @@ def read(path: str) -> tuple[dict[str, Any], str] | None:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
     try:
         status = os.fstat(descriptor)
-        # A folder, for example: what container engines make of a file to be mounted that isn't there.
+        # Looked at before a file object is made of it, which refuses a folder in words of its own.
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"{path}: expected a regular file with credentials, found something else")
         with open(descriptor, "rb", closefd=False) as file:
