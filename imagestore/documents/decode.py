@@ -98,7 +98,7 @@ def validate(document: Mapping[str, Any], schema: str, what: str, *, left: Mappi
     found = islice(_validator(schema).iter_errors(document), _MAX_FAULTS_SOUGHT)
     faults = sorted(found, key=lambda error: error.json_path)
     if faults:
-        shown = [f"{error.json_path}: {_fault(error)}" for error in faults[:MAX_FAULTS]]
+        shown = [f"{_shorten(error.json_path)}: {_fault(error)}" for error in faults[:MAX_FAULTS]]
         raise DocumentError(what, shown)
 
 

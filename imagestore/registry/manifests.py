@@ -87,7 +87,7 @@ def from_body(body: bytes, headers: Headers, *, wanted: Digest | None, what: str
     media_type = stated_type(headers) or _type_inside(body, what)
     _refuse_schema1(media_type, what)
     if media_types.kind(media_type) not in _DOCUMENTS:
-        raise ProtocolError(f"{what}: expected an index or a manifest, found media type {media_type or 'none'!r}")
+        raise ProtocolError(f"{what}: expected an index or a manifest, found media type {media_type[:100] or 'none'!r}")
     return Descriptor(media_type, digest, len(body))
 
 
@@ -100,7 +100,7 @@ def check_type(descriptor: Descriptor, headers: Headers, what: str) -> None:
     came = stated_type(headers)
     expected = media_types.bare(descriptor.media_type)
     if came and came != expected:
-        raise ProtocolError(f"{what}: expected media type {expected}, the server sent {came}")
+        raise ProtocolError(f"{what}: expected media type {expected}, the server sent {came[:100]}")
 
 
 def check_size(size: int, what: str) -> None:

@@ -167,6 +167,13 @@ def test_a_document_of_nothing_but_faults_is_refused_without_seeking_them_all(me
     assert time.process_time() - started < 5
 
 
+def test_a_fault_s_path_is_bounded_too() -> None:
+    with pytest.raises(DocumentError) as caught:
+        Index.parse(index(annotations={"x" * 100_000: 1}))
+    assert str(caught.value).startswith("index: $.annotations.xxx")
+    assert len(str(caught.value)) < 1000
+
+
 def test_the_announced_media_type_must_agree_with_the_body() -> None:
     raw = manifest(mediaType=media_types.OCI_MANIFEST)
     assert Manifest.parse(raw, media_type=media_types.OCI_MANIFEST + "; charset=utf-8").is_image

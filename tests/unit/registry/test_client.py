@@ -95,6 +95,20 @@ def test_resolve_computes_the_digest_of_a_get(router: respx.MockRouter, bench: A
     assert bench.client.resolve(TAGGED, cancel=bench.cancel).digest == INDEX_DIGEST
 
 
+def test_a_media_type_of_any_length_makes_a_short_message(router: respx.MockRouter, bench: Any) -> None:
+    odd = {"Content-Type": "x" * 50_000}
+    router.head(f"{BASE}/manifests/1").respond(405)
+    router.get(f"{BASE}/manifests/1").respond(200, headers=odd, content=INDEX)
+    router.get(f"{BASE}/manifests/{INDEX_DIGEST}").respond(200, headers=odd, content=INDEX)
+    for ask in (
+        lambda: bench.client.resolve(TAGGED, cancel=bench.cancel),
+        lambda: bench.client.document(TAGGED, WANTED, cancel=bench.cancel),
+    ):
+        with pytest.raises(ProtocolError, match="media type") as raised:
+            ask()
+        assert len(str(raised.value)) < 500
+
+
 def test_resolve_by_digest_refuses_another_claimed_digest(router: respx.MockRouter, bench: Any) -> None:
     lie = {**HEAD, "Docker-Content-Digest": str(Digest.of(b"other"))}
     router.head(f"{BASE}/manifests/{INDEX_DIGEST}").respond(200, headers=lie)
