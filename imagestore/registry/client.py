@@ -134,12 +134,15 @@ class RegistryClient:
             RegistryError: no such reference, no access, or nobody answers properly.
             IntegrityError: the server has something else under this digest.
             DocumentError: the registry doesn't name the document's type, and its bytes don't either.
+            InvalidDigestError: the reference's digest can't be verified here.
             ConfigError: the host's configuration can't be used.
             OperationCancelledError: cancelled, or past the deadline.
         """
         path = f"manifests/{reference.digest or reference.tag}"
         what = str(reference)
         wanted = reference.digest
+        if wanted is not None:
+            manifests.check_digest(wanted, what)
 
         def ask(session: Session) -> Descriptor:
             call = Call("HEAD", reference.path, path, what, accept=manifests.accepted())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
 from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
+from imagestore.digest import VERIFIABLE, Digest
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.errors import DigestMismatchError, InvalidDigestError, ProtocolError
 from imagestore.media_types import Kind
@@ -111,6 +111,17 @@ def check_size(size: int, what: str) -> None:
     """
     if size > MAX_DOCUMENT_BYTES:
         raise ProtocolError(f"{what}: expected at most {MAX_DOCUMENT_BYTES} bytes, the document has {size}")
+
+
+def check_digest(digest: Digest, what: str) -> None:
+    """What can't be verified needn't be asked for.
+
+    Raises:
+        InvalidDigestError: its algorithm isn't known here.
+    """
+    if not digest.is_verifiable:
+        known = ", ".join(VERIFIABLE)
+        raise InvalidDigestError(f"{what}: digest algorithm {digest.algorithm!r} can't be verified; known: {known}")
 
 
 def announced_digest(headers: Headers) -> Digest | None:

@@ -17,6 +17,7 @@ from imagestore.errors import (
     DigestMismatchError,
     DocumentError,
     ImageStoreError,
+    InvalidDigestError,
     ProtocolError,
     RateLimitedError,
     ReferenceNotFoundError,
@@ -107,6 +108,14 @@ def test_a_media_type_of_any_length_makes_a_short_message(router: respx.MockRout
         with pytest.raises(ProtocolError, match="media type") as raised:
             ask()
         assert len(str(raised.value)) < 500
+
+
+def test_a_digest_that_cannot_be_verified_is_not_asked_for(bench: Any) -> None:
+    reference = Reference.parse(f"registry.example/team/app@blake3:{'a' * 64}")
+    with pytest.raises(
+        InvalidDigestError, match=r"^registry\.example/team/app@blake3:.* can't be verified; known: sha256"
+    ):
+        bench.client.resolve(reference, cancel=bench.cancel)
 
 
 def test_resolve_by_digest_refuses_another_claimed_digest(router: respx.MockRouter, bench: Any) -> None:
