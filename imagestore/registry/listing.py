@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _PAGE_SIZE: Final = 1000
 _MAX_PAGES: Final = 1000
 _MAX_ITEMS: Final = 100_000
+# All pages of a list: annotations may make a page of a few referrers.
+_MAX_BYTES: Final = 64 * 1024 * 1024
 # A tag that several subjects share is compared entry by entry, with a request for each.
 _MAX_COMPARED: Final = 100
 _TAG_DIGITS: Final = 64
@@ -193,7 +195,7 @@ def _pages(
         absent_statuses: what says that there is no list.
         seen: queries of the list's pages that came before; those that come now are added.
     """
-    queries = set() if seen is None else seen
+    queries, received = set() if seen is None else seen, 0
     while call.query not in queries:
         if len(queries) >= _MAX_PAGES:
             raise ProtocolError(f"{call.what}: more than {_MAX_PAGES} pages", host=session.endpoint.host)
@@ -201,6 +203,9 @@ def _pages(
         page = session.call(call, _reader(session, call, absent_statuses))
         if page is None:
             return
+        received += len(page.body)
+        if received > _MAX_BYTES:
+            raise ProtocolError(f"{call.what}: more than {_MAX_BYTES} bytes", host=session.endpoint.host)
         yield page
         if not page.next_query:
             return

@@ -251,6 +251,18 @@ def test_referrers_of_the_api_with_pages(make_bench: MakeBench) -> None:
     assert not found.is_from_tag
 
 
+def test_what_all_pages_of_referrers_hold_is_bounded(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_MAX_BYTES", 5000)
+    large = {**entry("a"), "annotations": {"a": "x" * 3000}}
+    pages = (
+        Pages()
+        .on(REFERRERS, index(large), media_type=OCI_INDEX, link="?page=2")
+        .on(f"{REFERRERS}?page=2", index(large), media_type=OCI_INDEX)
+    )
+    with pytest.raises(ProtocolError, match="more than 5000 bytes"):
+        referrers(make_bench, pages)
+
+
 @pytest.mark.parametrize("is_filtered", [True, False])
 def test_the_client_filters_what_the_registry_did_not(make_bench: MakeBench, is_filtered: bool) -> None:
     applied = {"OCI-Filters-Applied": "artifactType"} if is_filtered else {}
