@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,16 @@ def test_a_registrys_warning_is_passed_on_once(make_bench: MakeBench) -> None:
     read(bench, LAYER)
     read(bench, LAYER)
     assert bench.events == [Noticed("registry.example says: this registry moves\\x1b[2J soon")]
+
+
+def test_a_registry_that_warns_of_something_else_each_time_is_not_listened_to_for_ever(make_bench: MakeBench) -> None:
+    numbers = itertools.count()
+    bench = make_bench(
+        lambda request: httpx.Response(200, headers={"Warning": f'299 - "{next(numbers)}"'}, content=CONTENT)
+    )
+    for _ in range(120):
+        read(bench, LAYER)
+    assert len(bench.events) == 100
 
 
 @pytest.mark.parametrize(
