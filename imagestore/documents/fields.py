@@ -159,8 +159,8 @@ def _inline(text: str | None, digest: Digest, size: int, path: str, what: str) -
         data = base64.b64decode(text, validate=True)
         if digest.is_verifiable:
             verify(data, digest, size)
-    except ValueError as error:  # binascii.Error is one; text that isn't ASCII is another
-        raise DocumentError(what, [f"{path}.data: is not base64"]) from error
     except IntegrityError as error:
         raise DocumentError(what, [f"{path}.data: contradicts digest and size: {error}"]) from error
+    except ValueError as error:
+        raise DocumentError(what, [f"{path}.data: is not base64"]) from error
     return data if digest.is_verifiable else None

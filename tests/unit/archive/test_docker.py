@@ -13,6 +13,7 @@ from imagestore.archive import layout
 from imagestore.archive.contents import ArchiveFormat
 from imagestore.archive.exporting import ExportOptions
 from imagestore.archive.importing import ImportOptions
+from imagestore.archive.spool import gunzip
 from imagestore.digest import Digest
 from imagestore.errors import (
     DigestMismatchError,
@@ -24,18 +25,12 @@ from imagestore.errors import (
 from imagestore.testing import build_artifact, build_image, build_index, layer
 from imagestore.testing.images.builders import Image
 from imagestore.testing.images.layers import Layer
-from tests.support.node import PYTHON, Node, node, python_image
-from tests.unit.archive.making import END, layout_files, member, saved_files, snapshot, tar_of, write
+from tests.support.node import PYTHON, Node, node, python_image, snapshot
+from tests.unit.archive.making import END, layout_files, member, saved_files, tar_of, write
 
 KATA = ImportOptions(("kata",))
 PLAIN = [layer("base", compression="none"), layer("top", compression="none")]
 PACKED = [layer("base"), layer("top")]
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Node]:
-    with node(tmp_path / "store") as opened:
-        yield opened
 
 
 def built(layers: list[Layer], **config: object) -> Image:
@@ -58,6 +53,24 @@ def test_layers_in_gzip_stay_as_they_are(here: Node, tmp_path: Path) -> None:
     (image,) = here.store.import_images(write(tmp_path / "a.tar", saved(PACKED)), options=KATA).images
     assert [each.digest for each in image.layers] == [each.digest for each in PACKED]
     assert {each.media_type for each in image.layers} == {media_types.DOCKER_LAYER_GZIP}
+
+
+def test_a_layer_that_images_share_is_unpacked_once(
+    here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked: list[str] = []
+
+    def counted(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
+        unpacked.append(what)
+        return gunzip(pieces, what=what)
+
+    monkeypatch.setattr("imagestore.archive.docker.gunzip", counted)
+    files = saved(PACKED)
+    entry = json.loads(files[layout.DOCKER_MANIFEST])[0]
+    listed = [{**entry, "RepoTags": [f"a:{number}"]} for number in range(3)]
+    files[layout.DOCKER_MANIFEST] = json.dumps(listed).encode()
+    assert len(here.store.import_images(write(tmp_path / "a.tar", files), options=KATA).images) == 3
+    assert len(unpacked) == len(PACKED)
 
 
 def test_a_manifest_is_made_like_containerds(here: Node, tmp_path: Path) -> None:
