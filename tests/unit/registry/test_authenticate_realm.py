@@ -11,7 +11,7 @@ from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.auth.realm import Realm, check_address, is_same_party
 from imagestore.registry.exchange import Origin
 from imagestore.registry.transport.urls import origin_of
-from tests.unit.registry.test_authenticate import ALICE, TokenServer, answer, bearer, given
+from tests.unit.registry.token_server import ALICE, TokenServer, answer, bearer, given
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from imagestore.errors import AuthenticationError, RegistryUnavailableError
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
-from tests.unit.registry.test_authenticate import IDENTITY, Asked, FakeResponse, TokenServer, answer, bearer, given
+from tests.unit.registry.token_server import IDENTITY, Asked, FakeResponse, TokenServer, answer, bearer, given
 
 
 def test_a_service_that_fails_for_a_moment_costs_no_refresh_token() -> None:
