@@ -30,7 +30,7 @@ _TYPES: Final[Mapping[str, type]] = {
 }
 _KNOWN: Final = frozenset(
     [
-        *("$ref", "allOf", "anyOf", "not", "type", "const", "pattern", "minLength", "maxLength", "minimum", "maximum"),
+        *("$ref", "allOf", "not", "type", "const", "pattern", "minLength", "maxLength", "minimum", "maximum"),
         *("required", "properties", "additionalProperties", "propertyNames", "minProperties", "maxProperties"),
         *("items", "maxItems"),
         # judge nothing here
@@ -78,8 +78,6 @@ def _rules(schema: Mapping[str, Any] | bool, definitions: Mapping[str, Any]) -> 
         found = _both(_rules(definitions[schema["$ref"].removeprefix("#/$defs/")], definitions), found)
     for each in schema.get("allOf", ()):
         found = _both(_rules(each, definitions), found)
-    if "anyOf" in schema:
-        found = _both(found, _either([_rules(each, definitions) for each in schema["anyOf"]]))
     if "not" not in schema:
         return found
     if schema["not"] != {}:
@@ -151,11 +149,6 @@ def _both(first: Rules, second: Rules) -> Rules:
     return {kind: _all([first[kind], second[kind]]) for kind in first if kind in second}
 
 
-def _either(choices: Sequence[Rules]) -> Rules:
-    checks = {kind: [choice[kind] for choice in choices if kind in choice] for kind in _TYPES.values()}
-    return {kind: _any(each) for kind, each in checks.items() if each}
-
-
 def _all(checks: list[Accepts]) -> Accepts:
     judging = [check for check in checks if check is not _always]
     if not judging:
@@ -165,10 +158,6 @@ def _all(checks: list[Accepts]) -> Accepts:
     first, *others = judging
     second = _all(others)
     return lambda value: first(value) and second(value)
-
-
-def _any(checks: list[Accepts]) -> Accepts:
-    return checks[0] if len(checks) == 1 else lambda value: any(check(value) for check in checks)
 
 
 def _always(_value: Any) -> bool:

@@ -3,7 +3,7 @@
 What is refused before any schema is asked (JSON parsers disagree about these, which has been used to make two readers
 see two documents): bytes that aren't UTF-8, a byte-order mark, NaN and Infinity, deep nesting, integers outside 64
 bits, duplicate member names, and members equal to a known name but for case (Go's decoder takes those, Python's does
-not).
+not). Half a surrogate pair, which no text can hold, is read as U+FFFD, as Go reads it.
 
 The schemas are our own, JSON Schema Draft 2020-12, flat, one per kind of document, beside this module. What surely
 keeps them is taken at once (``accept.py``); the schema library judges, and words, the rest.
@@ -15,7 +15,7 @@ import functools
 import json
 import os
 import re
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from imagestore.documents.accept import compiled
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 MAX_DEPTH: Final = 32
 MAX_FAULTS: Final = 20
+# A hostile document has millions, each a thousand bytes in the library's words.
+_MAX_FAULTS_SOUGHT: Final = 200
 _INT64: Final = range(-(2**63), 2**63)
 # Every integer of fewer characters fits 64 bits.
 _SURE_DIGITS: Final = 19
@@ -64,6 +66,8 @@ def decode(raw: bytes, what: str, *, limit_bytes: int = MAX_DOCUMENT_BYTES) -> d
         raise DocumentError(what, [f"is not UTF-8: {error.reason} at byte {error.start}"]) from error
     try:
         value = _decoder().decode(text)
+        if "\\ud" in text or "\\uD" in text:
+            value = _without_halves(value)
     except json.JSONDecodeError as error:
         _check_depth(raw, what)
         raise DocumentError(what, [f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"]) from error
@@ -91,9 +95,10 @@ def validate(document: Mapping[str, Any], schema: str, what: str, *, left: Mappi
     """
     if _accepts(schema)(document if left is None else left):
         return
-    faults = sorted(_validator(schema).iter_errors(document), key=lambda error: error.json_path)
+    found = islice(_validator(schema).iter_errors(document), _MAX_FAULTS_SOUGHT)
+    faults = sorted(found, key=lambda error: error.json_path)
     if faults:
-        shown = [f"{error.json_path}: {_fault(error)}" for error in faults[:MAX_FAULTS]]
+        shown = [f"{_shorten(error.json_path)}: {_fault(error)}" for error in faults[:MAX_FAULTS]]
         raise DocumentError(what, shown)
 
 
@@ -117,7 +122,7 @@ def _schema(name: str) -> Any:
 
 
 def refuse_case_variants(document: Mapping[str, Any], known: frozenset[str], what: str, *, path: str = "$") -> None:
-    """Refuse members that differ from a known name only by case.
+    """Refuse members that differ from a known name only by case, as Unicode folds it (the long s is an s).
 
     Raises:
         DocumentError: names the member.
@@ -126,7 +131,7 @@ def refuse_case_variants(document: Mapping[str, Any], known: frozenset[str], wha
         return
     folded = _folded(known)
     for name in document:
-        if name not in known and name.lower() in folded:
+        if name not in known and name.casefold() in folded:
             _refuse(what, f"{path}.{_shorten(name)}: differs from a known member only by case; readers disagree on it")
 
 
@@ -139,7 +144,7 @@ def _decoder() -> json.JSONDecoder:
 
 @functools.cache
 def _folded(known: frozenset[str]) -> frozenset[str]:
-    return frozenset(name.lower() for name in known)
+    return frozenset(name.casefold() for name in known)
 
 
 class _RefusedError(ValueError):
@@ -181,6 +186,17 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise _RefusedError(f"member {_shorten(name)!r} occurs twice in one object")
             seen.add(name)
     return found
+
+
+def _without_halves(value: Any) -> Any:
+    """What was decoded, with U+FFFD for each half of a surrogate pair."""
+    if isinstance(value, str):
+        return re.sub("[\ud800-\udfff]", "\ufffd", value)
+    if isinstance(value, list):
+        return [_without_halves(each) for each in value]
+    if isinstance(value, dict):
+        return _unique([(_without_halves(name), _without_halves(each)) for name, each in value.items()])
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:

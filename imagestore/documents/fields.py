@@ -43,6 +43,8 @@ def parse_descriptor(value: Mapping[str, Any], path: str, what: str) -> Descript
     if not isinstance(size, int) or isinstance(size, bool):
         raise DocumentError(what, [f"{path}.size: expected an integer, found {size!r}"])
     platform = value.get("platform")
+    if platform is not None:
+        refuse_case_variants(platform, _PLATFORM_MEMBERS, what, path=f"{path}.platform")
     return Descriptor(
         media_type=value["mediaType"],
         digest=digest,

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from imagestore.platforms.spec import Platform
 
 _MEMBERS: Final = frozenset(
-    {"architecture", "os", "os.version", "os.features", "variant", "rootfs", "history", "created", "author"}
+    {"architecture", "os", "os.version", "os.features", "variant", "rootfs", "config", "history", "created", "author"}
 )
+_ROOTFS_MEMBERS: Final = frozenset({"type", "diff_ids"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class ImageConfig:
         document = decode(raw, what)
         refuse_case_variants(document, _MEMBERS, what)
         validate(document, "image-config", what)
+        refuse_case_variants(document["rootfs"], _ROOTFS_MEMBERS, what, path="$.rootfs")
         diff_ids = []
         for position, text in enumerate(document["rootfs"]["diff_ids"] or ()):
             try:

@@ -81,8 +81,3 @@ class Manifest:
     def children(self) -> tuple[Descriptor, ...]:
         """Config and layers: what this manifest keeps alive."""
         return (self.config, *self.layers)
-
-    @property
-    def content_size(self) -> int:
-        """Bytes of config and layers as they travel (compressed), without the manifest itself."""
-        return sum(child.size for child in self.children)

@@ -193,11 +193,6 @@ class BlobStream:
         return self._start
 
     @property
-    def position(self) -> int:
-        """Offset behind the last byte handed out."""
-        return self._position
-
-    @property
     def end(self) -> int:
         """Offset behind the last byte that will come: the stretch's, or the blob's where a host serves no stretches."""
         return self._end

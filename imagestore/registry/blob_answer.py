@@ -63,6 +63,9 @@ def _open(session: Session, call: Call, descriptor: Descriptor, offset: int, giv
         def judged(response: Response) -> tuple[Verdict, Response]:
             has_range = bool(asked.byte_range)
             verdict = judge(response.status, response.headers, offset=start, size=descriptor.size, has_range=has_range)
+            if verdict is Verdict.REFUSED:
+                # In here, where the session takes out of it what was sent.
+                raise failure(response, what=call.what)
             return verdict, response
 
         return session.call(asked, judged)
@@ -78,8 +81,6 @@ def _open(session: Session, call: Call, descriptor: Descriptor, offset: int, giv
         part = parse_content_range(response.headers.get("Content-Range"))
         end = part.last + 1 if part is not None else descriptor.size
         return Body(response, offset, end, host, give_back)
-    if verdict is Verdict.WRONG_SIZE:
-        response.close()
-        announced = parse_length(response.headers.get("Content-Length")) or 0
-        raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=announced)
-    raise failure(response, what=call.what)
+    response.close()
+    announced = parse_length(response.headers.get("Content-Length")) or 0
+    raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=announced)

@@ -88,9 +88,13 @@ class FolderMemory:
             import tempfile
 
             descriptor, temporary = tempfile.mkstemp(dir=self._folder)
-            with open(descriptor, "w", encoding="ascii") as stream:
-                stream.write(f"{until:.3f}")
-            os.replace(temporary, self._path(origin))
+            try:
+                with open(descriptor, "w", encoding="ascii") as stream:
+                    stream.write(f"{until:.3f}")
+                os.replace(temporary, self._path(origin))
+            except BaseException:
+                os.unlink(temporary)
+                raise
 
     def _path(self, origin: Origin) -> str:
         return os.path.join(self._folder, hashlib.sha256(str(origin).encode()).hexdigest())

@@ -134,12 +134,15 @@ class RegistryClient:
             RegistryError: no such reference, no access, or nobody answers properly.
             IntegrityError: the server has something else under this digest.
             DocumentError: the registry doesn't name the document's type, and its bytes don't either.
+            InvalidDigestError: the reference's digest can't be verified here.
             ConfigError: the host's configuration can't be used.
             OperationCancelledError: cancelled, or past the deadline.
         """
         path = f"manifests/{reference.digest or reference.tag}"
         what = str(reference)
         wanted = reference.digest
+        if wanted is not None:
+            manifests.check_digest(wanted, what)
 
         def ask(session: Session) -> Descriptor:
             call = Call("HEAD", reference.path, path, what, accept=manifests.accepted())
@@ -330,17 +333,14 @@ class RegistryClient:
         if self._stranger is None or not sources:
             return None
         line, operation, policy = foreign_line(self._stranger), self._operations.of(cancel), self._shared.policy
-        by_endpoint = {source.endpoint: source.url for source in sources}
 
         def attempt(endpoint: Endpoint, _: int) -> Body:
             session = Session(
                 endpoint, line, self._shared, operation, cancel, policy.attempts, policy.longest_wait_seconds
             )
-            return open_blob(session, replace(call, url=by_endpoint[endpoint]), descriptor, offset, self._places)
+            return open_blob(session, replace(call, url=endpoint.base), descriptor, offset, self._places)
 
-        return first_served(
-            tuple(by_endpoint), attempt, what=call.what, breaker=self._breaker, observer=self._shared.observer
-        )
+        return first_served(sources, attempt, what=call.what, breaker=self._breaker, observer=self._shared.observer)
 
     def _first(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from imagestore.registry.errors_body import escape
 
@@ -18,13 +19,15 @@ _LEAST_LENGTH: Final = 8
 _HIDDEN: Final = "(hidden)"
 
 
-def secrets_in(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def secrets_in(fields: Iterable[tuple[str, str]], *, signed: str = "") -> tuple[str, ...]:
     """Texts that must not be repeated, the longest first, since one may hold another.
 
     Args:
         fields: header fields that may be secret: ``Authorization``, and those configured for a registry.
+        signed: address that a redirect named; every value in its query may be a signature.
     """
-    found: set[str] = set()
+    values = {pair.partition("=")[2] for pair in signed.partition("?")[2].split("&")}
+    found = values | {unquote(value) for value in values}
     for name, value in fields:
         found.add(value)
         if name.lower() == "authorization":

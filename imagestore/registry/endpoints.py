@@ -72,7 +72,10 @@ class Endpoint:
 
     @property
     def _serves_own_namespace(self) -> bool:
-        return self.host == self.namespace or (self.namespace == DOCKER_HUB and self.host == DOCKER_HUB_API)
+        if self.host == self.namespace or (self.namespace == DOCKER_HUB and self.host == DOCKER_HUB_API):
+            return True
+        # A reference may name the port that goes without saying.
+        return urls.origin_of(f"{self.origin.scheme}://{self.namespace}") == self.origin
 
 
 class EndpointResolver(Protocol):

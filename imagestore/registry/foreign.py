@@ -14,7 +14,6 @@ from imagestore.media_types import Kind
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.session import Line
 from imagestore.registry.transport import urls
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -24,21 +23,8 @@ if TYPE_CHECKING:
     from imagestore.registry.exchange import Headers, Origin, Sender
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignSource:
-    """One allowed address of a layer.
-
-    Attributes:
-        url: as the descriptor has it.
-        endpoint: stands for its host.
-    """
-
-    url: str
-    endpoint: Endpoint
-
-
-def allowed_sources(descriptor: Descriptor, allowed_hosts: AbstractSet[str]) -> tuple[ForeignSource, ...]:
-    """The addresses of a foreign layer that may be asked, in the descriptor's order.
+def allowed_sources(descriptor: Descriptor, allowed_hosts: AbstractSet[str]) -> tuple[Endpoint, ...]:
+    """The addresses of a foreign layer that may be asked, in the descriptor's order; each is its endpoint's ``base``.
 
     Args:
         descriptor: of the layer; other content has none.
@@ -46,15 +32,14 @@ def allowed_sources(descriptor: Descriptor, allowed_hosts: AbstractSet[str]) -> 
     """
     if descriptor.kind is not Kind.FOREIGN_LAYER:
         return ()
-    found: list[ForeignSource] = []
+    found: dict[Endpoint, None] = {}
     for url in descriptor.urls:
         try:
             origin = urls.origin_of(url)
         except ProtocolError:
             continue
         if origin.scheme == "https" and urls.host_port(origin) in allowed_hosts:
-            endpoint = Endpoint(str(origin), origin, urls.host_port(origin), is_upstream=True, source="layer address")
-            found.append(ForeignSource(url, endpoint))
+            found[Endpoint(url, origin, urls.host_port(origin), is_upstream=True, source="layer address")] = None
     return tuple(found)
 
 

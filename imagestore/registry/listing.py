@@ -19,6 +19,7 @@ from imagestore.errors import DocumentError, ProtocolError, ReferenceNotFoundErr
 from imagestore.patterns import pattern
 from imagestore.registry.errors_body import failure
 from imagestore.registry.links import next_target
+from imagestore.registry.manifests import stated_type
 from imagestore.registry.session import Call
 from imagestore.registry.transport import urls
 from imagestore.values import dataclass, replace
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _PAGE_SIZE: Final = 1000
 _MAX_PAGES: Final = 1000
 _MAX_ITEMS: Final = 100_000
+# All pages of a list: annotations may make a page of a few referrers.
+_MAX_BYTES: Final = 64 * 1024 * 1024
 # A tag that several subjects share is compared entry by entry, with a request for each.
 _MAX_COMPARED: Final = 100
 _TAG_DIGITS: Final = 64
@@ -75,10 +78,11 @@ def list_tags(session: Session, reference: Reference) -> tuple[str, ...]:
     what = f"tags of {reference.name}"
     found: dict[str, None] = {}
     call = Call("GET", reference.path, "tags/list", what, query=f"n={_PAGE_SIZE}", accept=("application/json",))
+    seen: set[str] = set()
     while True:
         last = len(found)
         names: list[str] = []
-        for page in _pages(session, call):
+        for page in _pages(session, call, seen=seen):
             names = _names(page.body, what)
             found.update(dict.fromkeys(name for name in names if _TAG.fullmatch(name)))
             _bound(len(found), what)
@@ -149,7 +153,7 @@ def _from_tag(session: Session, reference: Reference, digest: Digest, artifact_t
                 status=404,
             )
         return Referrers(is_from_tag=True, remarks=() if page is None else (f"{what} is no index and was ignored",))
-    entries = Index.parse(page.body, media_type=page.headers.get("Content-Type"), what=what).manifests
+    entries = Index.parse(page.body, media_type=stated_type(page.headers), what=what).manifests
     wanted = [entry for entry in entries if artifact_type in {"", entry.artifact_type}]
     if len(digest.encoded) > _TAG_DIGITS:
         if len(wanted) > _MAX_COMPARED:
@@ -180,19 +184,32 @@ def _subject(session: Session, reference: Reference, entry: Descriptor) -> str:
     return named if isinstance(named, str) else ""
 
 
-def _pages(session: Session, call: Call, *, absent_statuses: frozenset[int] = frozenset()) -> Iterator[_Page]:
-    """Pages of a list; none when the first answer has one of the given statuses."""
-    queries = {call.query}
-    for _ in range(_MAX_PAGES):
-        page = session.call(call, _reader(session, call, absent_statuses if len(queries) == 1 else frozenset()))
+def _pages(
+    session: Session, call: Call, *, absent_statuses: frozenset[int] = frozenset(), seen: set[str] | None = None
+) -> Iterator[_Page]:
+    """Pages of a list; none when the first answer has one of the given statuses.
+
+    Args:
+        session: where to ask.
+        call: for the first page.
+        absent_statuses: what says that there is no list.
+        seen: queries of the list's pages that came before; those that come now are added.
+    """
+    queries, received = set() if seen is None else seen, 0
+    while call.query not in queries:
+        if len(queries) >= _MAX_PAGES:
+            raise ProtocolError(f"{call.what}: more than {_MAX_PAGES} pages", host=session.endpoint.host)
+        queries.add(call.query)
+        page = session.call(call, _reader(session, call, absent_statuses))
         if page is None:
             return
+        received += len(page.body)
+        if received > _MAX_BYTES:
+            raise ProtocolError(f"{call.what}: more than {_MAX_BYTES} bytes", host=session.endpoint.host)
         yield page
-        if not page.next_query or page.next_query in queries:
+        if not page.next_query:
             return
-        queries.add(page.next_query)
-        call = replace(call, query=page.next_query)
-    raise ProtocolError(f"{call.what}: more than {_MAX_PAGES} pages")
+        call, absent_statuses = replace(call, query=page.next_query), frozenset()
 
 
 def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Callable[[Response], _Page | None]:
@@ -210,12 +227,16 @@ def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Ca
 
 def _next_query(session: Session, call: Call, response: Response) -> str:
     """The query of the next page, which must be of the same list at the same origin; empty at the end."""
-    target = next_target(response.headers.get_all("Link"))
-    if not target:
-        return ""
     here = session.endpoint.url(call.repository, call.path)
-    there = urls.join(here, target)
-    parts = urls.split(there)
+    try:
+        target = next_target(response.headers.get_all("Link"))
+        if not target:
+            return ""
+        there = urls.join(here, target)
+        parts = urls.split(there)
+    except ProtocolError as error:
+        host = session.endpoint.host
+        raise ProtocolError(f"{call.what}: {host} names a next page that can't be read: {error}", host=host) from error
     # Some servers write the digest's colon as %3A. Only the query is taken over, so the path need only mean the same.
     is_same_place = urls.origin_of(there) == session.endpoint.origin and unquote(parts.path) == urlsplit(here).path
     if not is_same_place:
@@ -228,11 +249,9 @@ def _next_query(session: Session, call: Call, response: Response) -> str:
 
 
 def _is_index(page: _Page) -> bool:
-    named = media_types.bare(page.headers.get("Content-Type"))
-    if media_types.kind(named) is media_types.Kind.INDEX:
-        return True
-    if named not in {"application/json", "application/octet-stream", "text/plain", ""}:
-        return False
+    named = stated_type(page.headers)
+    if named:
+        return media_types.kind(named) is media_types.Kind.INDEX
     try:
         return isinstance(decode(page.body, "answer").get("manifests"), list)
     except DocumentError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
 from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
+from imagestore.digest import VERIFIABLE, Digest
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.errors import DigestMismatchError, InvalidDigestError, ProtocolError
 from imagestore.media_types import Kind
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _DOCUMENTS: Final = frozenset({Kind.INDEX, Kind.MANIFEST})
 # What servers send when they don't know or don't care.
-_GENERIC: Final = frozenset({"", "application/json", "application/octet-stream", "text/plain", "text/json"})
+_GENERIC: Final = frozenset({"application/json", "application/octet-stream", "text/plain", "text/json"})
 
 
 def is_document(descriptor: Descriptor) -> bool:
@@ -33,6 +33,12 @@ def is_document(descriptor: Descriptor) -> bool:
 def accepted(first: str = "") -> tuple[str, ...]:
     """Media types to ask for, the expected one in front."""
     return tuple(dict.fromkeys((*((first,) if first else ()), *media_types.MANIFEST_ACCEPT)))
+
+
+def stated_type(headers: Headers) -> str:
+    """The media type that a server names; empty when its word says nothing about a document."""
+    named = media_types.bare(headers.get("Content-Type"))
+    return "" if named in _GENERIC else named
 
 
 def from_head(headers: Headers, *, wanted: Digest | None, what: str) -> Descriptor | None:
@@ -78,12 +84,10 @@ def from_body(body: bytes, headers: Headers, *, wanted: Digest | None, what: str
         digest = claimed if Digest.of(body, claimed.algorithm) == claimed else digest
     if wanted is not None and digest != wanted:
         raise DigestMismatchError(what, expected=str(wanted), actual=str(digest))
-    media_type = media_types.bare(headers.get("Content-Type"))
-    if media_type in _GENERIC:
-        media_type = _type_inside(body, what)
+    media_type = stated_type(headers) or _type_inside(body, what)
     _refuse_schema1(media_type, what)
     if media_types.kind(media_type) not in _DOCUMENTS:
-        raise ProtocolError(f"{what}: expected an index or a manifest, found media type {media_type or 'none'!r}")
+        raise ProtocolError(f"{what}: expected an index or a manifest, found media type {media_type[:100] or 'none'!r}")
     return Descriptor(media_type, digest, len(body))
 
 
@@ -93,10 +97,10 @@ def check_type(descriptor: Descriptor, headers: Headers, what: str) -> None:
     Raises:
         ProtocolError: another type.
     """
-    came = media_types.bare(headers.get("Content-Type"))
+    came = stated_type(headers)
     expected = media_types.bare(descriptor.media_type)
-    if came not in _GENERIC and came != expected:
-        raise ProtocolError(f"{what}: expected media type {expected}, the server sent {came}")
+    if came and came != expected:
+        raise ProtocolError(f"{what}: expected media type {expected}, the server sent {came[:100]}")
 
 
 def check_size(size: int, what: str) -> None:
@@ -107,6 +111,17 @@ def check_size(size: int, what: str) -> None:
     """
     if size > MAX_DOCUMENT_BYTES:
         raise ProtocolError(f"{what}: expected at most {MAX_DOCUMENT_BYTES} bytes, the document has {size}")
+
+
+def check_digest(digest: Digest, what: str) -> None:
+    """What can't be verified needn't be asked for.
+
+    Raises:
+        InvalidDigestError: its algorithm isn't known here.
+    """
+    if not digest.is_verifiable:
+        known = ", ".join(VERIFIABLE)
+        raise InvalidDigestError(f"{what}: digest algorithm {digest.algorithm!r} can't be verified; known: {known}")
 
 
 def announced_digest(headers: Headers) -> Digest | None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # A limited transfer reads as much at a time as it may in this many seconds, but never less than a few packets.
 _SHARE_SECONDS: Final = 0.1
 _LEAST_SHARE_BYTES: Final = 4096
+# Warnings that one operation passes on; a hostile registry has another one for each answer.
+_MAX_NEWS: Final = 100
 
 
 class Operation:
@@ -78,10 +80,11 @@ class Operation:
         self._timing.sleep(cancel, seconds)
 
     def is_news(self, text: str) -> bool:
-        """Whether this was not said before in the operation."""
+        """Whether this was not said before in the operation, and not too much else."""
         with self._lock:
-            is_new = text not in self._told
-            self._told.add(text)
+            is_new = text not in self._told and len(self._told) < _MAX_NEWS
+            if is_new:
+                self._told.add(text)
             return is_new
 
 

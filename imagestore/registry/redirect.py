@@ -42,8 +42,13 @@ def next_request(request: Request, response: Response, *, home: Origin) -> Reque
         raise ProtocolError(
             f"{host}: answered {response.status} without saying where to go", host=host, status=response.status
         )
-    target = urls.join(request.url, location)
-    there = urls.origin_of(target)
+    try:
+        target = urls.join(request.url, location)
+        there = urls.origin_of(target)
+    except ProtocolError as error:
+        raise ProtocolError(
+            f"{host}: redirects where nobody can go: {error}", host=host, status=response.status
+        ) from error
     if here.scheme == "https" and there.scheme != "https":
         raise ProtocolError(
             f"{host}: redirects from https to {urls.shown(target)}, which is not encrypted",

@@ -149,10 +149,15 @@ class Session:
             raise
 
     def _comment(self, call: Call, error: RegistryError, secrets: tuple[str, ...]) -> None:
-        """Take out what was sent, and put in whose login it was."""
+        """Take out what was sent, and put in whose login it was, or who sent us where it was refused."""
         hush(error, secrets)
+        if error.status not in {401, 403, 404}:
+            return
+        if error.host != self.endpoint.host:
+            error.hint = f"{self.endpoint.host} redirected there, where nobody logs in; try again later"
+            return
         account = self.line.authenticator.provenance(self.endpoint.origin, call.repository)
-        if account and error.status in {401, 403, 404} and error.host == self.endpoint.host:
+        if account:
             error.hint = f"it does not exist, or the credentials from {account} don't allow this"
 
     def _longest_wait(self) -> float:
@@ -197,8 +202,13 @@ class Session:
         answered: set[tuple[str, ...]] = set()
         while True:
             is_plain = not authorization and not endpoint.headers
-            secrets = () if is_plain else secrets_in((*endpoint.headers, ("Authorization", authorization)))
-            response = self._follow(self._request(call, authorization), secrets)
+            fields = (*endpoint.headers, ("Authorization", authorization))
+            secrets = () if is_plain else secrets_in(fields)
+            request = self._request(call, authorization)
+            response = self._follow(request, secrets)
+            if response.status >= 400 and response.url != request.url:
+                # Storage services quote what they don't like about a signed address.
+                secrets = secrets_in(fields, signed=response.url)
             if response.status != 401 or urls.origin_of(response.url) != endpoint.origin:
                 return response, secrets
             challenge = response.headers.get_all("WWW-Authenticate")

@@ -19,23 +19,20 @@ value = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
+# Every member that a descriptor may have, wherever it stands.
+descriptor = {
+    "mediaType": "application/vnd.oci.image.manifest.v1+json",
+    "digest": DIGEST,
+    "size": 1,
+    "platform": {"os": "linux", "architecture": "arm64", "os.features": ["x"], "os.version": "1", "variant": "v8"},
+    "annotations": {"a": "b"},
+    "urls": ["https://layers.example/a"],
+    "data": None,
+    "artifactType": "a/b",
+}
 good = {
-    "index": {
-        "schemaVersion": 2,
-        "manifests": [
-            {
-                "mediaType": "application/vnd.oci.image.manifest.v1+json",
-                "digest": DIGEST,
-                "size": 1,
-                "platform": {"os": "linux", "architecture": "arm64", "os.features": ["x"]},
-            }
-        ],
-    },
-    "manifest": {
-        "schemaVersion": 2,
-        "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": DIGEST, "size": 1},
-        "layers": [{"mediaType": "a/b", "digest": DIGEST, "size": 0}],
-    },
+    "index": {"schemaVersion": 2, "manifests": [descriptor], "subject": descriptor},
+    "manifest": {"schemaVersion": 2, "config": descriptor, "layers": [descriptor], "subject": descriptor},
     "config": {"os": "linux", "architecture": "arm", "rootfs": {"type": "layers", "diff_ids": [DIGEST]}},
 }
 

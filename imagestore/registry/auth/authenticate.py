@@ -177,8 +177,7 @@ class RegistryAuthenticator:
                 host=target.host,
                 status=401,
             )
-        if origin.scheme == "http" and not addresses.is_loopback_name(origin.host):
-            self._warn(origin, origin, "password goes to %s without encryption (plain http registry %s)")
+        self._warn_of_plain_http(origin, origin)
         header = basic_header(found.credential)
         return _Known(Secret(header)), header
 
@@ -214,14 +213,19 @@ class RegistryAuthenticator:
     def _exchange(self, service: TokenService, key: TokenKey, found: Found | None, cancel: CancelToken) -> TokenReply:
         account = (key.realm, key.service, key.account)
         with self._lock:
-            refresh = self._refresh.pop(account, None)
+            refresh = self._refresh.get(account)
         started = time.monotonic()
-        # A replaced refresh token that is refused stays forgotten; the next exchange starts from the stored one.
-        reply = service.fetch(key.scopes, found, refresh, cancel=cancel)
-        newest = reply.refresh_token or refresh
-        if newest is not None and found is not None and found.credential.identity_token:
+        try:
+            reply = service.fetch(key.scopes, found, refresh, cancel=cancel)
+        except AuthenticationError:
+            # A replaced refresh token that is refused is forgotten; the next exchange starts from the stored one.
             with self._lock:
-                self._refresh[account] = newest
+                if refresh is not None and self._refresh.get(account) is refresh:
+                    del self._refresh[account]
+            raise
+        if reply.refresh_token and found is not None and found.credential.identity_token:
+            with self._lock:
+                self._refresh[account] = reply.refresh_token
         self._log.debug(
             "token for %s scopes %s credentials %s after %.3f s",
             key.origin,
@@ -232,8 +236,13 @@ class RegistryAuthenticator:
         return reply
 
     def _trusted_realm(self, origin: Origin, challenge: Challenge, found: Found | None) -> Realm:
-        realm = Realm.parse(challenge.get("realm"))
+        try:
+            realm = Realm.parse(challenge.get("realm"))
+        except AuthenticationError as error:
+            raise AuthenticationError(f"{origin}: {error}", host=origin.host, status=401) from error
         check_address(realm, origin, self._policy.trusted_realms)
+        if found is not None:
+            self._warn_of_plain_http(origin, realm.origin)
         if found is None or is_same_party(realm, origin, self._policy.trusted_realms):
             return realm
         if self._policy.realm_trust is RealmTrust.STRICT:
@@ -245,6 +254,10 @@ class RegistryAuthenticator:
             )
         self._warn(origin, realm.origin, "credentials go to token service %s of another domain, named by %s")
         return realm
+
+    def _warn_of_plain_http(self, origin: Origin, to: Origin) -> None:
+        if to.scheme == "http" and not addresses.is_loopback_name(to.host):
+            self._warn(origin, to, "password goes to %s without encryption (plain http registry %s)")
 
     def _warn(self, origin: Origin, other: Origin, message: str) -> None:
         with self._lock:

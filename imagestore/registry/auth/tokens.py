@@ -6,6 +6,7 @@ if both name the same realm. Threads that want the same token share one exchange
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 import time
@@ -193,7 +194,8 @@ class TokenCache:
             if flight.token is not None:
                 return flight.token, True
             if flight.error is not None and not isinstance(flight.error, OperationCancelledError):
-                raise flight.error
+                # Each its own, since callers add what they know to an error.
+                raise copy.copy(flight.error) from flight.error.__cause__
 
     def _fly(self, key: TokenKey, flight: _Flight, exchange: Callable[[], TokenReply]) -> Token:
         try:

@@ -177,11 +177,11 @@ def servers(target: Target) -> tuple[str, ...]:
 
     >>> from imagestore.registry.credentials.model import Target
     >>> servers(Target("registry.example"))
-    ('registry.example', 'https://registry.example')
+    ('registry.example', 'https://registry.example', 'registry.example:443')
     """
     if target.is_docker_hub:
         return (HUB_LEGACY_KEY, *target.names)
-    return (target.host, f"https://{target.host}")
+    return (target.host, f"https://{target.host}", *target.names[1:])
 
 
 def find_program(suffix: str, path: str) -> str:

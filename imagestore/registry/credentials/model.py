@@ -71,7 +71,8 @@ def checked(credential: Credential, what: str) -> Credential:
         what: names it in the error.
 
     Raises:
-        InvalidInputError: a member has control characters or is absurdly long, the user name has a colon.
+        InvalidInputError: a member is no Unicode text, has control characters or is absurdly long, the user name has a
+            colon.
     """
     for name, text, is_sent_encoded in (
         ("user name", credential.username, False),
@@ -82,6 +83,9 @@ def checked(credential: Credential, what: str) -> Credential:
     ):
         if len(text) > _MAX_SECRET:
             raise InvalidInputError(f"{what}: {name} is longer than {_MAX_SECRET} characters")
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            # Half a surrogate pair, which JSON can write, and what Python makes of bytes that aren't UTF-8.
+            raise InvalidInputError(f"{what}: {name} is no Unicode text")
         if not is_sent_encoded and any(character < " " or character == "\x7f" for character in text):
             raise InvalidInputError(f"{what}: {name} has control characters (a line end, perhaps)")
     token = credential.registry_token.reveal()

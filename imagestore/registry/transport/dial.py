@@ -9,6 +9,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def start(work: Callable[[], None], name: str) -> None:
+    """Do some work in a thread of its own, or in this one where the process may have no more."""
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError:
+        # It can't be left behind then, and takes its time.
+        work()
+
+
 class Closable(Protocol):
     """What Dial needs to know of a connection."""
 
@@ -43,7 +52,7 @@ class Dial(Generic[C]):
         Raises:
             Exception: what ``connect`` or ``wait`` raises.
         """
-        threading.Thread(target=self._run, name="connect", daemon=True).start()
+        start(self._run, "connect")
         try:
             wait(self._is_done)
         except BaseException:

@@ -71,7 +71,6 @@ class HttpSender:
         proxies: by default those of the environment.
         timeouts: time limits.
         unix_socket: connect to this socket whatever the host, for servers under test.
-        user_agent_suffix: what the embedding program is, for the registry's statistics.
 
     Raises:
         ConfigError: a proxy variable can't be used.
@@ -84,13 +83,11 @@ class HttpSender:
         proxies: ProxyRules | None = None,
         timeouts: Timeouts | None = None,
         unix_socket: str = "",
-        user_agent_suffix: str = "",
     ) -> None:
         self._given = _given(transport) if transport is not None else None
         self._proxies = ProxyRules.from_environment() if proxies is None else proxies
         self._timeouts = timeouts or Timeouts()
         self._unix_socket = unix_socket
-        self._user_agent = f"{USER_AGENT} {user_agent_suffix}".strip()
         self._lock = threading.Lock()
         self._pools: dict[tuple[ConnectionSettings, str, bool], Exchanges] = {}
         self._peers = addresses.PeerMemory()
@@ -166,7 +163,7 @@ class HttpSender:
             with _guarded(exchange, host, "while waiting for a response"):
                 connect = towards.dial_timeout_seconds or self._timeouts.connect
                 idle = self._timeouts.idle
-                sent = outgoing(request, user_agent=self._user_agent, connect_seconds=connect, idle_seconds=idle)
+                sent = outgoing(request, user_agent=USER_AGENT, connect_seconds=connect, idle_seconds=idle)
                 incoming = pool.handle(sent, exchange)
             stack.callback(incoming.close)
             # Closing runs backwards: first no cancel may touch the connection any more, then it is given back.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import addresses
-from imagestore.registry.transport.dial import C, Dial
+from imagestore.registry.transport.dial import C, Dial, start
 from imagestore.registry.transport.faults import ConnectError, ConnectWaitError, WaitError
 from imagestore.values import dataclass
 
@@ -59,7 +59,8 @@ class Exchange:
         self._pace = pace
         self._waited_seconds = 0.0
         self._received = 0
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler that cancels may run while this thread holds it.
+        self._lock = threading.RLock()
         self._head_deadline: float | None = time.monotonic() + pace.head_seconds
         self._socket: socket.socket | None = None
         self._is_over = False
@@ -272,7 +273,7 @@ class _Lookup:
         if exchange is None or addresses.parse(self._host) is not None:
             self._run()
         else:
-            threading.Thread(target=self._run, name=f"resolve {self._host}", daemon=True).start()
+            start(self._run, f"resolve {self._host}")
             exchange.wait_for(self._is_done, "name resolution")
         if self._error is not None:
             raise ConnectError(f"name resolution failed: {self._error}") from self._error

@@ -89,7 +89,8 @@ def _proxy_url(name: str, value: str) -> str:
     url = value if "://" in value else f"http://{value}"
     try:
         parts = urlsplit(url)
-        is_usable = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        is_known = parts.scheme in _SCHEMES and bool(parts.hostname) and url.isascii()
+        is_usable = is_known and (parts.port is None or parts.port > 0)
     except ValueError:
         is_usable = False
     if not is_usable:

@@ -82,3 +82,24 @@ def test_control_characters_in_names_do_not_reach_the_message() -> None:
     with pytest.raises(DocumentError) as caught:
         decode(b'{"\\u001b[31m": 1, "\\u001b[31m": 2}', "test document")
     assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b'{"a": "x\\ud800y"}', "x\ufffdy"),
+        (b'{"a": "\\uDFFF"}', "\ufffd"),
+        (b'{"a": "\\ud83d\\ude00"}', "\U0001f600"),
+        (b'{"a": "\\\\ud800"}', "\\ud800"),
+    ],
+)
+def test_half_a_surrogate_pair_is_read_as_go_reads_it(raw: bytes, text: str) -> None:
+    assert decode(raw, "test document") == {"a": text}
+
+
+def test_halves_of_surrogate_pairs_are_found_everywhere_and_can_not_make_two_members_of_one_name() -> None:
+    assert decode(b'{"a": [{"\\ud800": ["\\udc00"]}]}', "test document") == {"a": [{"\ufffd": ["\ufffd"]}]}
+    with pytest.raises(DocumentError, match="occurs twice"):
+        decode(b'{"\\ud800": 1, "\\ud801": 2}', "test document")
+    with pytest.raises(DocumentError, match="nested deeper"):
+        decode(b'{"a": "\\ud800", "b": ' + nested(MAX_DEPTH) + b"}", "test document")

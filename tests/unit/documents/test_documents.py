@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,12 @@ def test_null_optional_members_count_as_absent() -> None:
         (index(manifests=[descriptor(digest="sha256:ABC")]), "64 lower-case hex"),
         (index(manifests=[descriptor(digest=DIGEST + "\n")]), "digest"),
         (index(manifests=[descriptor(Digest="x")]), "Digest: differs"),
+        (index(manifests=[{**descriptor(), "dige\u017ft": DIGEST}]), "differs from a known member only by case"),
+        (
+            index(manifests=[descriptor(platform={"os": "linux", "architecture": "amd64", "OS": "windows"})]),
+            r"manifests\[0\]\.platform\.OS: differs",
+        ),
+        (index(subject={"mediaType": "x/y", "digest": DIGEST}), r"\$\.subject: 'size' is a required property"),
         (index(manifests=[descriptor(data="!!")]), "is not base64"),
         (index(manifests=[descriptor(data="\u00e9\u00e9\u00e9\u00e9")]), "is not base64"),
         (index(manifests=[descriptor(data="e30=")]), "contradicts digest and size"),
@@ -131,6 +138,8 @@ def test_bad_indexes_are_refused_with_the_path(raw: bytes, reason: str) -> None:
         (manifest(fsLayers=[]), r"\$\.fsLayers"),
         (manifest(mediaType=media_types.OCI_INDEX), "is no manifest"),
         (b'{"schemaVersion": 2}', "required property"),
+        (manifest(layers=[descriptor(platform="linux")]), r"\$\.layers\[0\]\.platform: expected object or null"),
+        (manifest(config=descriptor(platform={"os": "linux"})), r"\$\.config\.platform: 'architecture' is a required"),
     ],
 )
 def test_bad_manifests_are_refused_with_the_path(raw: bytes, reason: str) -> None:
@@ -142,6 +151,29 @@ def test_a_refusal_lists_every_fault() -> None:
     with pytest.raises(DocumentError) as caught:
         Manifest.parse(b'{"schemaVersion": 3, "config": {}, "layers": [1]}')
     assert len(caught.value.faults) >= 4
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"manifests": [{}] * 300_000},
+        {"subject": {**descriptor(), "annotations": {str(number): 1 for number in range(100_000)}}},
+    ],
+)
+def test_a_document_of_nothing_but_faults_is_refused_without_seeking_them_all(members: dict[str, Any]) -> None:
+    raw = index(**members)
+    started = time.process_time()
+    with pytest.raises(DocumentError) as caught:
+        Index.parse(raw)
+    assert len(caught.value.faults) <= 20
+    assert time.process_time() - started < 5
+
+
+def test_a_fault_s_path_is_bounded_too() -> None:
+    with pytest.raises(DocumentError) as caught:
+        Index.parse(index(annotations={"x" * 100_000: 1}))
+    assert str(caught.value).startswith("index: $.annotations.xxx")
+    assert len(str(caught.value)) < 1000
 
 
 def test_the_announced_media_type_must_agree_with_the_body() -> None:
@@ -176,6 +208,8 @@ def test_a_config_gives_platform_and_diff_ids() -> None:
         (config(rootfs={"type": "layers", "diff_ids": ["sha256:1"]}), r"diff_ids\[0\]"),
         (config(config={"Env": "A=1"}), r"\$\.config\.Env"),
         (config(Architecture="arm"), "Architecture: differs"),
+        (config(config={}, Config={}), "Config: differs"),
+        (config(rootfs={"type": "layers", "diff_ids": [], "Diff_IDs": []}), r"\$\.rootfs\.Diff_IDs: differs"),
     ],
 )
 def test_bad_configs_are_refused_with_the_path(raw: bytes, reason: str) -> None:

@@ -215,7 +215,11 @@ def test_proxy_variables(environment: dict[str, str], rules: ProxyRules) -> None
 
 
 @pytest.mark.parametrize(
-    "value", ["ftp://user:secret@proxy", "http://", "http://user:secret@:80", "http://[::1", "http://x:y"]
+    "value",
+    [
+        *("ftp://user:secret@proxy", "http://", "http://user:secret@:80", "http://[::1", "http://x:y"),
+        *("http://user:secret@pröxy.example:3128", "http://us\udcffer:secret@proxy.example"),
+    ],
 )
 def test_a_broken_proxy_variable_is_named_and_not_shown(value: str) -> None:
     with pytest.raises(ConfigError, match="HTTPS_PROXY") as raised:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from imagestore.errors import AuthenticationError
+from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.auth.realm import Realm, check_address, is_same_party
 from imagestore.registry.exchange import Origin
 from imagestore.registry.transport.urls import origin_of
+from tests.unit.registry.token_server import ALICE, TokenServer, answer, bearer, given
 
 
 @pytest.mark.parametrize(
@@ -140,3 +144,12 @@ def test_a_configured_pair_may_be_private_but_never_weakens_https() -> None:
 def test_same_party_is_judged_by_domain(registry: str, realm: str, expected: bool) -> None:
     found = is_same_party(Realm.parse(f"https://{realm}/t"), Origin("https", registry, 443))
     assert found is expected
+
+
+def test_a_password_for_a_token_service_over_plain_http_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    for host in ("registry.internal", "127.0.0.1"):
+        with caplog.at_level(logging.WARNING):
+            authenticator = RegistryAuthenticator(TokenServer(), given(ALICE, host))
+            answer(authenticator, bearer(realm=f"http://{host}/token"), origin=Origin("http", host, 80))
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("password goes to http://registry.internal without encryption")

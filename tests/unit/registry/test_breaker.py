@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -113,6 +114,18 @@ def test_a_damaged_memory_is_no_memory(tmp_path: Path, clock: Clock, content: by
     (only,) = tmp_path.iterdir()
     only.write_bytes(content)
     assert breaker.permits(MIRROR)
+
+
+def test_a_memory_that_cannot_be_written_leaves_nothing_behind(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(os, "replace", full)
+    breaker = Breaker(FolderMemory(str(tmp_path)), clock=clock)
+    breaker.failed(MIRROR, DEAD)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_written_only_forgets(tmp_path: Path, clock: Clock) -> None:

@@ -17,6 +17,7 @@ from imagestore.errors import (
     DigestMismatchError,
     DocumentError,
     ImageStoreError,
+    InvalidDigestError,
     ProtocolError,
     RateLimitedError,
     ReferenceNotFoundError,
@@ -93,6 +94,27 @@ def test_resolve_computes_the_digest_of_a_get(router: respx.MockRouter, bench: A
     lie = {"Content-Type": media_types.OCI_INDEX, "Docker-Content-Digest": str(Digest.of(b"other"))}
     router.get(f"{BASE}/manifests/1").respond(200, headers=lie, content=INDEX)
     assert bench.client.resolve(TAGGED, cancel=bench.cancel).digest == INDEX_DIGEST
+
+
+def test_a_media_type_of_any_length_makes_a_short_message(router: respx.MockRouter, bench: Any) -> None:
+    odd = {"Content-Type": "x" * 50_000}
+    router.head(f"{BASE}/manifests/1").respond(405)
+    router.get(f"{BASE}/manifests/1").respond(200, headers=odd, content=INDEX)
+    router.get(f"{BASE}/manifests/{INDEX_DIGEST}").respond(200, headers=odd, content=INDEX)
+    with pytest.raises(ProtocolError, match="found media type") as raised:
+        bench.client.resolve(TAGGED, cancel=bench.cancel)
+    assert len(str(raised.value)) < 500
+    with pytest.raises(ProtocolError, match="expected media type") as raised:
+        bench.client.document(TAGGED, WANTED, cancel=bench.cancel)
+    assert len(str(raised.value)) < 500
+
+
+def test_a_digest_that_cannot_be_verified_is_not_asked_for(bench: Any) -> None:
+    reference = Reference.parse(f"registry.example/team/app@blake3:{'a' * 64}")
+    with pytest.raises(
+        InvalidDigestError, match=r"^registry\.example/team/app@blake3:.* can't be verified; known: sha256"
+    ):
+        bench.client.resolve(reference, cancel=bench.cancel)
 
 
 def test_resolve_by_digest_refuses_another_claimed_digest(router: respx.MockRouter, bench: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,16 @@ def test_a_registrys_warning_is_passed_on_once(make_bench: MakeBench) -> None:
     read(bench, LAYER)
     read(bench, LAYER)
     assert bench.events == [Noticed("registry.example says: this registry moves\\x1b[2J soon")]
+
+
+def test_a_registry_that_warns_of_something_else_each_time_is_not_listened_to_for_ever(make_bench: MakeBench) -> None:
+    numbers = itertools.count()
+    bench = make_bench(
+        lambda request: httpx.Response(200, headers={"Warning": f'299 - "{next(numbers)}"'}, content=CONTENT)
+    )
+    for _ in range(120):
+        read(bench, LAYER)
+    assert len(bench.events) == 100
 
 
 @pytest.mark.parametrize(
@@ -126,6 +137,13 @@ class TestForeignLayers:
         assert [request.url.host for request in bench.ledger] == ["registry.example", "vendor.example"]
         assert str(bench.ledger[1].url) == self.URL
         assert "Authorization" not in bench.ledger[1].headers
+
+    def test_each_address_at_a_host_is_asked(self, make_bench: MakeBench, authenticator: Any) -> None:
+        bench = self.bench(make_bench, authenticator, self.ALLOWED, httpx.Response(404))
+        urls = ["https://vendor.example/one", "https://vendor.example/two"]
+        with pytest.raises(ReferenceNotFoundError):
+            read(bench, self.layer(*urls, urls[0]))
+        assert [str(request.url) for request in bench.ledger[1:]] == urls
 
     @pytest.mark.parametrize(
         "url",

@@ -107,6 +107,9 @@ def test_two_ways_to_reach_the_registry_are_both_tried() -> None:
         ("docker.io", "https://m.example/v2", "https://m.example/v2/a/b/tags/list?ns=docker.io"),
         ("r.example:5000", "https://r.example:5000/v2", "https://r.example:5000/v2/a/b/tags/list"),
         ("r.example:5000", "http://m.example/x", "http://m.example/x/a/b/tags/list?ns=r.example%3A5000"),
+        ("r.example:443", "https://r.example:443/v2", "https://r.example:443/v2/a/b/tags/list"),
+        ("r.example:443", "", "https://r.example:443/v2/a/b/tags/list"),
+        ("r.example:443", "https://r.example:444/v2", "https://r.example:444/v2/a/b/tags/list?ns=r.example%3A443"),
     ],
 )
 def test_a_mirror_is_told_which_registry_is_meant(host: str, base: str, url: str) -> None:

@@ -23,6 +23,7 @@ from imagestore.errors import (
 )
 from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.reference import Reference
+from imagestore.registry import listing
 from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.links import Link, next_target, parse_links
 from imagestore.registry.listing import fallback_tag
@@ -153,8 +154,9 @@ def test_pages_are_followed(make_bench: MakeBench, link: str) -> None:
 )
 def test_a_page_elsewhere_is_refused_and_not_asked(make_bench: MakeBench, link: str) -> None:
     pages = Pages().on(TAGS, {"tags": ["a"]}, link=link)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError, match=r"^tags of registry\.example/team/app: ") as raised:
         tags(make_bench, pages)
+    assert raised.value.host == "registry.example"
     assert pages.asked == [TAGS]
 
 
@@ -177,6 +179,22 @@ def test_a_full_page_again_and_again_ends(make_bench: MakeBench) -> None:
     first = [f"t{number:04}" for number in range(1000)]
     pages = Pages().on(TAGS, {"tags": first}).on(f"{TAGS}&last=t0999", {"tags": first})
     assert tags(make_bench, pages) == tuple(first)
+
+
+def test_a_list_that_grows_for_ever_ends(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_MAX_PAGES", 5)
+    asked: list[str] = []
+
+    def endless(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        # Every second page has a link; behind the others the last name is asked for.
+        link = {"Link": f"<?last=l{len(asked)}>; rel=next"} if len(asked) % 2 else {}
+        return httpx.Response(200, json={"tags": ["t"] * 999 + [f"n{len(asked)}"]}, headers=link)
+
+    bench = make_bench(endless)
+    with pytest.raises(ProtocolError, match=r"tags of registry\.example/team/app: more than 5 pages"):
+        bench.client.tags(REFERENCE, cancel=bench.cancel)
+    assert len(set(asked)) == len(asked) == 5
 
 
 @pytest.mark.parametrize(
@@ -233,6 +251,18 @@ def test_referrers_of_the_api_with_pages(make_bench: MakeBench) -> None:
     assert not found.is_from_tag
 
 
+def test_what_all_pages_of_referrers_hold_is_bounded(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_MAX_BYTES", 5000)
+    large = {**entry("a"), "annotations": {"a": "x" * 3000}}
+    pages = (
+        Pages()
+        .on(REFERRERS, index(large), media_type=OCI_INDEX, link="?page=2")
+        .on(f"{REFERRERS}?page=2", index(large), media_type=OCI_INDEX)
+    )
+    with pytest.raises(ProtocolError, match="more than 5000 bytes"):
+        referrers(make_bench, pages)
+
+
 @pytest.mark.parametrize("is_filtered", [True, False])
 def test_the_client_filters_what_the_registry_did_not(make_bench: MakeBench, is_filtered: bool) -> None:
     applied = {"OCI-Filters-Applied": "artifactType"} if is_filtered else {}
@@ -251,6 +281,12 @@ def test_without_the_api_a_tag_stands_for_it(make_bench: MakeBench, status: int,
     found = referrers(make_bench, pages)
     assert [one.digest for one in found.entries] == digests("a", "b")
     assert found.is_from_tag
+
+
+@pytest.mark.parametrize("media_type", ["application/json", "text/plain; charset=utf-8", ""])
+def test_a_tag_of_a_generic_type_is_what_it_says_itself(make_bench: MakeBench, media_type: str) -> None:
+    pages = Pages().on(REFERRERS, status=404).on(TAG, index(entry("a")), media_type=media_type)
+    assert [one.digest for one in referrers(make_bench, pages).entries] == digests("a")
 
 
 def test_without_api_and_tag_there_are_none(make_bench: MakeBench) -> None:

@@ -11,7 +11,7 @@ import pytest
 from imagestore.config.connection import ConnectionSettings
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.errors import AuthenticationError, ProtocolError, RegistryUnavailableError
+from imagestore.errors import AccessDeniedError, AuthenticationError, ProtocolError, RegistryUnavailableError
 from imagestore.media_types import OCI_INDEX
 from imagestore.reference import Reference
 from imagestore.registry.endpoints import Endpoint
@@ -170,9 +170,10 @@ def test_a_circle_is_refused(bench: Any) -> None:
 )
 def test_an_unsafe_target_is_refused_and_never_asked(bench: Any, location: str) -> None:
     web = Web().on(FIRST, to(location))
-    with pytest.raises(ProtocolError) as raised:
+    with pytest.raises(ProtocolError, match=r"^registry\.example: ") as raised:
         read(bench(web))
     assert "pass" not in str(raised.value)
+    assert raised.value.host == "registry.example"
     assert len(web.ledger) == 1
 
 
@@ -224,6 +225,18 @@ def test_a_signed_url_is_not_shown_when_storage_fails(bench: Any, caplog: pytest
     with pytest.raises(RegistryUnavailableError, match=r"storage\.example answered 500") as raised:
         read(bench(web))
     assert "very-secret" not in str(raised.value) + caplog.text
+
+
+def test_what_storage_quotes_of_a_signed_url_is_not_shown(bench: Any) -> None:
+    signed = "https://storage.example/bucket/blob?X-Signature=very%2Bsecret&X-Credential=me&ns=x"
+    said = (
+        "<Error><Code>SignatureDoesNotMatch</Code><Signature>very+secret</Signature> X-Signature=very%2Bsecret</Error>"
+    )
+    web = Web().on(FIRST, to(signed)).on(signed, httpx.Response(403, text=said))
+    with pytest.raises(AccessDeniedError, match="SignatureDoesNotMatch") as raised:
+        read(bench(web))
+    assert raised.value.hint == "registry.example redirected there, where nobody logs in; try again later"
+    assert "secret" not in f"{raised.value} {raised.value.said} {raised.value.hint}"
 
 
 def test_a_client_certificate_and_skipped_checks_stay_with_their_host() -> None:

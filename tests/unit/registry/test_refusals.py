@@ -9,7 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
 from imagestore.errors import AccessDeniedError, AuthenticationError, ReferenceNotFoundError, RegistryError
+from imagestore.media_types import OCI_LAYER_GZIP
 from imagestore.observe import Noticed
 from imagestore.reference import Reference
 from imagestore.registry.auth.token_service import basic_header
@@ -33,17 +36,36 @@ class Configured:
         return (Endpoint(base, origin_of(base), host, is_upstream=True, headers=(("X-Team", "CANARY-header"),)),)
 
 
-def refused(make_bench: MakeBench, authenticator: Any, answer: Callable[[httpx.Request], httpx.Response]) -> Any:
+def resolve(bench: Any) -> None:
+    bench.client.resolve(REFERENCE, cancel=bench.cancel)
+
+
+def open_blob(bench: Any) -> None:
+    bench.client.blob(REFERENCE, Descriptor(OCI_LAYER_GZIP, Digest.of(b"x"), 1), cancel=bench.cancel)
+
+
+def refused(
+    make_bench: MakeBench,
+    authenticator: Any,
+    answer: Callable[[httpx.Request], httpx.Response],
+    ask: Callable[[Any], None] = resolve,
+) -> Any:
     bench = make_bench(answer, endpoints=Configured(), authenticators=lambda _: authenticator)
     with pytest.raises(RegistryError) as caught:
-        bench.client.resolve(REFERENCE, cancel=bench.cancel)
+        ask(bench)
     return caught.value, bench
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 401, 429, 500])
 @pytest.mark.parametrize("header", [BASIC, "Bearer CANARY-token"])
+@pytest.mark.parametrize("ask", [resolve, open_blob])
 def test_a_registry_that_quotes_what_it_was_sent_puts_no_secret_into_messages(
-    make_bench: MakeBench, authenticator: Any, caplog: pytest.LogCaptureFixture, status: int, header: str
+    make_bench: MakeBench,
+    authenticator: Any,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
+    header: str,
+    ask: Callable[[Any], None],
 ) -> None:
     def echo(request: httpx.Request) -> httpx.Response:
         sent = request.headers["Authorization"]
@@ -55,7 +77,7 @@ def test_a_registry_that_quotes_what_it_was_sent_puts_no_secret_into_messages(
 
     authenticator.known = header
     with caplog.at_level("DEBUG"):
-        error, bench = refused(make_bench, authenticator, echo)
+        error, bench = refused(make_bench, authenticator, echo, ask)
     said = [event.message for event in bench.events if isinstance(event, Noticed)]
     assert said
     everything = "\n".join([str(error), error.hint, caplog.text, *map(str, bench.events)])
@@ -76,13 +98,14 @@ def test_ordinary_words_are_shown_as_they_are(make_bench: MakeBench, authenticat
 @pytest.mark.parametrize(
     ("status", "kind"), [(401, AuthenticationError), (403, AccessDeniedError), (404, ReferenceNotFoundError)]
 )
+@pytest.mark.parametrize("ask", [resolve, open_blob])
 def test_whose_login_was_refused_is_said(
-    make_bench: MakeBench, authenticator: Any, status: int, kind: type[RegistryError]
+    make_bench: MakeBench, authenticator: Any, status: int, kind: type[RegistryError], ask: Callable[[Any], None]
 ) -> None:
     authenticator.account = "file /x, member auths['h']"
     authenticator.answers = ["Bearer useless"] * 2
     challenge = {"WWW-Authenticate": 'Bearer realm="https://auth.registry.example/token"'}
-    error, _ = refused(make_bench, authenticator, lambda _: httpx.Response(status, headers=challenge))
+    error, _ = refused(make_bench, authenticator, lambda _: httpx.Response(status, headers=challenge), ask)
     assert isinstance(error, kind)
     assert "file /x, member auths['h']" in error.hint
     assert "needs a login" not in error.hint

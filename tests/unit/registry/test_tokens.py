@@ -170,12 +170,13 @@ def test_threads_share_one_exchange() -> None:
 
 
 def test_everybody_waiting_gets_the_failure() -> None:
-    cache, gate, failures, asked = TokenCache(), threading.Event(), [], []
+    cache, gate, asked = TokenCache(), threading.Event(), []
+    failures: list[AuthenticationError] = []
 
     def exchange() -> TokenReply:
         asked.append(1)
         gate.wait(5)
-        raise AuthenticationError("refused")
+        raise AuthenticationError("refused", host="h", status=401, hint="log in") from ValueError("why")
 
     present = threading.Barrier(4, action=lambda: threading.Timer(0.3, gate.set).start())
 
@@ -184,10 +185,15 @@ def test_everybody_waiting_gets_the_failure() -> None:
         try:
             cache.obtain(key(), exchange, cancel=CancelToken())
         except AuthenticationError as error:
-            failures.append(str(error))
+            failures.append(error)
 
     run_threads(4, work)
-    assert failures == ["refused"] * 4
+    assert {(str(error), error.host, error.status, error.hint) for error in failures} == {
+        ("refused", "h", 401, "log in")
+    }
+    assert all(isinstance(error.__cause__, ValueError) for error in failures)
+    # What one of them adds to its own is not said by the others.
+    assert len({id(error) for error in failures}) == 4
     assert len(asked) == 1
 
 

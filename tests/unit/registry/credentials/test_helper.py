@@ -82,7 +82,8 @@ def test_the_token_user_and_no_user_mean_an_identity_token(helpers: Helpers, use
 def test_no_entry_is_asked_for_under_every_name_and_is_no_error(helpers: Helpers) -> None:
     helpers.write("x", NOT_FOUND)
     assert get(helpers.pool()) is None
-    assert helpers.asked() == ["get registry.example", "get https://registry.example"]
+    names = ["registry.example", "https://registry.example", "registry.example:443"]
+    assert helpers.asked() == [f"get {name}" for name in names]
 
 
 def test_an_empty_secret_is_no_entry(helpers: Helpers) -> None:
@@ -104,6 +105,7 @@ def test_docker_hub_is_asked_for_by_its_old_name_first() -> None:
         pytest.param('echo \'{"Username": "a:b", "Secret": "CANARY"}\'', id="colon in the user"),
         pytest.param("head -c 100000 /dev/zero | tr '\\0' C; echo CANARY", id="huge output"),
         pytest.param("printf '\\377'", id="not UTF-8"),
+        pytest.param('cat <<"E"\n{"Username": "a", "Secret": "CANARY\\ud800"}\nE', id="half a surrogate pair"),
         pytest.param("kill -9 $$", id="killed"),
     ],
 )

@@ -17,7 +17,7 @@ from imagestore.registry.credentials import files
 from imagestore.registry.credentials.helper import HelperPool
 from imagestore.registry.credentials.login import Place, place_for, remove_login, store_login
 from imagestore.registry.credentials.lookup import Surroundings
-from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential
+from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential, Target
 from imagestore.secret import Secret
 
 HOST = "registry.example"
@@ -165,6 +165,18 @@ def test_a_helper_keeps_the_secret_and_the_file_a_placeholder(tmp_path: Path, me
     assert content(path)["auths"] == {}
 
 
+@pytest.mark.parametrize(("host", "asked"), [(HOST, f"{HOST}:443"), (f"{HOST}:443", HOST)])
+def test_a_helper_s_entry_counts_however_the_port_is_written(tmp_path: Path, host: str, asked: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"credsStore": "x"}))
+    write_helper(tmp_path, KEEPER.format(tmp_path))
+    store(path, host)
+    found = pool(tmp_path).get("x", Target(asked), cancel=CancelToken())
+    assert found is not None
+    assert (found.username, found.password.reveal()) == ("alice", "CANARY")
+    assert remove(path, asked)
+
+
 def test_a_helper_keeps_an_identity_token_under_the_token_user(tmp_path: Path) -> None:
     kept = write_helper(tmp_path, KEEPER.format(tmp_path))
     path = tmp_path / "config.json"
@@ -219,3 +231,25 @@ def test_a_writer_that_never_ends_is_not_waited_for_for_ever(tmp_path: Path, mon
     path = tmp_path / "config.json"
     with files.edit(str(path)), pytest.raises(ConfigError, match="another process"):
         store(path)
+
+
+def test_a_folder_in_a_file_s_place_is_refused_and_left_closed(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ConfigError, match="expected a regular file"):
+        files.read(str(tmp_path))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"username": "\ud800", "password": "CANARY"},
+        {"username": "a", "password": "CANARY\udfff"},
+        {"identitytoken": "CANARY\ud800"},
+        {"registrytoken": "CANARY\ud800"},
+    ],
+)
+def test_what_is_no_unicode_text_is_refused_before_it_has_to_be_sent(entry: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"f: auths: .* is no Unicode text") as caught:
+        files.decode_entry(entry, "f: auths")
+    assert "CANARY" not in f"{caught.value!r} {caught.value.__context__!r}"
