@@ -68,14 +68,17 @@ def read(path: str) -> tuple[dict[str, Any], str] | None:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
+        # Looked at before a file object is made of it, which refuses a folder in words of its own.
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"{path}: expected a regular file with credentials, found something else")
-        try:
+        with open(descriptor, "rb", closefd=False) as file:
             raw = file.read(MAX_FILE_BYTES + 1)
-        except OSError as error:
-            raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
     mode = stat.S_IMODE(status.st_mode)
     note = f"permissions {mode:04o}: others can read it" if mode & 0o044 else ""
     return parse(raw, path), note
