@@ -11,6 +11,7 @@ import click
 
 from imagestore.cli.context import App, pass_app
 from imagestore.cli.durations import duration_option
+from imagestore.cli.extras import needed
 from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
@@ -146,7 +147,9 @@ def serve(
         return
     from imagestore.server import logs
     from imagestore.server.endpoints import loopback_address, socket_path
-    from imagestore.server.process import ServerProcess
+
+    with needed("cri", what="serve"):
+        from imagestore.server.process import ServerProcess
     from imagestore.server.settings import ServerSettings
     from imagestore.server.sockets import SocketRights
     from imagestore.server.tracing import Tracing, named_exporter

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from imagestore.cli.extras import needed
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
         chosen = [choice.endpoint, choice.docker, choice.edged]
         if sum(bool(each) for each in chosen) > 1:
             raise click.UsageError("give one of --endpoint, --docker and --edged")
+        if choice.image_endpoint and not (choice.endpoint or choice.edged):
+            raise click.UsageError("--image-endpoint needs --endpoint (or --edged) beside it")
         return function(choice=choice, **given)
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
@@ -183,6 +186,8 @@ def _open(
 ) -> tuple[str, ImageService]:
     from imagestore.node.edged.settings import DOCKER
 
+    if app.remote is not None and (choice.docker or edged is not None):
+        raise click.UsageError("'imagestore --endpoint' names a server already; leave out --docker and --edged")
     timeout_seconds = settings.runtime_request_timeout.seconds
     if choice.docker or (edged is not None and edged.runtime_type == DOCKER):
         from imagestore.node.docker.handlers import HandlerTable
@@ -203,7 +208,8 @@ def _open(
     if app.remote is not None and not choice.endpoint and edged is None:
         return f"CRI at {app.service.endpoint}", app.service
     if choice.endpoint or edged is not None:
-        from imagestore.cri.client import CriImageService
+        with needed("cri", what="CRI endpoints"):
+            from imagestore.cri.client import CriImageService
 
         runtime = choice.endpoint or (edged.runtime_endpoint if edged is not None else "")
         images = choice.image_endpoint or (edged.image_endpoint if edged is not None else "")

@@ -109,10 +109,19 @@ def test_people_read_steps_and_events(image: str, capsys: pytest.CaptureFixture[
         ("--annotation", "novalue"),
         ("--endpoint", "unix:///x", "--docker", "/y"),
         ("--feature-gates", "X"),
+        ("--image-endpoint", "unix:///x"),
     ],
 )
 def test_wrong_usage_is_told(image: str, options: tuple[str, ...]) -> None:
     assert main(["node", "ensure", image, *options]) == 2
+
+
+def test_a_server_is_named_once(image: str) -> None:
+    assert main(["--endpoint", "unix:///x", "node", "ensure", image, "--docker"]) == 2
+
+
+def test_handlers_are_named_as_in_other_commands(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "ensure", image, "--runtime-handler", "arm")[1]["runtimeHandler"] == "arm"
 
 
 def test_collection_remembers_from_run_to_run(image: str, capsys: pytest.CaptureFixture[str]) -> None:
