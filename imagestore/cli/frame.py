@@ -10,7 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from imagestore import errors
-from imagestore.cli.failure import ExitStatus, report
+from imagestore.cli.failure import ExitStatus, report, say
+from imagestore.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,14 +36,22 @@ def run(work: Callable[[], int]) -> int:
         _silence_output()
         return ExitStatus.FAILURE
     except OSError as error:
-        print(f"imagestore: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
+        say(f"imagestore: {printable(str(error.filename or 'output'))}: {error.strerror}")
         _silence_output()
         return ExitStatus.FAILURE
+    except UnicodeEncodeError as error:
+        # Names of files may be any bytes; whatever else an argument is goes to places that take UTF-8 only.
+        odd = error.object[error.start]
+        word = next((word for word in sys.argv[1:] if odd in word), None)
+        if word is None:
+            raise
+        say(f"imagestore: argument '{printable(word)}': expected UTF-8")
+        return ExitStatus.USAGE
 
 
 def interrupted() -> int:
     """Say that somebody ended the command."""
-    print("imagestore: interrupted", file=sys.stderr)
+    say("imagestore: interrupted")
     return ExitStatus.INTERRUPTED
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 from pathlib import Path
@@ -27,7 +28,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "pin": ("imagestore.cli.pins", "pin", "Spare images from eviction."),
     "unpin": ("imagestore.cli.pins", "unpin", "Let pinned images be evicted again."),
     "gc": ("imagestore.cli.collect", "gc", "Free the content that no image and no lease needs; evict by rules."),
-    "why": ("imagestore.cli.why", "why", "Show what keeps a blob from being collected."),
+    "why": ("imagestore.cli.why", "why", "Show what keeps a blob, or an image, from being collected."),
     "df": ("imagestore.cli.df", "df", "Show how much space each image takes, alone and shared."),
     "check": ("imagestore.cli.check", "check", "Verify every blob, edge and record; rebuild a damaged database."),
     "repair": ("imagestore.cli.check", "repair", "Verify, then fetch what is damaged or missing again."),
@@ -95,7 +96,7 @@ _STATUS_TEXT: Final = "\n".join(
     metavar="ENDPOINT",
     help="Ask this CRI server (unix:///path) instead of a local store; 'crictl' means the one crictl is configured for "
     "(CONTAINER_RUNTIME_ENDPOINT, IMAGE_SERVICE_ENDPOINT, /etc/crictl.yaml). "
-    "For images, pull, inspecti, rmi, fsinfo, info and version.",
+    "For images, pull, inspecti, rmi, fsinfo, info, version and node.",
 )
 @click.option("--image-endpoint", metavar="ENDPOINT", help="The server's image service, where it is another one.")
 @click.option(
@@ -164,7 +165,8 @@ def _invoke(arguments: list[str] | None) -> int:
     except click.exceptions.Exit as request:
         return request.exit_code
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):  # the exit status still tells
+            error.show()
         return error.exit_code
     except click.Abort:
         return frame.interrupted()
