@@ -39,12 +39,15 @@ def check(ctx: click.Context, rate: float | None, resume: bool, rebuild: bool, o
     """
     app = _app(ctx)
     rebuilt = _rebuild(app) if rebuild else None
+    if output != "json":
+        # At once: hashing may take hours, and be interrupted.
+        _print_rebuild(rebuilt)
+        sys.stdout.flush()
     report = _checked(app, rate, resume=resume)
     if output == "json":
         shown: dict[str, Any] = _report_json(report)
         render.dump_json(shown if rebuilt is None else {**shown, "rebuild": _rebuild_json(rebuilt)})
     else:
-        _print_rebuild(rebuilt)
         _print_report(report)
     if report.faults:
         ctx.exit(ExitStatus.INTEGRITY)

@@ -62,7 +62,8 @@ def gc(
     print(f"{render.size(report.bytes_freed)} in {len(report.digests)} blobs {verb}; {report.kept_blobs} blobs kept")
     leases = sum(1 for _ in app.store.metadata.leases())
     if leases:
-        print(f"{leases} leases of unfinished work keep content, until they expire; see 'imagestore leases list'")
+        keep = "1 lease keeps content until it ends" if leases == 1 else f"{leases} leases keep content until they end"
+        print(f"{keep} (each running pull has one); see 'imagestore leases list'")
 
 
 def _policy(
