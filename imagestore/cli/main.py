@@ -13,8 +13,9 @@ import click
 from imagestore._version import __version__
 from imagestore.cli import frame
 from imagestore.cli.context import App
-from imagestore.cli.failure import MEANINGS, ExitStatus
+from imagestore.cli.failure import MEANINGS, ExitStatus, say
 from imagestore.cli.lazy import LazyGroup
+from imagestore.text import printable
 
 if TYPE_CHECKING:
     from imagestore.cli.remote.connect import RemoteOptions
@@ -125,6 +126,9 @@ def cli(
         for noisy in ("httpx", "httpcore"):
             # Their debug lines show whole header lists.
             logging.getLogger(noisy).setLevel(logging.WARNING)
+    for source in sources:
+        if not (source / "blobs").is_dir():
+            say(f"imagestore: --source {printable(str(source))}: has no folder blobs, so nothing comes from there")
     app = App(root, config_path, sources)
     app.remote = _remote(ctx, endpoint, image_endpoint, crictl_config)
     ctx.obj = app

@@ -100,12 +100,12 @@ def ensure(
             result = manager.ensure(request, cancel=token)
     if not result.is_there:
         heard.append(start_failure(result, request.subject))
-    if metrics is not None:
-        metrics.write_text(numbers.text(), "utf-8")
     if output == "json":
         render.dump_json(_json(request, found.name, result, heard))
     else:
         _print(found.name, result, heard)
+    if metrics is not None:
+        metrics.write_text(numbers.text(), "utf-8")
     if result.is_there:
         return ExitStatus.OK
     return _STATUSES.get(result.reason, ExitStatus.FAILURE)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.cli.node.services import Connected, ServiceChoice
+    from imagestore.errors import ImageStoreError
     from imagestore.image_service import ContainerImage
     from imagestore.node.events import NodeEvent
     from imagestore.node.gc import CollectionReport, ImageCollector
@@ -72,13 +73,14 @@ def gc(
     what a daemon does; an image is therefore new in the first run. Images of the store itself that are in use are named
     by --in-use.
     """
-    from imagestore.errors import ImageCollectionError
+    from imagestore.errors import ImageCollectionError, StoreError
     from imagestore.node.gc.state import CollectorState
     from imagestore.node.gc.transition import GateMarker, clean_up
     from imagestore.node.metrics import NodeMetrics
 
     heard: list[NodeEvent] = []
-    numbers, failure = NodeMetrics(), None
+    numbers = NodeMetrics()
+    failures: list[ImageStoreError] = []
     left: Sequence[ImageUse] = ()
     with connected(app, choice, _containers(in_use)) as found:
         settings = _settings(found.settings, (high, low), (min_age, max_age))
@@ -98,18 +100,24 @@ def gc(
             else:
                 result = collector.collect(dry_run=dry_run)
         except ImageCollectionError as error:
-            failure, result = error, collector.last_report
+            failures.append(error)
+            result = collector.last_report
         finally:
-            state.save(folder, collector.images())
-    if metrics is not None:
-        metrics.write_text(numbers.text(), "utf-8")
+            # What was done is told in any case; a disk that is full or read-only is told after it.
+            try:
+                state.save(folder, collector.images())
+            except StoreError as error:
+                failures.append(error)
     change = marker.check(settings.gates) if after_gate_change else change
     if output == "json":
-        render.dump_json(_json(found.name, collector, result, heard, change, left, failure))
+        render.dump_json(_json(found.name, collector, result, heard, change, left, failures))
     else:
         _print(found.name, collector, result, heard, change, left)
-    if failure is not None:
-        return report(failure)
+    if metrics is not None:
+        metrics.write_text(numbers.text(), "utf-8")
+    statuses = [report(failure) for failure in failures]
+    if statuses:
+        return statuses[0]
     return ExitStatus.FAILURE if left and not dry_run else ExitStatus.OK
 
 
@@ -217,7 +225,7 @@ def _json(
     heard: Sequence[NodeEvent],
     change: GateChange | None,
     left: Sequence[ImageUse],
-    failure: Exception | None,
+    failures: Sequence[ImageStoreError],
 ) -> dict[str, object]:
     numbers = collector.stats()
     shown: dict[str, object] = {
@@ -225,7 +233,7 @@ def _json(
         "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in heard],
         "gateChange": list(change.steps) if change is not None else [],
         "left": [_image(image) for image in left],
-        "error": str(failure) if failure is not None else "",
+        "error": "; ".join(map(str, failures)),
         "images": numbers.images,
         "inUse": numbers.in_use,
         "pinned": numbers.pinned,

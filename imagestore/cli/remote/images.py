@@ -37,7 +37,7 @@ def show_list(
         for each in found:
             print(render.printable(each.id))
         return
-    named = [(each, text) for each in found for text in describe.names(each)]
+    named = [(each, text) for each in found for text in describe.names_meant(each, name or "")]
     if output == "json":
         render.dump_json({"images": [describe.image(each, text) for each, text in named]})
         return

@@ -9,12 +9,14 @@ answer mentions are opened on demand, so a redirect to a second host works witho
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 import ssl
 import threading
 from typing import TYPE_CHECKING, Final, Self
 
+from imagestore.errors import ConfigError
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.exchange import Fields, Reply, Request
 from imagestore.testing.front_ends.wire import Incoming, WireError, read_request, reset, send_reply
@@ -45,8 +47,18 @@ class Listener:
 
     @classmethod
     def open(cls, scheme: str, host: str, context: ssl.SSLContext | None, port: int = 0) -> Listener:
-        """Listen; port 0 is any free one."""
-        listening = socket.create_server((_LOOPBACK, port), backlog=128)
+        """Listen; port 0 is any free one.
+
+        Raises:
+            ConfigError: the port is taken, or not for this user.
+        """
+        try:
+            listening = socket.create_server((_LOOPBACK, port), backlog=128)
+        except OSError as problem:
+            reason = os.strerror(problem.errno or 0)
+            raise ConfigError(
+                f"{host}: can't listen at {_LOOPBACK}:{port}: {reason}", hint="name another port"
+            ) from problem
         return cls(scheme, host, context, f"{_LOOPBACK}:{listening.getsockname()[1]}", listening)
 
 
@@ -79,8 +91,12 @@ class LoopbackServer:
         self._stopping = threading.Event()
 
     def __enter__(self) -> Self:
-        for host in self._names:
-            self._open("https", host)
+        try:
+            for host in self._names:
+                self._open("https", host)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -153,6 +154,26 @@ def test_a_collection_that_fails_tells_what_it_did(image: str, capsys: pytest.Ca
     assert told["error"].startswith("Insufficient free disk space")
     assert ([each["names"][0] for each in told["removed"]], told["failed"]) == ([image], [])
     assert 0 < told["freedBytes"] < told["targetBytes"]
+
+
+def test_a_state_that_cannot_be_kept_is_told_after_what_was_done(
+    image: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run(capsys, "ensure", image)
+    # In the way of the file that would be renamed into place.
+    (tmp_path / "store" / "node" / f"image-uses.json.{os.getpid()}.tmp").mkdir(parents=True)
+    status, told = run(capsys, "gc", "--all", "--min-age", "0")
+    assert status == 8
+    assert [each["names"][0] for each in told["removed"]] == [image]
+    assert "can't write the uses of images" in told["error"]
+
+
+def test_metrics_that_cannot_be_written_do_not_cost_the_answer(
+    image: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for words in (["ensure", image], ["gc", "--dry-run"]):
+        status, told = run(capsys, *words, "--metrics", str(tmp_path / "none" / "metrics"))
+        assert (status, told["service"]) == (1, f"store in {tmp_path / 'store'}")
 
 
 def test_removals_that_fail_are_told(

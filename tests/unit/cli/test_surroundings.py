@@ -91,3 +91,10 @@ def test_a_second_signal_ends_what_does_not_look_at_the_first(monkeypatch: pytes
         now += 1.0
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_source_that_has_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "good" / "blobs").mkdir(parents=True)
+    done = shell(f"{COMMAND} --source {tmp_path}/good --source {tmp_path}/none images", tmp_path)
+    told = f"imagestore: --source {tmp_path}/none: has no folder blobs, so nothing comes from there\n"
+    assert (done.returncode, done.stderr) == (0, told)

@@ -11,6 +11,7 @@ import httpx
 import pytest
 import respx
 
+from imagestore.errors import ConfigError
 from imagestore.testing import Registry, TokenAuth, build_index
 from imagestore.testing.faults import (
     Drip,
@@ -312,3 +313,17 @@ def test_a_fixed_port_is_used() -> None:
     with LoopbackServer(registry.engine, registry.hosts, ports={"registry.example": port}) as server:
         assert server.address == f"127.0.0.1:{port}"
         assert server.reference("registry.example/app:1") == f"127.0.0.1:{port}/app:1"
+
+
+def test_a_port_that_is_taken_is_named_and_nothing_stays_open() -> None:
+    registry = registry_with()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = LoopbackServer(
+            registry.engine, ["other.example", "registry.example"], ports={"registry.example": port}
+        )
+        with pytest.raises(ConfigError, match=f"registry.example: can't listen at 127.0.0.1:{port}: Address already"):
+            server.__enter__()
+    address = server.hosts["other.example"].rpartition(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((address[0], int(address[2])))
