@@ -71,7 +71,7 @@ def gc(
 
     When an image was first seen and last used is remembered in the state folder from run to run, so that a timer can do
     what a daemon does; an image is therefore new in the first run. Images of the store itself that are in use are named
-    by --in-use.
+    by --in-use. --after-gate-change removes nothing where the gate is known to be as it was.
     """
     from imagestore.errors import ImageCollectionError, StoreError
     from imagestore.node.gc.state import CollectorState
@@ -87,18 +87,20 @@ def gc(
         folder = choice.folder(app)
         state = CollectorState.load(folder, now=time.time_ns())
         marker = GateMarker(folder)
-        change = marker.check(settings.gates)
+        was_noted, change = marker.is_noted, marker.check(settings.gates)
+        is_unchanged = after_gate_change and was_noted and change is None
         found = replace(found, settings=settings)
         collector = _collector(app, choice, found, state, sandbox_image, heard, numbers)
         result: CollectionReport | None = None
         try:
-            if after_gate_change:
+            if is_unchanged:
+                # What is here came under this value, and stays.
+                collector.detect()
+            elif after_gate_change:
                 cleaned = clean_up(collector, marker, settings.gates, dry_run=dry_run)
                 result, left = cleaned.report, cleaned.left
-            elif is_all:
-                result = collector.delete_unused(dry_run=dry_run)
             else:
-                result = collector.collect(dry_run=dry_run)
+                result = (collector.delete_unused if is_all else collector.collect)(dry_run=dry_run)
         except ImageCollectionError as error:
             failures.append(error)
             result = collector.last_report
@@ -113,6 +115,8 @@ def gc(
         render.dump_json(_json(found.name, collector, result, heard, change, left, failures))
     else:
         _print(found.name, collector, result, heard, change, left)
+        if is_unchanged:
+            print("gate: as it was when images were pulled, so there is nothing to clean up")
     if metrics is not None:
         metrics.write_text(numbers.text(), "utf-8")
     statuses = [report(failure) for failure in failures]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from imagestore.cli.extras import needed
+from imagestore.errors import ConfigError
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -132,7 +133,9 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
 
     if choice.kubelet_config is not None:
         documents = read_documents(choice.kubelet_config)
-        settings = KubeletImageSettings.parse(documents[0] if documents else {})
+        given = documents[0] if documents else {}
+        _check_kind(given, choice.kubelet_config)
+        settings = KubeletImageSettings.parse(given)
     elif edged is not None:
         settings = edged.kubelet
     else:
@@ -141,6 +144,15 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
         settings = settings.with_gates(FeatureGates.parse(_gates(choice.feature_gates)))
     settings.check()
     return settings
+
+
+def _check_kind(document: dict[str, Any], path: Path) -> None:
+    """Another object would pass for a configuration in which everything has its default."""
+    for member, wanted in (("kind", "KubeletConfiguration"), ("apiVersion", "kubelet.config.k8s.io/v1beta1")):
+        if document.get(member, wanted) != wanted:
+            raise ConfigError(
+                f"{path}: {member} {document[member]!r}: expected KubeletConfiguration of kubelet.config.k8s.io/v1beta1"
+            )
 
 
 def _gates(text: str) -> dict[str, object]:

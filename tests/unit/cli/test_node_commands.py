@@ -205,6 +205,29 @@ def test_a_turned_gate_is_told_and_cleaned_up(image: str, capsys: pytest.Capture
     assert "gate:" not in capsys.readouterr().out
 
 
+def test_a_gate_that_was_not_turned_costs_no_image(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "ensure", image)
+    run(capsys, "gc", "--dry-run")
+    status, told = run(capsys, "gc", "--after-gate-change")
+    assert (status, told["images"], told["gateChange"]) == (0, 1, [])
+    assert main(["node", "gc", "--after-gate-change"]) == 0
+    assert "gate: as it was when images were pulled" in capsys.readouterr().out
+    # It is remembered as in any other run.
+    assert len(run(capsys, "gc", "--dry-run")[1]["spared"]) == 1
+
+
+def test_a_file_of_another_kind_is_no_kubelets_configuration(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "class.yaml"
+    for text in ("kind: RuntimeClass\n", "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1\n"):
+        path.write_text(text)
+        assert main(["node", "gc", "--kubelet-config", str(path)]) == 9
+        assert "expected KubeletConfiguration of kubelet.config.k8s.io/v1beta1" in capsys.readouterr().err
+    assert main(["node", "gc", "--kubelet-config", str(tmp_path / "none.yaml")]) == 9
+    assert f"{tmp_path}/none.yaml: can't be read: No such file or directory\n" in capsys.readouterr().err
+
+
 def test_a_kubelets_configuration_is_gone_by(image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "kubelet.yaml"
     path.write_text("kind: KubeletConfiguration\nimageGCHighThresholdPercent: 100\nimageMinimumGCAge: 1s\n")
