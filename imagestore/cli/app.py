@@ -202,7 +202,10 @@ def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[C
         first = now if first is None else first
         token.cancel("interrupted")
 
-    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # Ignored ones stay so: nohup was told that the work is to go on.
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, cancel) for number in heard}
     try:
         yield token
     finally:

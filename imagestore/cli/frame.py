@@ -22,7 +22,9 @@ def run(work: Callable[[], int]) -> int:
     _prepare_streams()
     with contextlib.suppress(ValueError):  # not the main thread
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _terminate)
+            # What is ignored from the start stays so, as nohup and shells with jobs in the background want it.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _terminate)
     try:
         status = work()
         sys.stdout.flush()

@@ -13,7 +13,7 @@ from typing import Final
 import platformdirs
 import pytest
 
-from imagestore.cli import app
+from imagestore.cli import app, frame
 from imagestore.errors import ConfigError
 
 COMMAND: Final = f"{sys.executable} -m imagestore"
@@ -98,3 +98,20 @@ def test_a_source_that_has_nothing_is_named(tmp_path: Path) -> None:
     done = shell(f"{COMMAND} --source {tmp_path}/good --source {tmp_path}/none images", tmp_path)
     told = f"imagestore: --source {tmp_path}/none: has no folder blobs, so nothing comes from there\n"
     assert (done.returncode, done.stderr) == (0, told)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_are_ignored_from_the_start_stay_ignored(number: signal.Signals) -> None:
+    def work() -> int:
+        signal.raise_signal(number)
+        with app.cancelled_by_signals() as token:
+            signal.raise_signal(number)
+            assert not token.is_cancelled
+        signal.raise_signal(number)
+        return 0
+
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert frame.run(work) == 0
+    finally:
+        signal.signal(number, before)
