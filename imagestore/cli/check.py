@@ -73,12 +73,15 @@ def repair(ctx: click.Context, rate: float | None, progress: str, output: str) -
 
     app = _app(ctx)
     report = _checked(app, rate, resume=False)
+    if output != "json":
+        # At once: fetching may take long, and be interrupted.
+        _print_report(report)
+        sys.stdout.flush()
     with cancelled_by_signals() as token, shown.observer(progress) as observer:
         mended = app.store.repair(report, observer=observer, cancel=token)
     if output == "json":
         render.dump_json({"check": _report_json(report), **_repair_json(mended)})
     else:
-        _print_report(report)
         _print_repair(mended)
     if mended.failures:
         ctx.exit(ExitStatus.INTEGRITY)

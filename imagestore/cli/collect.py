@@ -45,13 +45,14 @@ def gc(
     """
     rules = _policy(app, (keep_last, unused_for, high, low), runtime_handler)
     evicted = None if rules is None else app.store.evict(rules, dry_run=dry_run)
+    # At once: what is gone is told, however the collection ends.
+    for each in evicted.evicted if evicted is not None and output != "json" else ():
+        verb = "would remove" if dry_run else "removed"
+        print(f"{verb} {render.printable(each.record.reference)} ({each.record.handler}): {each.reason}")
     report = app.store.collect_garbage(dry_run=dry_run)
     if output == "json":
         render.dump_json({**_evicted_json(evicted), **_garbage_json(report, evicted)})
         return
-    for each in evicted.evicted if evicted is not None else ():
-        verb = "would remove" if dry_run else "removed"
-        print(f"{verb} {render.printable(each.record.reference)} ({each.record.handler}): {each.reason}")
     for digest in report.digests:
         print(f"{'would free' if dry_run else 'freed'} {digest}")
     for ref in report.ingests:
