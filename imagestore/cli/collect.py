@@ -77,6 +77,9 @@ def _policy(
         return None
     from imagestore.upkeep.policy import Policy
 
+    if handler:
+        # Refuses a handler that nobody knows, which would let everything stay.
+        app.store.list(runtime_handler=handler)
     return Policy(
         keep_last=keep_last,
         unused_seconds=unused_for,

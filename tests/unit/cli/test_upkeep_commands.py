@@ -91,6 +91,12 @@ def test_rules_that_make_no_sense_are_usage_errors(line: Line, arguments: tuple[
     assert "Traceback" not in line.captured.err
 
 
+def test_eviction_for_a_handler_that_nobody_knows_is_refused(line: Line) -> None:
+    line("gc", "--keep-last", "0", "--runtime-handler", "mistyped", status=9)
+    assert "known handlers" in line.captured.err
+    assert len(line.json("gc", "--keep-last", "0", "--runtime-handler", HYPERV)["evicted"]) == 1
+
+
 def test_why_shows_the_chain_and_says_when_nothing_keeps_a_blob(line: Line) -> None:
     digest, _ = line.layer()
     assert line("why", digest).startswith(f"image {line.python} ({HYPERV}) -> sha256:")
