@@ -12,7 +12,7 @@ import click
 
 from imagestore._version import __version__
 from imagestore.cli import frame
-from imagestore.cli.context import App
+from imagestore.cli.context import App, GivenPath
 from imagestore.cli.failure import MEANINGS, ExitStatus, say
 from imagestore.cli.lazy import LazyGroup
 from imagestore.text import printable
@@ -69,7 +69,7 @@ _STATUS_TEXT: Final = "\n".join(
 )
 @click.option(
     "--root",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=GivenPath(file_okay=False, path_type=Path),
     envvar="IMAGESTORE_ROOT",
     show_envvar=True,
     help="The store's folder. Default: /var/lib/imagestore for root, else imagestore in the user's data folder.",
@@ -77,16 +77,16 @@ _STATUS_TEXT: Final = "\n".join(
 @click.option(
     "--config",
     "config_path",
-    type=click.Path(path_type=Path),
+    type=GivenPath(path_type=Path),
     envvar="IMAGESTORE_CONFIG",
     show_envvar=True,
-    help="containerd-style configuration file. Default: the user's imagestore/config.toml, "
+    help="containerd-style configuration file. Default: the user's imagestore/config.toml (not for root), "
     "then /etc/imagestore/config.toml, then built-in defaults with one runtime handler.",
 )
 @click.option(
     "--source",
     "sources",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=GivenPath(file_okay=False, path_type=Path),
     multiple=True,
     envvar="IMAGESTORE_SOURCES",
     show_envvar=True,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from imagestore.cli.context import GivenPath
 from imagestore.cli.extras import needed
 from imagestore.errors import ConfigError
 from imagestore.values import dataclass
@@ -74,7 +75,7 @@ class Connected:
 
 def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose a service; they arrive as one ``choice``."""
-    path = click.Path(path_type=Path, dir_okay=False)
+    path = GivenPath(path_type=Path, dir_okay=False)
 
     def command(**given: Any) -> Any:
         names = tuple(ServiceChoice.__dataclass_fields__)
@@ -91,7 +92,7 @@ def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
             "--state",
-            type=click.Path(path_type=Path, file_okay=False),
+            type=GivenPath(path_type=Path, file_okay=False),
             help="Folder of pull records and of what was seen. Default: node in the store's folder.",
         ),
         click.option(

@@ -115,3 +115,20 @@ def test_signals_that_are_ignored_from_the_start_stay_ignored(number: signal.Sig
         assert frame.run(work) == 0
     finally:
         signal.signal(number, before)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--root '' images",
+        "--root= images",
+        "--config '' images",
+        "--source '' images",
+        "serve --root ''",
+        "node gc --state ''",
+    ],
+)
+def test_an_empty_path_is_not_the_folder_one_is_in(tmp_path: Path, words: str) -> None:
+    done = shell(f"cd {tmp_path} && PYTHONPATH={os.getcwd()} {COMMAND} {words}", tmp_path)
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "expected a path, it is empty" in done.stderr
