@@ -14,6 +14,7 @@ import platformdirs
 import pytest
 
 from imagestore.cli import app, frame
+from imagestore.cli.main import main
 from imagestore.errors import ConfigError
 
 COMMAND: Final = f"{sys.executable} -m imagestore"
@@ -132,3 +133,22 @@ def test_an_empty_path_is_not_the_folder_one_is_in(tmp_path: Path, words: str) -
     done = shell(f"cd {tmp_path} && PYTHONPATH={os.getcwd()} {COMMAND} {words}", tmp_path)
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
     assert "expected a path, it is empty" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        ("inspect x", "'inspecti'"),
+        ("rm x", "'rmi'"),
+        ("image", "'images'"),
+        ("node ensures x", "'ensure'"),
+        ("xyzzy", ""),
+    ],
+)
+def test_names_near_to_a_command_that_is_none_are_told(
+    capsys: pytest.CaptureFixture[str], words: str, near: str
+) -> None:
+    assert main(words.split()) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("Error: No such command")
+    assert near in told if near else "mean" not in told
