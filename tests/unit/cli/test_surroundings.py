@@ -35,6 +35,22 @@ def test_the_exit_status_tells_what_standard_error_cannot(tmp_path: Path, words:
 
 
 @pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("login -u ann --password-stdin registry.example", 2),
+        ("login registry.example", 2),
+        ("pull registry.example/a --creds-stdin", 2),
+        ("node resources -", 2),
+        ("match --index -", 7),
+        ("import -", 7),
+    ],
+)
+def test_a_closed_standard_input_is_an_empty_one(tmp_path: Path, words: str, status: int) -> None:
+    done = shell(f"{COMMAND} {words} <&-", tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "images --runtime-handler ",
