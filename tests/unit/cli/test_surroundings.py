@@ -168,3 +168,17 @@ def test_names_near_to_a_command_that_is_none_are_told(
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("Error: No such command")
     assert near in told if near else "mean" not in told
+
+
+def test_an_interrupt_while_modules_load_is_one_line(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'imagestore.cli.main': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from imagestore.__main__ import main\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "imagestore: interrupted\n")
