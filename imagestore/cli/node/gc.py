@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from imagestore.cli.node.services import Connected, ServiceChoice
     from imagestore.errors import ImageStoreError
-    from imagestore.image_service import ContainerImage
     from imagestore.node.events import NodeEvent
     from imagestore.node.gc import CollectionReport, ImageCollector
     from imagestore.node.gc.detection import ImageUse
@@ -45,7 +44,7 @@ _PERCENT = click.IntRange(0, 100)
     "--in-use",
     metavar="IMAGE[,HANDLER]",
     multiple=True,
-    help="An image that a container of the store uses; may be repeated. Other services tell themselves.",
+    help="An image that a container of the store uses, by name or id; may be repeated. Other services tell themselves.",
 )
 @click.option("--sandbox-image", metavar="IMAGE", default="", help="Spared, like pinned images.")
 @click.option("--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write Prometheus metrics here.")
@@ -82,7 +81,7 @@ def gc(
     numbers = NodeMetrics()
     failures: list[ImageStoreError] = []
     left: Sequence[ImageUse] = ()
-    with connected(app, choice, _containers(in_use)) as found:
+    with connected(app, choice, in_use) as found:
         settings = _settings(found.settings, (high, low), (min_age, max_age))
         folder = choice.folder(app)
         state = CollectorState.load(folder, now=time.time_ns())
@@ -169,13 +168,6 @@ def _settings(
     if maximum is not None:
         settings = replace(settings, image_maximum_gc_age=Duration.of_seconds(maximum))
     return settings
-
-
-def _containers(in_use: Sequence[str]) -> tuple[ContainerImage, ...]:
-    from imagestore.image_service import ContainerImage
-
-    parts = [each.partition(",") for each in in_use]
-    return tuple(ContainerImage("option --in-use", image, handler or None) for image, _, handler in parts)
 
 
 def _print(

@@ -10,7 +10,8 @@ import click
 
 from imagestore.cli.context import GivenPath
 from imagestore.cli.extras import needed
-from imagestore.errors import ConfigError
+from imagestore.errors import ConfigError, ImageNotFoundError
+from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from imagestore.node.edged.settings import EdgedSettings
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.platforms import Platform
+    from imagestore.store import ImageStore
 
+_WHOLE_ID: Final = pattern(r"sha256:[a-f0-9]{64}")
 DOCKER_SOCKET: Final = "/var/run/docker.sock"
 
 
@@ -167,15 +170,16 @@ def _gates(text: str) -> dict[str, object]:
 
 
 @contextlib.contextmanager
-def connected(app: App, choice: ServiceChoice, in_use: Sequence[ContainerImage] = ()) -> Iterator[Connected]:
+def connected(app: App, choice: ServiceChoice, in_use: Sequence[str] = ()) -> Iterator[Connected]:
     """Open the chosen service and close it afterwards.
 
     Args:
         app: global options.
         choice: of the service.
-        in_use: what containers of the store use, since it doesn't run them.
+        in_use: what containers of the store use, as ``IMAGE[,HANDLER]``, since it doesn't run them.
 
     Raises:
+        ImageNotFoundError: one of these means no image, so a mistyped one can't cost the image that was meant.
         ConfigError, UnsupportedRuntimeTypeError: a file is wrong, or the gRPC libraries are missing.
         ImageStoreError: the store can't be opened.
     """
@@ -195,12 +199,15 @@ def _open(
     choice: ServiceChoice,
     edged: EdgedSettings | None,
     settings: KubeletImageSettings,
-    in_use: Sequence[ContainerImage],
+    in_use: Sequence[str],
 ) -> tuple[str, ImageService]:
     from imagestore.node.edged.settings import DOCKER
 
     if app.remote is not None and (choice.docker or edged is not None):
         raise click.UsageError("'imagestore --endpoint' names a server already; leave out --docker and --edged")
+    is_store = app.remote is None and edged is None and not choice.docker and not choice.endpoint
+    if in_use and not is_store:
+        raise click.UsageError("--in-use is for the store; other services tell themselves what is used")
     timeout_seconds = settings.runtime_request_timeout.seconds
     if choice.docker or (edged is not None and edged.runtime_type == DOCKER):
         from imagestore.node.docker.handlers import HandlerTable
@@ -231,7 +238,23 @@ def _open(
         )
     from imagestore.node.embedded import EmbeddedImageService
 
-    return f"store in {app.root}", EmbeddedImageService(app.store, containers=lambda: in_use)
+    containers = [used for text in in_use for used in _used(app.store, text)]
+    return f"store in {app.root}", EmbeddedImageService(app.store, containers=lambda: containers)
+
+
+def _used(store: ImageStore, text: str) -> list[ContainerImage]:
+    """What a container holds that uses an image: services tell it by its id."""
+    from imagestore.image_service import ContainerImage
+
+    name, _, handler = text.partition(",")
+    ids = {str(image.id) for image in store.list(name=name, runtime_handler=handler or None)}
+    if not ids and not _WHOLE_ID.fullmatch(name):
+        raise ImageNotFoundError(
+            f"--in-use {text!r}: there is no such image in the store; nothing was removed",
+            hint="'imagestore images' lists them",
+        )
+    # A container may outlive its image, so an id need not be there.
+    return [ContainerImage("option --in-use", image_id, handler or None) for image_id in sorted(ids or {name})]
 
 
 def _platforms(app: App) -> dict[str, Platform | None]:

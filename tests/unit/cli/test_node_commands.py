@@ -205,6 +205,19 @@ def test_a_turned_gate_is_told_and_cleaned_up(image: str, capsys: pytest.Capture
     assert "gate:" not in capsys.readouterr().out
 
 
+def test_an_image_in_use_may_be_named_in_any_way(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    image_id = run(capsys, "ensure", image)[1]["imageRef"]
+    everything = ("gc", "--all", "--min-age", "0")
+    for name in (image, f"{image},runc", image_id, image_id.removeprefix("sha256:")[:12], f"{image_id},runc"):
+        _, told = run(capsys, *everything, "--in-use", name)
+        assert [each["reason"] for each in told["spared"]] == ["in use"], name
+    assert main(["node", *everything, "--in-use", "mistyped"]) == 3
+    assert main(["node", *everything, "--in-use", image, "--docker", "/none"]) == 2
+    # A container may outlive its image.
+    status, told = run(capsys, *everything, "--in-use", f"sha256:{'0' * 64}")
+    assert (status, len(told["removed"])) == (0, 1)
+
+
 def test_a_gate_that_was_not_turned_costs_no_image(image: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "ensure", image)
     run(capsys, "gc", "--dry-run")
