@@ -186,8 +186,8 @@ class App:
 def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[CancelToken]:
     """A token that Ctrl-C and signals to end cancel, so that sockets close and leases are released in order.
 
-    A signal that comes a second later or more ends the command all the same: where it waits for a pipe that nobody
-    opens or reads, no token is looked at. (Some wrappers pass one Ctrl-C on twice.)
+    A signal that comes a second later or more ends the command all the same: where it waits for a file system that
+    hangs, nobody looks at the token. (Some wrappers pass one Ctrl-C on twice.)
     """
     from imagestore.cancel import CancelToken
 
