@@ -26,6 +26,9 @@ def main() -> int:
             raise
         sys.stderr.write("imagestore: the command line needs more packages: pip install 'imagestore[cli]'\n")
         return 1
+    except KeyboardInterrupt:  # while modules load; later it is the command's
+        sys.stderr.write("imagestore: interrupted\n")
+        return 130
     return run()
 
 

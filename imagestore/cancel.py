@@ -89,6 +89,8 @@ class CancelToken:
     def wait(self, seconds: float) -> None:
         """Sleep, but not past cancellation or the deadline; then check()."""
         remaining = self.remaining_seconds()
+        # Longer than threads can wait is for ever.
+        seconds = min(seconds, threading.TIMEOUT_MAX)
         self._event.wait(seconds if remaining is None else min(seconds, remaining))
         self.check()
 

@@ -55,21 +55,31 @@ def lookup(host: str, *, creds_stdin: bool, anonymous: bool) -> CredentialLookup
     return CredentialResolver([Explicit(Found(read_stdin(), "standard input"), host)])
 
 
+def read_line(what: str) -> str:
+    """What standard input has, without one line end.
+
+    Raises:
+        InvalidInputError: it is too long, or no UTF-8; nothing of it is repeated.
+    """
+    raw = sys.stdin.buffer.read(_MAX_BYTES + 1)
+    if len(raw) > _MAX_BYTES:
+        raise InvalidInputError(f"{what}: expected at most {_MAX_BYTES} bytes on standard input")
+    try:
+        return raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{what}: expected UTF-8 on standard input") from None
+
+
 def read_stdin() -> Credential:
     """The credentials on standard input.
 
     Raises:
-        InvalidInputError: it has no ``user:password``.
+        InvalidInputError: it has no ``user:password``, is too long, or no UTF-8.
     """
     from imagestore.registry.credentials.model import Credential, checked
     from imagestore.secret import Secret
 
-    raw = sys.stdin.buffer.read(_MAX_BYTES + 1)
-    try:
-        line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError:
-        raise InvalidInputError("credentials on standard input: expected UTF-8") from None
-    username, colon, password = line.partition(":")
-    if not colon or not username or not password or len(raw) > _MAX_BYTES:
+    username, colon, password = read_line("credentials").partition(":")
+    if not colon or not username or not password:
         raise InvalidInputError("credentials on standard input: expected one line USER:PASSWORD")
     return checked(Credential(username, Secret(password)), "credentials on standard input")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from imagestore.cli import render
 from imagestore.cli.app import cancelled_by_signals
+from imagestore.cli.failure import say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from imagestore.cli.app import App
     from imagestore.image import Image
@@ -115,27 +115,33 @@ def remove(
         output: ``table`` or ``json``.
     """
     freed: int | None = None
-    by_name: Mapping[str, tuple[tuple[str, str], ...]]
-    if frees:
-        removals = app.store.delete_each(names, runtime_handler=handler, all_handlers=is_everywhere)
-        by_name, freed = removals.removed, removals.bytes_freed
-    else:
-        by_name = {
-            name: app.store.remove(name, runtime_handler=handler, all_handlers=is_everywhere)
-            for name in dict.fromkeys(names)
-        }
-    for name, gone in by_name.items():
-        if not gone:
-            print(f"imagestore: {render.printable(name)}: not in the store, nothing removed", file=sys.stderr)
-    removed = [key for gone in by_name.values() for key in gone]
+    removed: list[tuple[str, str]] = []
+    try:
+        if frees:
+            removals = app.store.delete_each(names, runtime_handler=handler, all_handlers=is_everywhere)
+            freed = removals.bytes_freed
+            for name, gone in removals.removed.items():
+                removed += _told(name, gone)
+        else:
+            for name in dict.fromkeys(names):
+                removed += _told(name, app.store.remove(name, runtime_handler=handler, all_handlers=is_everywhere))
+    finally:
+        # Also what went before a failure.
+        if output != "json":
+            for reference, owner in removed:
+                print(f"removed {reference} ({owner})")
     if output == "json":
-        pairs = [{"reference": reference, "runtimeHandler": handler} for reference, handler in removed]
+        pairs = [{"reference": reference, "runtimeHandler": owner} for reference, owner in removed]
         render.dump_json({"removed": pairs, "bytesFreed": freed})
-        return
-    for reference, handler in removed:
-        print(f"removed {reference} ({handler})")
-    if freed is not None:
+    elif freed is not None:
         print(f"freed {render.size(freed)}")
+
+
+def _told(name: str, gone: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """What was removed by a name; says so when that is nothing."""
+    if not gone:
+        say(f"imagestore: {render.printable(name)}: not in the store, nothing removed")
+    return gone
 
 
 def _rows(images: Iterable[ImageSummary], *, has_whole_ids: bool) -> Iterator[tuple[str, ...]]:

@@ -6,11 +6,14 @@ import contextlib
 import functools
 import os
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from imagestore.errors import ConfigError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from imagestore.cancel import CancelToken
     from imagestore.cli.remote.connect import RemoteOptions
@@ -21,17 +24,29 @@ if TYPE_CHECKING:
     from imagestore.registry.policy import TransferPolicy
     from imagestore.store import ImageStore
 
+#: How long a command may take to end in order before another signal ends it as it is.
+_PATIENCE_SECONDS: Final = 1.0
 SYSTEM_ROOT: Final = Path("/var/lib/imagestore")
 SYSTEM_CONFIG: Final = Path("/etc/imagestore/config.toml")
 
 
 def default_root() -> Path:
-    """Where the store lives without --root: the system's for root, else below the user's data folder."""
+    """Where the store lives without --root: the system's for root, else below the user's data folder.
+
+    Raises:
+        ConfigError: this user has no home.
+    """
     if os.geteuid() == 0:
         return SYSTEM_ROOT
     import platformdirs
 
-    return Path(platformdirs.user_data_dir("imagestore"))
+    folder = _below_home(platformdirs.user_data_dir)
+    if folder is None:
+        raise ConfigError(
+            f"user {os.geteuid()} has no home, so there is no default place for the store",
+            hint="say where it is with --root, IMAGESTORE_ROOT or HOME",
+        )
+    return folder
 
 
 def default_config() -> Path | None:
@@ -40,8 +55,20 @@ def default_config() -> Path | None:
     if os.geteuid() != 0:
         import platformdirs
 
-        candidates.insert(0, Path(platformdirs.user_config_dir("imagestore")) / "config.toml")
+        folder = _below_home(platformdirs.user_config_dir)
+        if folder is not None:
+            candidates.insert(0, folder / "config.toml")
     return next((path for path in candidates if _is_file(path)), None)
+
+
+def _below_home(folder_of: Callable[[str], str]) -> Path | None:
+    """Our folder of a kind; None for a user of neither HOME nor an entry in the list of users, as services have."""
+    try:
+        folder = Path(folder_of("imagestore"))
+    except RuntimeError:
+        return None
+    # Older versions of platformdirs leave "~" as it is.
+    return folder if folder.is_absolute() else None
 
 
 def _is_file(path: Path) -> bool:
@@ -157,15 +184,28 @@ class App:
 
 @contextlib.contextmanager
 def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[CancelToken]:
-    """A token that Ctrl-C and signals to end cancel, so that sockets close and leases are released in order."""
+    """A token that Ctrl-C and signals to end cancel, so that sockets close and leases are released in order.
+
+    A signal that comes a second later or more ends the command all the same: where it waits for a file system that
+    hangs, nobody looks at the token. (Some wrappers pass one Ctrl-C on twice.)
+    """
     from imagestore.cancel import CancelToken
 
     token = CancelToken(deadline_seconds)
+    first: float | None = None
 
     def cancel(_signum: int, _frame: object) -> None:
+        nonlocal first
+        now = time.monotonic()
+        if first is not None and now - first >= _PATIENCE_SECONDS:
+            raise KeyboardInterrupt
+        first = now if first is None else first
         token.cancel("interrupted")
 
-    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # Ignored ones stay so: nohup was told that the work is to go on.
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, cancel) for number in heard}
     try:
         yield token
     finally:

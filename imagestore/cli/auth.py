@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from imagestore.cli import render
+from imagestore.cli import access, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.errors import ImageStoreError, InvalidInputError, InvalidReferenceError
 from imagestore.values import replace
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.registry.credentials.lookup import Explanation, Surroundings
     from imagestore.registry.credentials.model import Credential
-
-_MAX_PASSWORD_BYTES: Final = 64 * 1024
 
 _auth_file_option = click.option(
     "--auth-file",
@@ -157,13 +155,7 @@ def _ask(registry: str, username: str | None, *, from_stdin: bool) -> Credential
     if from_stdin:
         if not username:
             raise click.UsageError("--password-stdin needs --username")
-        raw = sys.stdin.buffer.read(_MAX_PASSWORD_BYTES + 1)
-        if len(raw) > _MAX_PASSWORD_BYTES:
-            raise InvalidInputError(f"password: expected at most {_MAX_PASSWORD_BYTES} bytes on standard input")
-        try:
-            password = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError:
-            raise InvalidInputError("password: expected UTF-8 on standard input") from None
+        password = access.read_line("password")
     elif sys.stdin.isatty():
         username = username or click.prompt("User name", err=True)
         password = click.prompt(f"Password for {username} at {registry}", hide_input=True, err=True)

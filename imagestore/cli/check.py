@@ -39,12 +39,15 @@ def check(ctx: click.Context, rate: float | None, resume: bool, rebuild: bool, o
     """
     app = _app(ctx)
     rebuilt = _rebuild(app) if rebuild else None
+    if output != "json":
+        # At once: hashing may take hours, and be interrupted.
+        _print_rebuild(rebuilt)
+        sys.stdout.flush()
     report = _checked(app, rate, resume=resume)
     if output == "json":
         shown: dict[str, Any] = _report_json(report)
         render.dump_json(shown if rebuilt is None else {**shown, "rebuild": _rebuild_json(rebuilt)})
     else:
-        _print_rebuild(rebuilt)
         _print_report(report)
     if report.faults:
         ctx.exit(ExitStatus.INTEGRITY)
@@ -70,12 +73,15 @@ def repair(ctx: click.Context, rate: float | None, progress: str, output: str) -
 
     app = _app(ctx)
     report = _checked(app, rate, resume=False)
+    if output != "json":
+        # At once: fetching may take long, and be interrupted.
+        _print_report(report)
+        sys.stdout.flush()
     with cancelled_by_signals() as token, shown.observer(progress) as observer:
         mended = app.store.repair(report, observer=observer, cancel=token)
     if output == "json":
         render.dump_json({"check": _report_json(report), **_repair_json(mended)})
     else:
-        _print_report(report)
         _print_repair(mended)
     if mended.failures:
         ctx.exit(ExitStatus.INTEGRITY)

@@ -45,13 +45,14 @@ def gc(
     """
     rules = _policy(app, (keep_last, unused_for, high, low), runtime_handler)
     evicted = None if rules is None else app.store.evict(rules, dry_run=dry_run)
+    # At once: what is gone is told, however the collection ends.
+    for each in evicted.evicted if evicted is not None and output != "json" else ():
+        verb = "would remove" if dry_run else "removed"
+        print(f"{verb} {render.printable(each.record.reference)} ({each.record.handler}): {each.reason}")
     report = app.store.collect_garbage(dry_run=dry_run)
     if output == "json":
         render.dump_json({**_evicted_json(evicted), **_garbage_json(report, evicted)})
         return
-    for each in evicted.evicted if evicted is not None else ():
-        verb = "would remove" if dry_run else "removed"
-        print(f"{verb} {render.printable(each.record.reference)} ({each.record.handler}): {each.reason}")
     for digest in report.digests:
         print(f"{'would free' if dry_run else 'freed'} {digest}")
     for ref in report.ingests:
@@ -62,7 +63,8 @@ def gc(
     print(f"{render.size(report.bytes_freed)} in {len(report.digests)} blobs {verb}; {report.kept_blobs} blobs kept")
     leases = sum(1 for _ in app.store.metadata.leases())
     if leases:
-        print(f"{leases} leases of unfinished work keep content, until they expire; see 'imagestore leases list'")
+        keep = "1 lease keeps content until it ends" if leases == 1 else f"{leases} leases keep content until they end"
+        print(f"{keep} (each running pull has one); see 'imagestore leases list'")
 
 
 def _policy(
@@ -75,6 +77,9 @@ def _policy(
         return None
     from imagestore.upkeep.policy import Policy
 
+    if handler:
+        # Refuses a handler that nobody knows, which would let everything stay.
+        app.store.list(runtime_handler=handler)
     return Policy(
         keep_last=keep_last,
         unused_seconds=unused_for,

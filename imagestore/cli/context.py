@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,6 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 F = TypeVar("F", bound="Callable[..., Any]")
+
+
+class GivenPath(click.Path):
+    """A path that isn't empty: an unset variable of a script must not mean the folder that it runs in."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """Refuse an empty text, and read the rest as click does."""
+        if not os.fspath(value):
+            self.fail("expected a path, it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
 
 pass_app = click.make_pass_decorator(App)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from imagestore import platforms
 from imagestore.cli.names import familiar as familiar
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
     from imagestore.image import Image
     from imagestore.platforms import Platform
+
+#: Of the year 9999, the last that RFC 3339 can say.
+_LAST_SECOND: Final = 253402300799
 
 
 def descriptor(value: Descriptor) -> dict[str, Any]:
@@ -69,5 +72,10 @@ def image_in_full(value: Image) -> dict[str, Any]:
 
 
 def time(seconds: float) -> str:
-    """Seconds since 1970 as RFC 3339 in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Seconds since 1970 as RFC 3339 in UTC; what lies beyond its years is the last moment of them.
+
+    >>> time(0.25), time(1e300)
+    ('1970-01-01T00:00:00.250Z', '9999-12-31T23:59:59.000Z')
+    """
+    moment = datetime.fromtimestamp(min(seconds, _LAST_SECOND), UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

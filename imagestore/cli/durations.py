@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _GRAMMAR: Final = pattern(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhdw]?)")
+#: What is longer ends after every calendar of ours.
+_LONGEST_DAYS: Final = 36525
+_LONGEST: Final = _LONGEST_DAYS * 86400.0
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
@@ -27,7 +30,10 @@ def seconds(text: str) -> float:
     found = _GRAMMAR.fullmatch(text)
     if found is None:
         raise click.BadParameter(f"{text!r}: expected a duration such as 90s, 30m, 12h or 7d")
-    return float(found[1]) * _UNITS[found[2]]
+    value = float(found[1]) * _UNITS[found[2]]
+    if value > _LONGEST:
+        raise click.BadParameter(f"{text!r}: expected at most {_LONGEST_DAYS}d, which are a hundred years")
+    return value
 
 
 def duration_option(*names: str, **settings: Any) -> Callable[[Any], Any]:

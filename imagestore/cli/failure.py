@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import sys
 from typing import Final
@@ -73,9 +74,15 @@ def exit_status(error: errors.ImageStoreError) -> ExitStatus:
     return _BY_CATEGORY.get(error.category, ExitStatus.FAILURE)
 
 
+def say(line: str) -> None:
+    """Write a line to standard error; where that can't be written, the exit status still tells."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr)
+
+
 def report(error: errors.ImageStoreError) -> ExitStatus:
     """Write one line (and the hint on a second) to standard error; return the exit status."""
-    print(f"imagestore: {printable(str(error))}", file=sys.stderr)
+    say(f"imagestore: {printable(str(error))}")
     if error.hint:
-        print(f"  hint: {printable(error.hint)}", file=sys.stderr)
+        say(f"  hint: {printable(error.hint)}")
     return exit_status(error)

@@ -10,7 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from imagestore import errors
-from imagestore.cli.failure import ExitStatus, report
+from imagestore.cli.failure import ExitStatus, report, say
+from imagestore.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,9 @@ def run(work: Callable[[], int]) -> int:
     _prepare_streams()
     with contextlib.suppress(ValueError):  # not the main thread
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _terminate)
+            # What is ignored from the start stays so, as nohup and shells with jobs in the background want it.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _terminate)
     try:
         status = work()
         sys.stdout.flush()
@@ -35,24 +38,33 @@ def run(work: Callable[[], int]) -> int:
         _silence_output()
         return ExitStatus.FAILURE
     except OSError as error:
-        print(f"imagestore: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
+        say(f"imagestore: {printable(str(error.filename or 'output'))}: {error.strerror}")
         _silence_output()
         return ExitStatus.FAILURE
+    except UnicodeEncodeError as error:
+        # Names of files may be any bytes; whatever else an argument is goes to places that take UTF-8 only.
+        odd = error.object[error.start]
+        word = next((word for word in sys.argv[1:] if odd in word), None)
+        if word is None:
+            raise
+        say(f"imagestore: argument '{printable(word)}': expected UTF-8")
+        return ExitStatus.USAGE
 
 
 def interrupted() -> int:
     """Say that somebody ended the command."""
-    print("imagestore: interrupted", file=sys.stderr)
+    say("imagestore: interrupted")
     return ExitStatus.INTERRUPTED
 
 
 def _prepare_streams() -> None:
     """A service may start without standard streams, and a terminal may know only ASCII."""
-    for name in ("stdout", "stderr"):
+    for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - lives as long as the process
-        elif isinstance(stream, io.TextIOWrapper):
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - lives as long as the process
+        elif name != "stdin" and isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -41,6 +41,23 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; a name that none has is told with those that are near."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            name = args[0]
+            if name in self.table or name.startswith("-"):
+                raise
+            import difflib
+
+            near = " or ".join(map(repr, difflib.get_close_matches(name, self.table)))
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {near}?", ctx) from error
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command list, from the table alone."""
         with formatter.section("Commands"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 from pathlib import Path
@@ -11,9 +12,10 @@ import click
 
 from imagestore._version import __version__
 from imagestore.cli import frame
-from imagestore.cli.context import App
-from imagestore.cli.failure import MEANINGS, ExitStatus
+from imagestore.cli.context import App, GivenPath
+from imagestore.cli.failure import MEANINGS, ExitStatus, say
 from imagestore.cli.lazy import LazyGroup
+from imagestore.text import printable
 
 if TYPE_CHECKING:
     from imagestore.cli.remote.connect import RemoteOptions
@@ -27,7 +29,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "pin": ("imagestore.cli.pins", "pin", "Spare images from eviction."),
     "unpin": ("imagestore.cli.pins", "unpin", "Let pinned images be evicted again."),
     "gc": ("imagestore.cli.collect", "gc", "Free the content that no image and no lease needs; evict by rules."),
-    "why": ("imagestore.cli.why", "why", "Show what keeps a blob from being collected."),
+    "why": ("imagestore.cli.why", "why", "Show what keeps a blob, or an image, from being collected."),
     "df": ("imagestore.cli.df", "df", "Show how much space each image takes, alone and shared."),
     "check": ("imagestore.cli.check", "check", "Verify every blob, edge and record; rebuild a damaged database."),
     "repair": ("imagestore.cli.check", "repair", "Verify, then fetch what is damaged or missing again."),
@@ -67,7 +69,7 @@ _STATUS_TEXT: Final = "\n".join(
 )
 @click.option(
     "--root",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=GivenPath(file_okay=False, path_type=Path),
     envvar="IMAGESTORE_ROOT",
     show_envvar=True,
     help="The store's folder. Default: /var/lib/imagestore for root, else imagestore in the user's data folder.",
@@ -75,16 +77,16 @@ _STATUS_TEXT: Final = "\n".join(
 @click.option(
     "--config",
     "config_path",
-    type=click.Path(path_type=Path),
+    type=GivenPath(path_type=Path),
     envvar="IMAGESTORE_CONFIG",
     show_envvar=True,
-    help="containerd-style configuration file. Default: the user's imagestore/config.toml, "
+    help="containerd-style configuration file. Default: the user's imagestore/config.toml (not for root), "
     "then /etc/imagestore/config.toml, then built-in defaults with one runtime handler.",
 )
 @click.option(
     "--source",
     "sources",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=GivenPath(file_okay=False, path_type=Path),
     multiple=True,
     envvar="IMAGESTORE_SOURCES",
     show_envvar=True,
@@ -95,7 +97,7 @@ _STATUS_TEXT: Final = "\n".join(
     metavar="ENDPOINT",
     help="Ask this CRI server (unix:///path) instead of a local store; 'crictl' means the one crictl is configured for "
     "(CONTAINER_RUNTIME_ENDPOINT, IMAGE_SERVICE_ENDPOINT, /etc/crictl.yaml). "
-    "For images, pull, inspecti, rmi, fsinfo, info and version.",
+    "For images, pull, inspecti, rmi, fsinfo, info, version and node.",
 )
 @click.option("--image-endpoint", metavar="ENDPOINT", help="The server's image service, where it is another one.")
 @click.option(
@@ -124,6 +126,9 @@ def cli(
         for noisy in ("httpx", "httpcore"):
             # Their debug lines show whole header lists.
             logging.getLogger(noisy).setLevel(logging.WARNING)
+    for source in sources:
+        if not (source / "blobs").is_dir():
+            say(f"imagestore: --source {printable(str(source))}: has no folder blobs, so nothing comes from there")
     app = App(root, config_path, sources)
     app.remote = _remote(ctx, endpoint, image_endpoint, crictl_config)
     ctx.obj = app
@@ -164,7 +169,8 @@ def _invoke(arguments: list[str] | None) -> int:
     except click.exceptions.Exit as request:
         return request.exit_code
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):  # the exit status still tells
+            error.show()
         return error.exit_code
     except click.Abort:
         return frame.interrupted()

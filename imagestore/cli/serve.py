@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from imagestore.cli.context import App, pass_app
+from imagestore.cli.context import App, GivenPath, pass_app
 from imagestore.cli.durations import duration_option
+from imagestore.cli.extras import needed
 from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ def group(text: str) -> int:
     metavar="[NAME=]unix:///PATH",
     help="Be a containerd's content store at this socket (its proxy_plugins); NAME tells several apart.",
 )
-@click.option("--root", type=click.Path(file_okay=False, path_type=Path), help="As the global option.")
-@click.option("--config", "config_path", type=click.Path(path_type=Path), help="As the global option.")
+@click.option("--root", type=GivenPath(file_okay=False, path_type=Path), help="As the global option.")
+@click.option("--config", "config_path", type=GivenPath(path_type=Path), help="As the global option.")
 @click.option(
     "--socket-mode", type=mode, default="0660", show_default=True, metavar="OCTAL", help="Permissions of the sockets."
 )
@@ -147,7 +148,9 @@ def serve(
     from imagestore.cri.endpoint import Endpoint
     from imagestore.server import logs
     from imagestore.server.endpoints import loopback_address
-    from imagestore.server.process import ServerProcess
+
+    with needed("cri", what="serve"):
+        from imagestore.server.process import ServerProcess
     from imagestore.server.settings import ServerSettings
     from imagestore.server.sockets import SocketRights
     from imagestore.server.tracing import Tracing, named_exporter

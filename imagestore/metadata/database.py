@@ -394,6 +394,8 @@ class Database:
     def _damage_named(self) -> Iterator[None]:
         try:
             yield
+        except UnicodeEncodeError:
+            raise  # what was asked for, not what is here
         except (ValueError, KeyError, TypeError) as error:
             raise StoreCorruptError(
                 f"{self._path}: an image record can't be read: {error}", hint=CORRUPT_HINT

@@ -46,7 +46,9 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    except ValueError as error:  # a name with a zero byte
         raise ConfigError(f"{path}: can't be read: {error}") from error
     return parse_documents(data, str(path))
 

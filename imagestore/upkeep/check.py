@@ -17,7 +17,14 @@ from imagestore.content.disk import replace_text, translated
 from imagestore.digest import Digest, Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
-from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError, StoreError
+from imagestore.errors import (
+    ContentNotFoundError,
+    DocumentError,
+    IntegrityError,
+    InvalidDigestError,
+    InvalidInputError,
+    StoreError,
+)
 from imagestore.failpoint import reach
 from imagestore.upkeep.held import held_documents
 from imagestore.values import dataclass
@@ -115,6 +122,10 @@ class CheckOptions:
     state: Path | None = None
     resume: bool = False
     progress: Callable[[CheckProgress], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.bytes_per_second is not None and not self.bytes_per_second > 0:
+            raise InvalidInputError(f"rate of hashing {self.bytes_per_second}: expected bytes per second above zero")
 
 
 def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptions, cancel: CancelToken) -> CheckReport:
@@ -268,10 +279,7 @@ class _Hashing:
         except BaseException:
             self._save()
             raise
-        if self._options.state is not None:
-            with translated("remove", self._options.state), contextlib.suppress(FileNotFoundError):
-                reach("check-state-unlink")
-                os.unlink(self._options.state)
+        self._forget()
 
     def _one(self, info: ContentInfo) -> None:
         self.damaged.discard(info.digest)
@@ -308,6 +316,20 @@ class _Hashing:
                     replace_text(self._options.state, json.dumps(state))
             except StoreError as error:
                 # A check only reads: a full or read-only disk must not end it. It can't be resumed then.
+                log.warning("%s", error)
+
+    def _forget(self) -> None:
+        """Remove the state of a check that is done; where it can't be, the report counts more."""
+        state = self._options.state
+        if state is None:
+            return
+        try:
+            with translated("remove", state), contextlib.suppress(FileNotFoundError):
+                reach("check-state-unlink")
+                os.unlink(state)
+        except StoreError as error:
+            # A read-only disk refuses also what isn't there.
+            if os.path.lexists(state):
                 log.warning("%s", error)
 
     def _load(self) -> None:

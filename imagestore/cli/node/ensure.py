@@ -36,7 +36,7 @@ _STATUSES: Final = {
 @click.command()
 @click.argument("image")
 @click.option("--policy", type=click.Choice(_POLICIES), help="Default: as the API server chooses for the image.")
-@click.option("--handler", metavar="H", default="", help="Runtime handler of the pod.")
+@click.option("--runtime-handler", "--handler", "handler", metavar="H", default="", help="Runtime handler of the pod.")
 @click.option("--runtime-class", metavar="NAME", help="RuntimeClass of the pod; needs --runtime-classes.")
 @click.option(
     "--runtime-classes",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.cli.node.services import Connected, ServiceChoice
-    from imagestore.image_service import ContainerImage
+    from imagestore.errors import ImageStoreError
     from imagestore.node.events import NodeEvent
     from imagestore.node.gc import CollectionReport, ImageCollector
     from imagestore.node.gc.detection import ImageUse
@@ -45,7 +45,7 @@ _PERCENT = click.IntRange(0, 100)
     "--in-use",
     metavar="IMAGE[,HANDLER]",
     multiple=True,
-    help="An image that a container of the store uses; may be repeated. Other services tell themselves.",
+    help="An image that a container of the store uses, by name or id; may be repeated. Other services tell themselves.",
 )
 @click.option("--sandbox-image", metavar="IMAGE", default="", help="Spared, like pinned images.")
 @click.option("--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write Prometheus metrics here.")
@@ -71,46 +71,57 @@ def gc(
 
     When an image was first seen and last used is remembered in the state folder from run to run, so that a timer can do
     what a daemon does; an image is therefore new in the first run. Images of the store itself that are in use are named
-    by --in-use.
+    by --in-use. --after-gate-change removes nothing where the gate is known to be as it was.
     """
-    from imagestore.errors import ImageCollectionError
+    from imagestore.errors import ImageCollectionError, StoreError
     from imagestore.node.gc.state import CollectorState
     from imagestore.node.gc.transition import GateMarker, clean_up
     from imagestore.node.metrics import NodeMetrics
 
     heard: list[NodeEvent] = []
-    numbers, failure = NodeMetrics(), None
+    numbers = NodeMetrics()
+    failures: list[ImageStoreError] = []
     left: Sequence[ImageUse] = ()
-    with connected(app, choice, _containers(in_use)) as found:
+    with connected(app, choice, in_use) as found:
         settings = _settings(found.settings, (high, low), (min_age, max_age))
         folder = found.folder
         state = CollectorState.load(folder, now=time.time_ns())
         marker = GateMarker(folder)
-        change = marker.check(settings.gates)
+        was_noted, change = marker.is_noted, marker.check(settings.gates)
+        is_unchanged = after_gate_change and was_noted and change is None
         found = replace(found, settings=settings)
         collector = _collector(found, state, sandbox_image, heard, numbers)
         result: CollectionReport | None = None
         try:
-            if after_gate_change:
+            if is_unchanged:
+                # What is here came under this value, and stays.
+                collector.detect()
+            elif after_gate_change:
                 cleaned = clean_up(collector, marker, settings.gates, dry_run=dry_run)
                 result, left = cleaned.report, cleaned.left
-            elif is_all:
-                result = collector.delete_unused(dry_run=dry_run)
             else:
-                result = collector.collect(dry_run=dry_run)
+                result = (collector.delete_unused if is_all else collector.collect)(dry_run=dry_run)
         except ImageCollectionError as error:
-            failure, result = error, collector.last_report
+            failures.append(error)
+            result = collector.last_report
         finally:
-            state.save(folder, collector.images())
-    if metrics is not None:
-        metrics.write_text(numbers.text(), "utf-8")
+            # What was done is told in any case; a disk that is full or read-only is told after it.
+            try:
+                state.save(folder, collector.images())
+            except StoreError as error:
+                failures.append(error)
     change = marker.check(settings.gates) if after_gate_change else change
     if output == "json":
-        render.dump_json(_json(found.name, collector, result, heard, change, left, failure))
+        render.dump_json(_json(found.name, collector, result, heard, change, left, failures))
     else:
         _print(found.name, collector, result, heard, change, left)
-    if failure is not None:
-        return report(failure)
+        if is_unchanged:
+            print("gate: as it was when images were pulled, so there is nothing to clean up")
+    if metrics is not None:
+        metrics.write_text(numbers.text(), "utf-8")
+    statuses = [report(failure) for failure in failures]
+    if statuses:
+        return statuses[0]
     return ExitStatus.FAILURE if left and not dry_run else ExitStatus.OK
 
 
@@ -168,13 +179,6 @@ def _settings(
     return settings
 
 
-def _containers(in_use: Sequence[str]) -> tuple[ContainerImage, ...]:
-    from imagestore.image_service import ContainerImage
-
-    parts = [each.partition(",") for each in in_use]
-    return tuple(ContainerImage("option --in-use", image, handler or None) for image, _, handler in parts)
-
-
 def _print(
     service: str,
     collector: ImageCollector,
@@ -226,7 +230,7 @@ def _json(
     heard: Sequence[NodeEvent],
     change: GateChange | None,
     left: Sequence[ImageUse],
-    failure: Exception | None,
+    failures: Sequence[ImageStoreError],
 ) -> dict[str, object]:
     numbers = collector.stats()
     shown: dict[str, object] = {
@@ -234,7 +238,7 @@ def _json(
         "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in heard],
         "gateChange": list(change.steps) if change is not None else [],
         "left": [_image(image) for image in left],
-        "error": str(failure) if failure is not None else "",
+        "error": "; ".join(map(str, failures)),
         "images": numbers.images,
         "inUse": numbers.in_use,
         "pinned": numbers.pinned,

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from imagestore.cli.context import GivenPath
+from imagestore.cli.extras import needed
+from imagestore.errors import ConfigError, ImageNotFoundError
+from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -20,7 +24,9 @@ if TYPE_CHECKING:
     from imagestore.node.edged.settings import EdgedSettings
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.platforms import Platform
+    from imagestore.store import ImageStore
 
+_WHOLE_ID: Final = pattern(r"sha256:[a-f0-9]{64}")
 DOCKER_SOCKET: Final = "/var/run/docker.sock"
 
 
@@ -85,7 +91,7 @@ class Connected:
 
 def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose a service; they arrive as one ``choice``."""
-    path = click.Path(path_type=Path, dir_okay=False)
+    path = GivenPath(path_type=Path, dir_okay=False)
 
     def command(**given: Any) -> Any:
         names = tuple(ServiceChoice.__dataclass_fields__)
@@ -93,6 +99,8 @@ def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
         chosen = [choice.endpoint, choice.docker, choice.edged]
         if sum(bool(each) for each in chosen) > 1:
             raise click.UsageError("give one of --endpoint, --docker and --edged")
+        if choice.image_endpoint and not (choice.endpoint or choice.edged):
+            raise click.UsageError("--image-endpoint needs --endpoint (or --edged) beside it")
         return function(choice=choice, **given)
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
@@ -100,7 +108,7 @@ def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
             "--state",
-            type=click.Path(path_type=Path, file_okay=False),
+            type=GivenPath(path_type=Path, file_okay=False),
             help="Folder of pull records and of what was seen. Default: node in the store's folder.",
         ),
         click.option(
@@ -142,7 +150,9 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
 
     if choice.kubelet_config is not None:
         documents = read_documents(choice.kubelet_config)
-        settings = KubeletImageSettings.parse(documents[0] if documents else {})
+        given = documents[0] if documents else {}
+        _check_kind(given, choice.kubelet_config)
+        settings = KubeletImageSettings.parse(given)
     elif edged is not None:
         settings = edged.kubelet
     else:
@@ -151,6 +161,15 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
         settings = settings.with_gates(FeatureGates.parse(_gates(choice.feature_gates)))
     settings.check()
     return settings
+
+
+def _check_kind(document: dict[str, Any], path: Path) -> None:
+    """Another object would pass for a configuration in which everything has its default."""
+    for member, wanted in (("kind", "KubeletConfiguration"), ("apiVersion", "kubelet.config.k8s.io/v1beta1")):
+        if document.get(member, wanted) != wanted:
+            raise ConfigError(
+                f"{path}: {member} {document[member]!r}: expected KubeletConfiguration of kubelet.config.k8s.io/v1beta1"
+            )
 
 
 def _gates(text: str) -> dict[str, object]:
@@ -164,15 +183,16 @@ def _gates(text: str) -> dict[str, object]:
 
 
 @contextlib.contextmanager
-def connected(app: App, choice: ServiceChoice, in_use: Sequence[ContainerImage] = ()) -> Iterator[Connected]:
+def connected(app: App, choice: ServiceChoice, in_use: Sequence[str] = ()) -> Iterator[Connected]:
     """Open the chosen service and close it afterwards.
 
     Args:
         app: global options.
         choice: of the service.
-        in_use: what containers of the store use, since it doesn't run them.
+        in_use: what containers of the store use, as ``IMAGE[,HANDLER]``, since it doesn't run them.
 
     Raises:
+        ImageNotFoundError: one of these means no image, so a mistyped one can't cost the image that was meant.
         ConfigError, UnsupportedRuntimeTypeError: a file is wrong, or the gRPC libraries are missing.
         ImageStoreError: the store can't be opened.
     """
@@ -192,11 +212,16 @@ def _open(
     choice: ServiceChoice,
     edged: EdgedSettings | None,
     settings: KubeletImageSettings,
-    in_use: Sequence[ContainerImage],
+    in_use: Sequence[str],
 ) -> Connected:
     from imagestore.cri.endpoint import Endpoint
     from imagestore.node.edged.settings import DOCKER
 
+    if app.remote is not None and (choice.docker or edged is not None):
+        raise click.UsageError("'imagestore --endpoint' names a server already; leave out --docker and --edged")
+    is_store = app.remote is None and edged is None and not choice.docker and not choice.endpoint
+    if in_use and not is_store:
+        raise click.UsageError("--in-use is for the store; other services tell themselves what is used")
     timeout_seconds = settings.runtime_request_timeout.seconds
     if choice.docker or (edged is not None and edged.runtime_type == DOCKER):
         from imagestore.node.docker.handlers import HandlerTable
@@ -221,7 +246,8 @@ def _open(
         folder = choice.folder(app, Endpoint.parse(app.service.endpoint).path)
         return Connected(app.service, f"CRI at {app.service.endpoint}", folder, settings, edged)
     if choice.endpoint or edged is not None:
-        from imagestore.cri.client import CriImageService
+        with needed("cri", what="CRI endpoints"):
+            from imagestore.cri.client import CriImageService
 
         runtime = choice.endpoint or (edged.runtime_endpoint if edged is not None else "")
         images = choice.image_endpoint or (edged.image_endpoint if edged is not None else "")
@@ -230,8 +256,24 @@ def _open(
         return Connected(remote, f"CRI at {images or runtime}", folder, settings, edged)
     from imagestore.node.embedded import EmbeddedImageService
 
-    store = EmbeddedImageService(app.store, containers=lambda: in_use)
+    containers = [used for text in in_use for used in _used(app.store, text)]
+    store = EmbeddedImageService(app.store, containers=lambda: containers)
     return Connected(store, f"store in {app.root}", choice.folder(app), settings, edged)
+
+
+def _used(store: ImageStore, text: str) -> list[ContainerImage]:
+    """What a container holds that uses an image: services tell it by its id."""
+    from imagestore.image_service import ContainerImage
+
+    name, _, handler = text.partition(",")
+    ids = {str(image.id) for image in store.list(name=name, runtime_handler=handler or None)}
+    if not ids and not _WHOLE_ID.fullmatch(name):
+        raise ImageNotFoundError(
+            f"--in-use {text!r}: there is no such image in the store; nothing was removed",
+            hint="'imagestore images' lists them",
+        )
+    # A container may outlive its image, so an id need not be there.
+    return [ContainerImage("option --in-use", image_id, handler or None) for image_id in sorted(ids or {name})]
 
 
 def _platforms(app: App) -> dict[str, Platform | None]:

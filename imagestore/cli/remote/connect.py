@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from imagestore.cli.extras import needed
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,13 +41,8 @@ def connect(options: RemoteOptions) -> CriImageService:
     """
     # gRPC's core writes its own view of a failed connection to standard error, beside our message.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    try:
+    with needed("cri", what=f"--endpoint {options.endpoint}"):
         from imagestore.cri.client import CriImageService
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"--endpoint {options.endpoint}: expected the package {error.name}, it is not installed",
-            hint="pip install 'imagestore[cri]'",
-        ) from error
     if options.endpoint != CRICTL:
         return CriImageService(options.endpoint, image_endpoint=options.image_endpoint)
     from imagestore.cri import crictl

@@ -27,6 +27,15 @@ def names(image: ServedImage) -> tuple[str, ...]:
     return image.repo_tags or image.repo_digests or ("",)
 
 
+def names_meant(image: ServedImage, name: str) -> tuple[str, ...]:
+    """What to show an image under that was asked for by a name: its tag where that is one, as in a local store."""
+    try:
+        wanted = str(Reference.parse(name)) if name else ""
+    except ValueError:
+        wanted = ""
+    return (wanted,) if wanted in image.repo_tags else names(image)
+
+
 def familiar(name: str) -> tuple[str, str]:
     """Name and tag as short as people write them; a text that is no reference as it stands."""
     try:

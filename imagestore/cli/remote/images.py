@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from imagestore.cli import render
 from imagestore.cli.context import cancelled_by_signals
+from imagestore.cli.failure import say
 from imagestore.cli.remote import describe
 from imagestore.errors import ImageNotFoundError, UnsupportedError
 from imagestore.image_service import ImageSpec
@@ -37,7 +37,7 @@ def show_list(
         for each in found:
             print(render.printable(each.id))
         return
-    named = [(each, text) for each in found for text in describe.names(each)]
+    named = [(each, text) for each in found for text in describe.names_meant(each, name or "")]
     if output == "json":
         render.dump_json({"images": [describe.image(each, text) for each, text in named]})
         return
@@ -164,7 +164,7 @@ def refuse_local_options(given: dict[str, object]) -> None:
 
 
 def _warn(text: str) -> None:
-    print(f"imagestore: {render.printable(text)}", file=sys.stderr)
+    say(f"imagestore: {render.printable(text)}")
 
 
 def _listed(service: CriImageService, name: str, handler: str) -> list[ServedImage]:

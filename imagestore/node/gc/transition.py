@@ -66,6 +66,16 @@ class GateMarker:
     def __init__(self, folder: Path) -> None:
         self._path = folder / _FILE
 
+    @property
+    def is_noted(self) -> bool:
+        """Whether a value was noted before.
+
+        Raises:
+            StoreCorruptError: the marker is damaged.
+            StoreError: it can't be read.
+        """
+        return self._read() is not None
+
     def check(self, gates: FeatureGates) -> GateChange | None:
         """Whether the gate has changed; the first call on a node notes its value.
 

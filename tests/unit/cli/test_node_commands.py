@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -109,10 +110,19 @@ def test_people_read_steps_and_events(image: str, capsys: pytest.CaptureFixture[
         ("--annotation", "novalue"),
         ("--endpoint", "unix:///x", "--docker", "/y"),
         ("--feature-gates", "X"),
+        ("--image-endpoint", "unix:///x"),
     ],
 )
 def test_wrong_usage_is_told(image: str, options: tuple[str, ...]) -> None:
     assert main(["node", "ensure", image, *options]) == 2
+
+
+def test_a_server_is_named_once(image: str) -> None:
+    assert main(["--endpoint", "unix:///x", "node", "ensure", image, "--docker"]) == 2
+
+
+def test_handlers_are_named_as_in_other_commands(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "ensure", image, "--runtime-handler", "arm")[1]["runtimeHandler"] == "arm"
 
 
 def test_collection_remembers_from_run_to_run(image: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,6 +156,26 @@ def test_a_collection_that_fails_tells_what_it_did(image: str, capsys: pytest.Ca
     assert 0 < told["freedBytes"] < told["targetBytes"]
 
 
+def test_a_state_that_cannot_be_kept_is_told_after_what_was_done(
+    image: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run(capsys, "ensure", image)
+    # In the way of the file that would be renamed into place.
+    (tmp_path / "store" / "node" / f"image-uses.json.{os.getpid()}.tmp").mkdir(parents=True)
+    status, told = run(capsys, "gc", "--all", "--min-age", "0")
+    assert status == 8
+    assert [each["names"][0] for each in told["removed"]] == [image]
+    assert "can't write the uses of images" in told["error"]
+
+
+def test_metrics_that_cannot_be_written_do_not_cost_the_answer(
+    image: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for words in (["ensure", image], ["gc", "--dry-run"]):
+        status, told = run(capsys, *words, "--metrics", str(tmp_path / "none" / "metrics"))
+        assert (status, told["service"]) == (1, f"store in {tmp_path / 'store'}")
+
+
 def test_removals_that_fail_are_told(
     image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +203,42 @@ def test_a_turned_gate_is_told_and_cleaned_up(image: str, capsys: pytest.Capture
     assert (status, told["left"], told["gateChange"], told["images"]) == (0, [], [], 0)
     assert main(["node", "gc", "--dry-run", *off]) == 0
     assert "gate:" not in capsys.readouterr().out
+
+
+def test_an_image_in_use_may_be_named_in_any_way(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    image_id = run(capsys, "ensure", image)[1]["imageRef"]
+    everything = ("gc", "--all", "--min-age", "0")
+    for name in (image, f"{image},runc", image_id, image_id.removeprefix("sha256:")[:12], f"{image_id},runc"):
+        _, told = run(capsys, *everything, "--in-use", name)
+        assert [each["reason"] for each in told["spared"]] == ["in use"], name
+    assert main(["node", *everything, "--in-use", "mistyped"]) == 3
+    assert main(["node", *everything, "--in-use", image, "--docker", "/none"]) == 2
+    # A container may outlive its image.
+    status, told = run(capsys, *everything, "--in-use", f"sha256:{'0' * 64}")
+    assert (status, len(told["removed"])) == (0, 1)
+
+
+def test_a_gate_that_was_not_turned_costs_no_image(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "ensure", image)
+    run(capsys, "gc", "--dry-run")
+    status, told = run(capsys, "gc", "--after-gate-change")
+    assert (status, told["images"], told["gateChange"]) == (0, 1, [])
+    assert main(["node", "gc", "--after-gate-change"]) == 0
+    assert "gate: as it was when images were pulled" in capsys.readouterr().out
+    # It is remembered as in any other run.
+    assert len(run(capsys, "gc", "--dry-run")[1]["spared"]) == 1
+
+
+def test_a_file_of_another_kind_is_no_kubelets_configuration(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "class.yaml"
+    for text in ("kind: RuntimeClass\n", "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1\n"):
+        path.write_text(text)
+        assert main(["node", "gc", "--kubelet-config", str(path)]) == 9
+        assert "expected KubeletConfiguration of kubelet.config.k8s.io/v1beta1" in capsys.readouterr().err
+    assert main(["node", "gc", "--kubelet-config", str(tmp_path / "none.yaml")]) == 9
+    assert f"{tmp_path}/none.yaml: can't be read: No such file or directory\n" in capsys.readouterr().err
 
 
 def test_a_kubelets_configuration_is_gone_by(image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

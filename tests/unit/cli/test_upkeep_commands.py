@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +91,12 @@ def test_rules_that_make_no_sense_are_usage_errors(line: Line, arguments: tuple[
     assert "Traceback" not in line.captured.err
 
 
+def test_eviction_for_a_handler_that_nobody_knows_is_refused(line: Line) -> None:
+    line("gc", "--keep-last", "0", "--runtime-handler", "mistyped", status=9)
+    assert "known handlers" in line.captured.err
+    assert len(line.json("gc", "--keep-last", "0", "--runtime-handler", HYPERV)["evicted"]) == 1
+
+
 def test_why_shows_the_chain_and_says_when_nothing_keeps_a_blob(line: Line) -> None:
     digest, _ = line.layer()
     assert line("why", digest).startswith(f"image {line.python} ({HYPERV}) -> sha256:")
@@ -97,7 +106,23 @@ def test_why_shows_the_chain_and_says_when_nothing_keeps_a_blob(line: Line) -> N
     assert "the next 'imagestore gc' frees it" in line("why", digest)
     line("gc")
     assert line("why", digest, status=3) == f"{digest}: nothing keeps it\n"
-    line("why", "nonsense", status=2)
+
+
+def test_why_explains_every_record_of_an_image(line: Line) -> None:
+    (shown,) = line.json("images")["images"]
+    manifest = shown["manifest"]["digest"]
+    chain = f"image {line.python} ({HYPERV}) -> {manifest}"
+    for name in (line.python, shown["id"].removeprefix("sha256:")[:12]):
+        assert line("why", name) == f"{line.python} ({HYPERV}): manifest {manifest}\n  {chain}\n"
+    (explained,) = line.json("why", line.python)["images"]
+    assert (explained["reference"], explained["runtimeHandler"]) == (line.python, HYPERV)
+    assert [kept["chain"] for kept in explained["keptBy"]] == [[manifest]]
+
+
+@pytest.mark.parametrize("name", ["nonsense", "a b", "sha256:0x"])
+def test_why_says_what_it_takes_when_a_name_means_nothing(line: Line, name: str) -> None:
+    assert line("why", name, status=3) == ""
+    assert line.captured.err.startswith(f"imagestore: '{name}' is no digest, and no image in the store")
 
 
 def test_df_shows_each_image_and_the_sum(line: Line) -> None:
@@ -130,11 +155,43 @@ def test_leases_are_made_listed_renewed_and_deleted(line: Line) -> None:
         (("create", "--content", "x"), 2),
         (("create", "--label", "x"), 2),
         (("create", "--expires", "x"), 2),
+        (("create", "--expires", "999999999w"), 2),
     ],
 )
 def test_wrong_lease_commands_have_their_status(line: Line, arguments: tuple[str, ...], status: int) -> None:
     line("leases", *arguments, status=status)
     assert line.json("leases", "list")["leases"] == []
+
+
+def test_a_lease_beyond_every_calendar_is_listed(line: Line) -> None:
+    metadata = SqliteMetadataStore(line.root / "metadata.db")
+    metadata.create_lease("far", lifetime_seconds=1e15)
+    metadata.close()
+    assert re.search(r"^far +.* 9999-12-31T23:59:59.000Z +0$", line("leases", "list"), re.MULTILINE)
+    assert line.json("leases", "list")["leases"][0]["expiresAt"] == "9999-12-31T23:59:59.000Z"
+
+
+def test_names_before_one_that_fails_are_told(line: Line) -> None:
+    assert line("pin", line.python, "nothing", "--runtime-handler", HYPERV, status=3) == (
+        f"pinned {line.python} ({HYPERV})\n"
+    )
+    # An empty name is refused when its turn comes.
+    assert line("rmi", line.python, "", status=2) == f"removed {line.python} ({HYPERV})\n"
+    assert line.json("images")["images"] == []
+
+
+def test_a_rebuild_is_told_before_the_check_that_follows(line: Line) -> None:
+    (line.root / "metadata.db").write_bytes(b"garbage" * 1000)
+    killer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    killer.start()
+    # At this rate it never ends.
+    assert f"restored {line.python} ({HYPERV})" in line("check", "--rebuild", "--rate", "1e-9", status=130)
+    killer.join()
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "nan", "fast"])
+def test_a_rate_of_hashing_that_is_none_is_refused(line: Line, rate: str) -> None:
+    line("check", "--rate", rate, status=2)
 
 
 def test_check_finds_and_repair_mends_a_damaged_layer(line: Line) -> None:

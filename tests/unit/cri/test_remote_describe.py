@@ -34,4 +34,11 @@ def test_any_name_is_shown_and_compared(name: str, tag: str) -> None:
     image = ServedImage("sha256:1", (tag,), (), 1)
     assert len(describe.familiar(tag)) == 2
     assert describe.fits(image, name) in (True, False)
-    assert describe.names(image) == (tag,)
+    assert describe.names(image) == describe.names_meant(image, name) == (tag,)
+
+
+def test_an_image_that_was_asked_for_by_a_tag_is_shown_under_that_one() -> None:
+    tags = ("docker.io/library/a:1", "docker.io/library/b:2")
+    image = ServedImage("sha256:1234abcd", tags, (), 1)
+    assert describe.names_meant(image, "b:2") == tags[1:]
+    assert describe.names_meant(image, "1234abcd") == describe.names_meant(image, "") == tags

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -287,6 +288,22 @@ def test_a_state_that_cannot_be_read_means_from_the_start(here: Node, tmp_path: 
     (tmp_path / "check.json").write_text(text)
     report = here.store.check(options=CheckOptions(state=tmp_path / "check.json", resume=True))
     assert report.bytes_hashed == here.store.usage().content_bytes
+
+
+def test_a_state_that_cannot_be_removed_does_not_cost_the_report(here: Node, tmp_path: Path) -> None:
+    here.store.pull(PYTHON)
+    # A read-only disk refuses in the same way; root can't be kept out by permissions.
+    state = tmp_path / "check.json"
+    state.mkdir()
+    assert here.store.check(options=CheckOptions(state=state)).bytes_hashed == here.store.usage().content_bytes
+
+
+def test_a_rate_that_no_clock_can_wait_for_waits_until_it_is_cancelled(here: Node) -> None:
+    here.store.pull(PYTHON)
+    with pytest.raises(DeadlineExceededError):
+        here.store.check(options=CheckOptions(bytes_per_second=1e-300), cancel=CancelToken(0.05))
+    with pytest.raises(InvalidInputError, match="nan"):
+        CheckOptions(bytes_per_second=math.nan)
 
 
 def test_the_rate_of_hashing_is_bounded(here: Node) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -339,9 +340,10 @@ def test_an_empty_file_has_no_entries(machine: Machine) -> None:
     assert machine.user() == ""
 
 
-def test_what_is_no_regular_file_is_refused_and_does_not_hang(machine: Machine) -> None:
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_regular_file_is_refused_and_does_not_hang(machine: Machine, make: Callable[[Path], None]) -> None:
     (machine.folder / "home/.docker").mkdir()
-    os.mkfifo(machine.folder / DOCKER)
+    make(machine.folder / DOCKER)
     with pytest.raises(ConfigError, match="regular file"):
         machine.user()
 

@@ -1,0 +1,184 @@
+"""What a command meets around it: streams, signals, packages, a home, and words that are no text."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+import pytest
+
+from imagestore.cli import app, frame
+from imagestore.cli.main import main
+from imagestore.errors import ConfigError
+
+COMMAND: Final = f"{sys.executable} -m imagestore"
+
+
+def shell(script: str, root: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "IMAGESTORE_ROOT": str(root / "store"), "IMAGESTORE_CONFIG": ""}
+    return subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, check=False, env=environment, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [("pull a@@b", 2), ("nonsense", 2), ("inspecti nothing", 3), ("rmi nothing", 0)]
+)
+def test_the_exit_status_tells_what_standard_error_cannot(tmp_path: Path, words: str, status: int) -> None:
+    assert shell(f"{COMMAND} {words} 2>/dev/full", tmp_path).returncode == status
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("login -u ann --password-stdin registry.example", 2),
+        ("login registry.example", 2),
+        ("pull registry.example/a --creds-stdin", 2),
+        ("node resources -", 2),
+        ("match --index -", 7),
+        ("import -", 7),
+    ],
+)
+def test_a_closed_standard_input_is_an_empty_one(tmp_path: Path, words: str, status: int) -> None:
+    done = shell(f"{COMMAND} {words} <&-", tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "images --runtime-handler ",
+        "inspecti a --runtime-handler ",
+        "rmi a --runtime-handler ",
+        "leases create ",
+        "leases delete ",
+        "leases create --label a=b",
+    ],
+)
+def test_a_word_that_is_no_text_is_wrong_usage_and_no_damage(tmp_path: Path, words: str) -> None:
+    done = shell(f'{COMMAND} {words}"$(printf "\\377")"', tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "\\udcff': expected UTF-8" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["serve --listen unix:///tmp/none", "node ensure a --endpoint unix:///tmp/none", "--endpoint unix:///none images"],
+)
+def test_a_package_of_an_extra_that_is_missing_is_named(tmp_path: Path, words: str) -> None:
+    code = (
+        f"import sys; sys.modules['grpc'] = None; from imagestore.cli.main import main; sys.exit(main({words.split()}))"
+    )
+    done = shell(f'{sys.executable} -c "{code}"', tmp_path)
+    assert done.returncode == 9
+    first, second = done.stderr.splitlines()
+    assert first.endswith("expected the package grpc, it is not installed")
+    assert second == "  hint: pip install 'imagestore[cri]'"
+
+
+@pytest.mark.parametrize("answer", ["~/.local", RuntimeError("no home")])
+def test_a_user_without_a_home_is_asked_for_a_root(monkeypatch: pytest.MonkeyPatch, answer: str | Exception) -> None:
+    def folder(_name: str) -> str:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(platformdirs, "user_data_dir", folder)
+    monkeypatch.setattr(platformdirs, "user_config_dir", folder)
+    with pytest.raises(ConfigError, match="user 12345 has no home") as caught:
+        app.default_root()
+    assert "--root" in caught.value.hint
+    assert app.default_config() in (None, app.SYSTEM_CONFIG)
+
+
+def test_a_second_signal_ends_what_does_not_look_at_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with app.cancelled_by_signals() as token:
+        signal.raise_signal(signal.SIGINT)
+        assert token.is_cancelled
+        signal.raise_signal(signal.SIGINT)  # one Ctrl-C, passed on twice by a wrapper
+        now += 1.0
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_source_that_has_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "good" / "blobs").mkdir(parents=True)
+    done = shell(f"{COMMAND} --source {tmp_path}/good --source {tmp_path}/none images", tmp_path)
+    told = f"imagestore: --source {tmp_path}/none: has no folder blobs, so nothing comes from there\n"
+    assert (done.returncode, done.stderr) == (0, told)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_are_ignored_from_the_start_stay_ignored(number: signal.Signals) -> None:
+    def work() -> int:
+        signal.raise_signal(number)
+        with app.cancelled_by_signals() as token:
+            signal.raise_signal(number)
+            assert not token.is_cancelled
+        signal.raise_signal(number)
+        return 0
+
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert frame.run(work) == 0
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--root '' images",
+        "--root= images",
+        "--config '' images",
+        "--source '' images",
+        "serve --root ''",
+        "node gc --state ''",
+    ],
+)
+def test_an_empty_path_is_not_the_folder_one_is_in(tmp_path: Path, words: str) -> None:
+    done = shell(f"cd {tmp_path} && PYTHONPATH={os.getcwd()} {COMMAND} {words}", tmp_path)
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "expected a path, it is empty" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        ("inspect x", "'inspecti'"),
+        ("rm x", "'rmi'"),
+        ("image", "'images'"),
+        ("node ensures x", "'ensure'"),
+        ("xyzzy", ""),
+    ],
+)
+def test_names_near_to_a_command_that_is_none_are_told(
+    capsys: pytest.CaptureFixture[str], words: str, near: str
+) -> None:
+    assert main(words.split()) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("Error: No such command")
+    assert near in told if near else "mean" not in told
+
+
+def test_an_interrupt_while_modules_load_is_one_line(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'imagestore.cli.main': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from imagestore.__main__ import main\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "imagestore: interrupted\n")
