@@ -6,6 +6,7 @@ shut it down); the canceller runs it.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import threading
 import time
@@ -73,6 +74,18 @@ class CancelToken:
         self._event.set()
         for callback in callbacks:
             callback()
+
+    def cancel_beside(self, reason: str) -> None:
+        """As cancel(), for signal handlers: in a thread of its own, and so perhaps a moment later.
+
+        A handler runs in the middle of whatever its thread does, also while that holds the lock of this token or of a
+        connection; to wait for one there would be for ever.
+        """
+        try:
+            # Without the locks of threading.Thread, which the interrupted work may hold too.
+            _thread.start_new_thread(self.cancel, (reason,))
+        except RuntimeError:  # no more threads for this process; nearly always nobody holds a lock
+            self.cancel(reason)
 
     def check(self) -> None:
         """Raise when the operation should stop.

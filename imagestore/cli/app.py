@@ -163,7 +163,7 @@ def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[C
     token = CancelToken(deadline_seconds)
 
     def cancel(_signum: int, _frame: object) -> None:
-        token.cancel("interrupted")
+        token.cancel_beside("interrupted")
 
     before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
