@@ -123,6 +123,7 @@ class ImageTables(Database):
         )
         if not keys:
             return []
+        self._ballast.release_where_full()
         with self._writing() as db:
             roots = [Digest.parse(text) for (text,) in db.execute(query, {"pairs": json.dumps(list(keys))})]
             db.executemany("DELETE FROM image WHERE reference = ? AND handler = ?", keys)
@@ -133,6 +134,7 @@ class ImageTables(Database):
     def remove_images(self, keys: Iterable[tuple[str, str]]) -> list[ImageRecord]:
         """Remove records in one transaction; return those that were there."""
         removed = []
+        self._ballast.release_where_full()
         with self._writing() as db:
             for key in keys:
                 record = self.get_image(*key)
