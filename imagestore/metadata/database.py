@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-#: The counter that marks a backup until it is opened as a store.
-COPIED: Final = "copied"
 # So long may the log get before a commit has to bring it home; long work does that apart, while nobody waits.
 _LOG_PAGES: Final = 4000
 # So many rows may batches change before the log is brought home; a fraction of it while somebody waits, who would
@@ -173,28 +171,10 @@ class Database:
         Raises:
             StoreError: the target exists or can't be written, or the database can't be read.
         """
-        if os.path.lexists(target):
-            raise StoreError(f"{target}: expected a new file, but it exists", hint="name another file")
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            with self._locked(), Translated(self._path, target):
-                os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-                reach("backup-write")
-                copy = sqlite3.connect(temporary, isolation_level=None)
-                try:
-                    self._connection.backup(copy)
-                    # Whoever opens it as a store finds a journal beside it that knows more than it does.
-                    copy.execute("INSERT INTO counter VALUES (?, 1)", (COPIED,))
-                    # One file that can be copied anywhere; opening it as a store turns the log on again.
-                    copy.execute("PRAGMA journal_mode = DELETE")
-                finally:
-                    copy.close()
-                reach("backup-rename")
-                os.link(temporary, target)
-                _sync_folder(target.parent)
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        from imagestore.metadata.copying import copy_to
+
+        with self._locked():
+            copy_to(self._connection, target)
 
     def damage(self) -> tuple[str, ...]:
         """What SQLite's own check finds wrong with the file, a line each; nothing when it is whole."""
@@ -291,11 +271,12 @@ class Database:
             if db.in_transaction:
                 yield db
                 return
-            db.execute("BEGIN")
             try:
+                db.execute("BEGIN")
                 yield db
             finally:
-                db.execute("ROLLBACK")
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -303,14 +284,13 @@ class Database:
         self._check_process()
         with self._locked():
             db = self._connection
-            if self._depth == 0:
-                reach("database-begin")
-                self._turns.begin(db)
-                reach("database-begun")
-                self._writer = threading.get_ident()
             self._depth += 1
             try:
                 if self._depth == 1:
+                    reach("database-begin")
+                    self._turns.begin(db)
+                    reach("database-begun")
+                    self._writer = threading.get_ident()
                     self._check_file()
                 yield db
                 if self._depth == 1:
@@ -398,11 +378,3 @@ class Database:
             raise StoreCorruptError(
                 f"{self._path}: an image record can't be read: {error}", hint=CORRUPT_HINT
             ) from error
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -142,3 +142,5 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
 CURRENT: Final = len(STEPS)
 #: Marks our files (PRAGMA application_id); the letters "imgs".
 APPLICATION_ID: Final = 0x696D6773
+#: The counter that marks a backup until it is opened as a store.
+COPIED: Final = "copied"

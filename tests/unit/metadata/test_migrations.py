@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import sqlite3
 from pathlib import Path
 
@@ -158,3 +160,21 @@ def test_a_backup_is_a_whole_database_and_never_replaces_a_file(tmp_path: Path) 
             store.backup(copy)
         with pytest.raises(StoreError, match="No such file"):
             store.backup(tmp_path / "nowhere" / "file")
+
+
+def test_a_backup_goes_where_no_file_has_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a memory stick."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        store.create_lease("mine", lifetime_seconds=60)
+        store.backup(tmp_path / "copy")
+        (tmp_path / "there").write_text("mine")
+        with pytest.raises(StoreError, match="it exists"):
+            store.backup(tmp_path / "there")
+    with contextlib.closing(sqlite3.connect(tmp_path / "copy")) as copy:
+        assert copy.execute("SELECT id FROM lease").fetchall() == [("mine",)]
+    assert not list(tmp_path.glob(".*"))

@@ -315,6 +315,36 @@ def test_a_little_space_is_kept_back_and_given_up_when_the_disk_is_full(
     assert ballast.exists()
 
 
+def test_a_transaction_that_fails_at_its_very_begin_is_over(tmp_path: Path) -> None:
+    """Everybody else would wait for it, and this process could write no more."""
+    begin = (
+        "import sys; from pathlib import Path; from imagestore.metadata.sqlite import SqliteMetadataStore as Store\n"
+        "store = Store(Path(sys.argv[1]))\n"
+        "for name in 'abc':\n"
+        "    try: print(store.create_lease(name, lifetime_seconds=1).id)\n"
+        "    except Exception as error: print(error)\n"
+    )
+    path = tmp_path / "metadata.db"
+    # The first transaction makes the tables.
+    environment = {**os.environ, "IMAGESTORE_FAILPOINT": "database-begun:3:ENOSPC"}
+    command = [sys.executable, "-c", begin, os.fspath(path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["a", f"{path}: No space left on device", "c"], done.stderr
+
+
+def test_a_text_that_is_none_is_damage(tmp_path: Path) -> None:
+    """SQLite's own check lets it pass, and Python's module tells no code."""
+    path = tmp_path / "metadata.db"
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        store.put_image(record(), {})
+    path.write_bytes(path.read_bytes().replace(b"amd64", b"\xff\xffd64"))
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        assert store.damage() == ()
+        with pytest.raises(StoreCorruptError, match="UTF-8") as caught:
+            store.find_images()
+    assert "check --rebuild" in caught.value.hint
+
+
 def test_all_who_make_the_database_at_once_get_it(tmp_path: Path) -> None:
     """SQLite answers "locked" without waiting when two turn the log on at once."""
     failures: list[Exception] = []
