@@ -219,9 +219,6 @@ class MetadataStore(Protocol):
             LeaseNotFoundError: it is gone.
         """
 
-    def lease_edges(self, lease_id: str, edges: Mapping[Digest, Iterable[Digest]]) -> None:
-        """Remember edges of content that a lease holds."""
-
     def leased_content(self, lease_id: str) -> tuple[Digest, ...]:
         """What a lease lists.
 
@@ -285,9 +282,6 @@ class MetadataStore(Protocol):
 
     def edges(self) -> Mapping[Digest, tuple[Digest, ...]]:
         """Every edge: children by parent."""
-
-    def children(self, digest: Digest) -> tuple[Digest, ...]:
-        """What one content points at, by its own words or by labels on it."""
 
     def own_children(self, digest: Digest) -> tuple[Digest, ...]:
         """What one content points at by its own words, labels aside."""

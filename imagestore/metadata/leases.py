@@ -13,12 +13,11 @@ from imagestore.errors import AlreadyExistsError, InvalidInputError, LeaseNotFou
 from imagestore.gc_labels import LeaseTerms
 from imagestore.metadata.api import Lease
 from imagestore.metadata.database import Database
-from imagestore.metadata.images import insert_edges
 from imagestore.metadata.namespace_api import HOME
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 #: When a lease ends that expired and is being deleted.
 _GONE: Final = -math.inf
@@ -80,12 +79,6 @@ class LeaseTables(Database):
                 "INSERT OR IGNORE INTO lease_content VALUES (?, ?)", [(lease_id, str(digest)) for digest in digests]
             )
             self._note(lease_id)
-
-    def lease_edges(self, lease_id: str, edges: Mapping[Digest, Iterable[Digest]]) -> None:
-        """Remember edges of content that a lease holds."""
-        with self._writing() as db:
-            insert_edges(db, edges)
-            self.lease_content(lease_id, list(edges))
 
     def leased_content(self, lease_id: str) -> tuple[Digest, ...]:
         """What a lease lists."""

@@ -131,7 +131,7 @@ def test_removal_returns_what_was_there(store: SqliteMetadataStore) -> None:
 def test_edges_lead_from_manifests_to_children(store: SqliteMetadataStore) -> None:
     store.put_image(record(), edges())
     parent = digest("manifest config")
-    assert set(store.children(parent)) == {digest("config"), digest("layer")}
+    assert set(store.own_children(parent)) == {digest("config"), digest("layer")}
     assert set(store.edges()[parent]) == {digest("config"), digest("layer")}
     store.forget_content([str(parent)])
     assert store.edges() == {}
