@@ -268,15 +268,14 @@ class Database:
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
         """Several reads that see one state."""
         with self._reading() as db:
-            if db.in_transaction:
-                yield db
-                return
+            is_outer = not db.in_transaction
             try:
-                db.execute("BEGIN")
+                if is_outer:
+                    db.execute("BEGIN")
                 yield db
             finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+                if is_outer:
+                    db.rollback()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
