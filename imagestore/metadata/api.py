@@ -182,7 +182,7 @@ class MetadataStore(Protocol):
         """Pin or unpin records by (reference, handler); return those that are there, as they are now."""
 
     def touch_image(self, reference: str, handler: str) -> None:
-        """Note that a record is used now; at most one write a minute, and not synced."""
+        """Note that a record is used now; at most one write a minute, not synced, and none where none is possible."""
 
     def create_lease(
         self,

@@ -332,6 +332,21 @@ def test_a_transaction_that_fails_at_its_very_begin_is_over(tmp_path: Path) -> N
     assert done.stdout.splitlines() == ["a", f"{path}: No space left on device", "c"], done.stderr
 
 
+def test_an_image_can_be_used_where_that_cannot_be_noted(store: SqliteMetadataStore, tmp_path: Path) -> None:
+    """A sandbox that starts, or a pull of what is here, needs no space."""
+    used = store.put_image(record(), {})
+    touch = (
+        "import sys; from pathlib import Path; from imagestore.metadata.sqlite import SqliteMetadataStore as Store\n"
+        "Store(Path(sys.argv[1])).touch_image(sys.argv[2], sys.argv[3])\n"
+    )
+    command = [sys.executable, "-c", touch, os.fspath(tmp_path / "metadata.db"), used.reference, used.handler]
+    environment = {**os.environ, "IMAGESTORE_FAILPOINT": "touch-update:1:ENOSPC"}
+    subprocess.run(command, env=environment, timeout=60, check=True)
+    assert store.find_images() == [used]
+    subprocess.run(command, timeout=60, check=True)
+    assert store.find_images() != [used]
+
+
 def test_a_text_that_is_none_is_damage(tmp_path: Path) -> None:
     """SQLite's own check lets it pass, and Python's module tells no code."""
     path = tmp_path / "metadata.db"

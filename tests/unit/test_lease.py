@@ -1,0 +1,42 @@
+"""Leases of running work, when the database refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagestore import lease
+from imagestore.errors import ImageStoreError, StoreFullError
+from imagestore.metadata.sqlite import SqliteMetadataStore
+
+
+class Full(SqliteMetadataStore):
+    """As on a disk that became full while the work ran."""
+
+    def delete_lease(self, lease_id: str) -> bool:
+        """There is no room even for that."""
+        raise StoreFullError(f"lease {lease_id}: no space")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
+    with contextlib.closing(Full(tmp_path / "metadata.db")) as store:
+        yield store
+
+
+def test_work_that_succeeded_does_not_fail_for_its_lease(
+    store: SqliteMetadataStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), lease.held(store, purpose="pull") as held:
+        pass
+    assert [each.id for each in store.leases()] == [held.id]
+    assert "a lease can't be released" in caplog.text
+
+
+def test_work_that_failed_says_why_and_not_that_its_lease_stays(store: SqliteMetadataStore) -> None:
+    with pytest.raises(ImageStoreError, match="the reason"), lease.held(store, purpose="pull"):
+        raise ImageStoreError("the reason")
