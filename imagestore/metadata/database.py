@@ -36,12 +36,8 @@ _LOG_CHANGES: Final = 1000
 _LOG_CHANGES_AWAITED: Final = 250
 
 
-class SchemaTooNewError(StoreCorruptError):
-    """A newer version wrote the database; it is whole, and not for us."""
-
-
-class ForeignDatabaseError(StoreCorruptError):
-    """Another program's database, or ours with a damaged first page."""
+class _CallersError(Exception):
+    """Undoes a transaction for what a caller's block raised, which isn't translated as our own errors are."""
 
 
 class Database:
@@ -98,7 +94,8 @@ class Database:
             )
             try:
                 if self._is_read_only:
-                    self._refuse_foreign()
+                    schema.refuse_foreign(self._connection, self._path)
+                    schema.refuse_older(self._connection, self._path)
                 else:
                     self._prepare(is_rebuilding=is_rebuilding)
                 self._file = os.stat(self._path)
@@ -119,21 +116,19 @@ class Database:
                 )
         return f"{address}?immutable=1&mode=ro"
 
-    def _refuse_foreign(self) -> None:
-        """Another program's database is neither migrated nor guessed at."""
-        db = self._connection
-        # The mark last: another process may be making the database, tables and mark in one transaction.
-        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        (mark,) = db.execute("PRAGMA application_id").fetchone()
-        if mark != schema.APPLICATION_ID and (mark or version or tables):
-            raise ForeignDatabaseError(f"{self._path}: is another program's database", hint="choose another --root")
-
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the database's write lock; commits at the end."""
-        with self._writing():
-            yield
+        """Hold the database's write lock; commits at the end. What the block itself raises comes out as it is."""
+        error: Exception | None = None
+        with contextlib.suppress(_CallersError), self._writing():
+            try:
+                yield
+            except (OSError, sqlite3.Error) as foreign:
+                # None of the database's: its calls have words of ours for those.
+                error = foreign
+                raise _CallersError from foreign
+        if error is not None:
+            raise error
 
     @contextlib.contextmanager
     def transient(self) -> Iterator[None]:
@@ -189,20 +184,14 @@ class Database:
 
     def _prepare(self, *, is_rebuilding: bool) -> None:
         db = self._connection
-        self._refuse_foreign()
+        schema.refuse_foreign(db, self._path)
         use_log(db)
         for pragma in ("synchronous = FULL", "foreign_keys = ON", f"wal_autocheckpoint = {_LOG_PAGES}"):
             db.execute(f"PRAGMA {pragma}")
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version == schema.CURRENT:
+        if schema.version(db, self._path) == schema.CURRENT:
             return
         with self._writing():
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version > schema.CURRENT:
-                raise SchemaTooNewError(
-                    f"{self._path}: schema version {version} is newer than {schema.CURRENT}, the newest this one reads",
-                    hint="use the newer imagestore that wrote it",
-                )
+            version = schema.version(db, self._path)
             if version == 0 and not is_rebuilding and self._journal.has_entries():
                 raise StoreCorruptError(
                     f"{self._path}: the database is gone, but {self._journal.path.name} beside it knows its records",

@@ -75,10 +75,10 @@ class LeaseTables(Database):
         """Put digests under a lease, before their presence is looked at."""
         with self._writing() as db:
             _check_lease(db, lease_id)
-            db.executemany(
-                "INSERT OR IGNORE INTO lease_content VALUES (?, ?)", [(lease_id, str(digest)) for digest in digests]
-            )
-            self._note(lease_id)
+            pairs = [(lease_id, str(digest)) for digest in digests]
+            # The journal gets the whole list each time.
+            if db.executemany("INSERT OR IGNORE INTO lease_content VALUES (?, ?)", pairs).rowcount:
+                self._note(lease_id)
 
     def leased_content(self, lease_id: str) -> tuple[Digest, ...]:
         """What a lease lists."""

@@ -17,7 +17,14 @@ from imagestore.content.disk import replace_text, translated
 from imagestore.digest import Digest, Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
-from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError, StoreCorruptError, StoreError
+from imagestore.errors import (
+    ContentNotFoundError,
+    DocumentError,
+    IntegrityError,
+    InvalidDigestError,
+    StoreCorruptError,
+    StoreError,
+)
 from imagestore.failpoint import reach
 from imagestore.upkeep.held import held_documents
 from imagestore.values import dataclass, replace

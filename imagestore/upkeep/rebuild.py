@@ -22,8 +22,8 @@ from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityErro
 from imagestore.failpoint import reach
 from imagestore.lease import LIFETIME_SECONDS
 from imagestore.media_types import DOCKER_MANIFEST, OCI_MANIFEST
-from imagestore.metadata.database import ForeignDatabaseError, SchemaTooNewError
 from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.schema import ForeignDatabaseError, SchemaTooNewError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.upkeep.held import held_documents
 from imagestore.values import dataclass

@@ -1,15 +1,17 @@
-"""Leases of running work, when the database refuses."""
+"""Leases: of running work when the database refuses, and what lasting ones cost."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from imagestore import lease
+from imagestore.digest import Digest
 from imagestore.errors import ImageStoreError, StoreFullError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 
@@ -40,3 +42,15 @@ def test_work_that_succeeded_does_not_fail_for_its_lease(
 def test_work_that_failed_says_why_and_not_that_its_lease_stays(store: SqliteMetadataStore) -> None:
     with pytest.raises(ImageStoreError, match="the reason"), lease.held(store, purpose="pull"):
         raise ImageStoreError("the reason")
+
+
+def test_what_a_lasting_lease_lists_already_costs_no_line_of_the_journal(
+    store: SqliteMetadataStore, tmp_path: Path
+) -> None:
+    """A line has the whole list."""
+    store.create_lease("lasting", lifetime_seconds=math.inf)
+    listed = [Digest.of(bytes([number])) for number in range(9)]
+    store.lease_content("lasting", listed)
+    before = (tmp_path / "records.jsonl").read_bytes()
+    store.lease_content("lasting", listed[3:])
+    assert (tmp_path / "records.jsonl").read_bytes() == before

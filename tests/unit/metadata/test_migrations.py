@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from imagestore.digest import Digest
-from imagestore.errors import StoreError
-from imagestore.metadata import schema
+from imagestore.errors import StoreError, StoreReadOnlyError
+from imagestore.metadata import location, schema
 from imagestore.metadata.location import NETWORK, file_system
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
@@ -160,6 +160,34 @@ def test_a_backup_is_a_whole_database_and_never_replaces_a_file(tmp_path: Path) 
             store.backup(copy)
         with pytest.raises(StoreError, match="No such file"):
             store.backup(tmp_path / "nowhere" / "file")
+
+
+def test_an_older_database_on_a_read_only_disk_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version_1(tmp_path / "metadata.db")
+    monkeypatch.setattr(location, "is_read_only", lambda _: True)
+    with pytest.raises(StoreReadOnlyError, match=f"expected schema version {schema.CURRENT}, found 1") as caught:
+        SqliteMetadataStore(tmp_path / "metadata.db")
+    assert "mount it writable" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", [FileNotFoundError, sqlite3.OperationalError])
+def test_what_a_callers_transaction_raises_is_the_callers(tmp_path: Path, kind: type[Exception]) -> None:
+    """Not a failure of the store's database, whose name would be all that it says."""
+    raised = kind("of somebody else")
+
+    def fail(store: SqliteMetadataStore) -> None:
+        with store.exclusive():
+            store.create_lease("undone", lifetime_seconds=60)
+            raise raised
+
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        with pytest.raises(kind) as caught:
+            fail(store)
+        assert caught.value is raised
+        assert (raised.__cause__, raised.__context__) == (None, None)
+        assert list(store.leases()) == []
 
 
 def test_a_backup_goes_where_no_file_has_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
