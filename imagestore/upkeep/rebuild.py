@@ -214,22 +214,29 @@ def _is_whole(path: Path) -> bool:
 
 
 def _put_aside(path: Path) -> Path | None:
-    """Give the damaged database a second name and move its log there, so that nothing of it is lost.
+    """Give the damaged database another name, with its log, so that nothing of it is lost; None where there is none.
 
-    The log goes before the new database comes: SQLite would play an old log into it.
+    Who dies meanwhile leaves all of it or no database: without its log it would be an older one that may look whole.
+    And SQLite would play a log that stays into the new one.
     """
-    if not path.exists():
-        return None
     number = 1
-    while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
+    while any(os.path.lexists(f"{path}.damaged-{number}{suffix}") for suffix in ("", "-wal")):
         number += 1
-    reach("rebuild-link")
-    os.link(path, target)
-    for suffix in ("-wal", "-shm"):
+    target = path.with_name(f"{path.name}.damaged-{number}")
+    with contextlib.suppress(FileNotFoundError):
+        reach("rebuild-link")
+        os.link(f"{path}-wal", f"{target}-wal")
+    kept_as: Path | None = None
+    with contextlib.suppress(FileNotFoundError):
         reach("rebuild-rename")
+        os.rename(path, target)
+        kept_as = target
+    for suffix in ("-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
-            os.rename(f"{path}{suffix}", f"{target}{suffix}")
-    return target
+            reach("rebuild-unlink")
+            os.unlink(f"{path}{suffix}")
+    sync_directory(path.parent)
+    return kept_as
 
 
 def _remove(path: Path) -> None:
