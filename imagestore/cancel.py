@@ -72,8 +72,10 @@ class CancelToken:
             callbacks = list(self._callbacks.values())
             self._callbacks.clear()
         self._event.set()
-        for callback in callbacks:
-            callback()
+        with contextlib.ExitStack() as stack:
+            # One that fails keeps none of the others from being called.
+            for callback in reversed(callbacks):
+                stack.callback(callback)
 
     def cancel_beside(self, reason: str) -> None:
         """As cancel(), for signal handlers: in a thread of its own, and so perhaps a moment later.

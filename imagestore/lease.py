@@ -101,7 +101,7 @@ def _release(metadata: MetadataStore, lease_id: str) -> None:
         _warn("released", lease_id, error)
 
 
-def _warn(what: str, lease_id: str, error: ImageStoreError) -> None:
+def _warn(what: str, lease_id: str, error: Exception) -> None:
     import logging
 
     logging.getLogger(__name__).warning("a lease can't be %s: %s", what, error, extra={"lease": lease_id})
@@ -125,9 +125,13 @@ def renewed(held: HeldLease) -> Iterator[None]:
                 _warn("renewed", held.id, error)
 
     thread = threading.Thread(target=renew, name="imagestore-renew", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:  # no more threads for this process: it holds for its lifetime
+        _warn("renewed", held.id, error)
     try:
         yield
     finally:
         ended.set()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()

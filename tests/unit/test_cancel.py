@@ -80,6 +80,19 @@ def test_a_child_can_end_alone() -> None:
     parent.check()
 
 
+def test_a_callback_that_fails_keeps_no_other_from_being_called() -> None:
+    token, called = CancelToken(), []
+
+    def fail() -> None:
+        called.append("first")
+        raise ValueError("of the first")
+
+    both = token.on_cancel(fail), token.on_cancel(lambda: called.append("second"))
+    with both[0], both[1], pytest.raises(ValueError, match="of the first"):
+        token.cancel()
+    assert called == ["first", "second"]
+
+
 # Raises the signal while the main thread holds the lock of its own token, as it may happen at any request.
 SIGNALLED = """
 import signal, sys, time

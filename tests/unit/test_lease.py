@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,18 @@ def test_work_that_succeeded_does_not_fail_for_its_lease(
 def test_work_that_failed_says_why_and_not_that_its_lease_stays(store: SqliteMetadataStore) -> None:
     with pytest.raises(ImageStoreError, match="the reason"), lease.held(store, purpose="pull"):
         raise ImageStoreError("the reason")
+
+
+def test_a_process_without_threads_holds_a_lease_for_its_lifetime(
+    store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with lease.held(store, purpose="pull") as held, lease.renewed(held):
+        assert [each.id for each in store.leases()] == [held.id]
+    assert "a lease can't be renewed: can't start new thread" in caplog.text
 
 
 def test_what_a_lasting_lease_lists_already_costs_no_line_of_the_journal(

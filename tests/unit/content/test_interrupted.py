@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from imagestore.cancel import CancelToken
+from imagestore.content.batch import SmallBlob
 from imagestore.content.ingest import LocalIngestWriter
 from imagestore.content.local import LocalContentStore
 from imagestore.content.locks import FileLock
@@ -88,6 +91,27 @@ def test_a_name_with_line_breaks_of_every_kind_is_resumed(store: LocalContentSto
     assert [status.ref for status in store.statuses()] == ["a\r\nb\rc\n"]
     with opened(store, "a\r\nb\rc\n") as writer:
         assert writer.offset == len(DATA)
+
+
+def test_what_is_no_lock_file_ends_no_collection(store: LocalContentStore) -> None:
+    locks = store.root.parent / "locks"
+    (locks / "folder").mkdir()
+    (locks / "dead").touch()
+    store.clear_locks()
+    assert [path.name for path in locks.iterdir()] == ["folder"]
+
+
+def test_a_process_without_threads_stores_batches_itself(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    blobs = [bytes([number]) for number in range(9)]
+    with store.batches(CancelToken()) as batches:
+        batches.put([SmallBlob(Digest.of(each), 1, functools.partial(bytes, each), "a blob") for each in blobs])
+    assert {info.digest for info in store.walk()} == set(map(Digest.of, blobs))
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG])
