@@ -20,7 +20,7 @@ from imagestore.metadata.api import ImageRecord, Lease
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +214,22 @@ def _kept(state: ImageRecord | _Labelled | _Leased | None) -> frozenset[Digest]:
         terms = ContentTerms.of(state.labels)
         return frozenset([*terms.references, *([state.digest] if terms.is_root else [])])
     return frozenset() if state is None else frozenset(state.content)
+
+
+def whole(
+    number: int,
+    records: Iterable[ImageRecord],
+    labels_of: Iterable[tuple[Digest, Mapping[str, str]]],
+    leases: Iterable[tuple[Lease, Collection[Digest]]],
+) -> Iterator[str]:
+    """The lines of a new journal; what they say, and what they leave out, was committed up to this number."""
+    yield begin(number)
+    for record in records:
+        yield put(number, record)
+    for digest, each in labels_of:
+        yield labels(number, digest, each)
+    for leased, content in leases:
+        yield lease(number, leased, content)
 
 
 def begin(number: int) -> str:
