@@ -139,3 +139,14 @@ def test_lists_are_filtered_by_name_id_and_handler(here: Node) -> None:
     assert len(list(here.store.list(runtime_handler=""))) == 2
     assert len(list(here.store.list(name=here.store.get(PYTHON).id.short))) == 2
     assert list(here.store.list(name="nothing")) == []
+
+
+def test_a_store_opened_by_a_relative_path_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Daemons go to the root folder after they opened what they need."""
+    monkeypatch.chdir(tmp_path)
+    with node(Path("store")) as here:
+        monkeypatch.chdir("/")
+        image = here.store.pull(PYTHON, runtime_handler="kata")
+        assert image.layer_paths[0].is_relative_to(tmp_path / "store")
+        assert [each.id for each in here.store.list()] == [image.id]
+        here.store.collect_garbage()
