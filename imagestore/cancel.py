@@ -64,7 +64,10 @@ class CancelToken:
         return min(max(0.0, self._deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
     def cancel(self, reason: str = "the operation was cancelled") -> None:
-        """End the operation: later checks raise, waits end, registered callbacks run once."""
+        """End the operation: later checks raise, waits end, registered callbacks run once.
+
+        Not from a signal handler, see cancel_beside().
+        """
         with self._lock:
             if self._reason is not None:
                 return

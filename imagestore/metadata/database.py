@@ -168,8 +168,8 @@ class Database:
         """
         from imagestore.metadata.copying import copy_to
 
-        with self._locked():
-            copy_to(self._connection, target)
+        with self._reading() as db:
+            copy_to(db, target)
 
     def damage(self) -> tuple[str, ...]:
         """What SQLite's own check finds wrong with the file, a line each; nothing when it is whole."""

@@ -262,14 +262,15 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         assert len(store.find_images()) == 60
 
 
-def test_a_store_opened_before_a_fork_is_refused_in_the_child(tmp_path: Path) -> None:
+@pytest.mark.parametrize("work", ["find_images()", "damage()", "backup(Path(sys.argv[1] + str(os.getpid())))"])
+def test_a_store_opened_before_a_fork_is_refused_in_the_child(tmp_path: Path, work: str) -> None:
     code = (
         "import os, sys; from pathlib import Path;"
         "from imagestore.errors import StoreError; from imagestore.metadata.sqlite import SqliteMetadataStore;"
         "store = SqliteMetadataStore(Path(sys.argv[1]));"
         "child = os.fork();"
         # One write each: two processes share the pipe.
-        "\ntry: store.find_images(); os.write(1, b'used\\n')"
+        f"\ntry: store.{work}; os.write(1, b'used\\n')"
         "\nexcept StoreError as error: os.write(1, f'{error}\\n'.encode())"
         "\nif child: os.wait()"
     )
