@@ -3,10 +3,11 @@
     python -m benchmarks.store_bench [--sizes 1000 10000 100000] [--peers 10000] [--rounds 5] [--folder PLACE]
 
 For each size a store is made with that many images (a manifest, a config and a layer of their own, one base layer for
-each hundred), then measured: committing one more image durably, finding one by name and by id, listing all, deleting
-one with its bytes, a collection that finds nothing, accounting, the longest wait of a writer in another process (and of
-another thread) while a collection frees a tenth of the store, and a collection of everything. ``--peers`` compares with
-Debian's containerd on a layout of that many images (see ``store_peers``); it must be installed, and needs root.
+each hundred), then measured: committing one more image durably, finding one by name and by id, listing a page and all,
+deleting one with its bytes, a collection that finds nothing, accounting, the longest wait of a writer in another
+process (and of another thread) while a collection frees a tenth of the store, and a collection of everything.
+``--peers`` compares with Debian's containerd on a layout of that many images (see ``store_peers``); it must be
+installed, and needs root.
 """
 
 from __future__ import annotations
@@ -173,6 +174,7 @@ def rows(bench: Bench) -> dict[str, float]:
         "commit one image (4 blobs, synced)": seconds(lambda: bench.put(next(fresh), bench.commit), 15),
         "find by name": seconds(lambda: bench.metadata.get_image(*middle), 101),
         "find by id": seconds(lambda: bench.metadata.find_images(image_id_prefix=prefix), 101),
+        "list a page of 100": seconds(lambda: bench.metadata.find_images(after=middle, limit=100), 101),
         "list all": seconds(bench.metadata.find_images, 5),
         "delete one image with its bytes": seconds(lambda: bench.delete(next(doomed)), 15),
         "collect, nothing to free": seconds(lambda: collect(bench.metadata, bench.content), 3),

@@ -192,22 +192,35 @@ class ImageStore(Archives, Upkeep):
         hint = f"it is there under: {', '.join(others)}" if others else "pull it first"
         raise ImageNotFoundError(f"image {name!r} is not in the store{under}", hint=hint)
 
-    def list(self, *, name: str | None = None, runtime_handler: str | None = None) -> Iterator[Image]:
+    def list(
+        self,
+        *,
+        name: str | None = None,
+        runtime_handler: str | None = None,
+        after: tuple[str, str] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Image]:
         """Images ordered by reference and handler.
 
         Args:
             name: only this reference or image id (or its beginning).
             runtime_handler: only this handler's; empty means the default handler.
+            after: only those behind this (reference, handler): the last one of the page before.
+            limit: so many at most; a page costs what it has, not what the store has.
 
         Raises:
             UnknownRuntimeHandlerError: neither configured nor in any record.
+            InvalidInputError: the beginning of an id fits several images, or a page of less than one.
         """
+        if limit is not None and limit < 1:
+            raise InvalidInputError(f"a page of {limit} images: expected at least 1")
         handler = self._known(runtime_handler)
         if name is None:
-            records = self.metadata.find_images(handler=handler)
+            records = self.metadata.find_images(handler=handler, after=after, limit=limit)
         else:
             found = lookup.by_name(self.metadata, name) or lookup.by_id(self.metadata, name)
-            records = [record for record in found if handler is None or record.handler == handler]
+            fitting = (record for record in found if handler is None or record.handler == handler)
+            records = [each for each in fitting if after is None or (each.reference, each.handler) > after][:limit]
         return (Image(record, self.content) for record in records)
 
     def remove(
@@ -358,13 +371,9 @@ class ImageStore(Archives, Upkeep):
 
     @functools.cached_property
     def _parallel(self) -> int:
-        from imagestore.pull.fetch import MOST_PARALLEL_BLOBS, PARALLEL_BLOBS
+        from imagestore.pull.fetch import parallel_blobs
 
-        configured = self.config.settings.max_concurrent_downloads
-        if configured is None:
-            return PARALLEL_BLOBS
-        # As in containerd, zero and less is no limit; threads are not free, so there is one.
-        return min(configured, MOST_PARALLEL_BLOBS) if configured > 0 else MOST_PARALLEL_BLOBS
+        return parallel_blobs(self.config.settings.max_concurrent_downloads)
 
     @functools.cached_property
     def verifier(self) -> ImageVerifier:
@@ -388,6 +397,6 @@ class ImageStore(Archives, Upkeep):
         if handler is None:
             return None
         name = handler or self.config.default_handler
-        if name not in self.config.handlers and not self.metadata.find_images(handler=name):
+        if name not in self.config.handlers and not self.metadata.find_images(handler=name, limit=1):
             raise UnknownRuntimeHandlerError(name, list(self.config.handlers))
         return name

@@ -32,6 +32,7 @@ ROWS: Final[dict[str, Row]] = {
     "M": pulls.medium,
     "MANY": pulls.many,
     "L": pulls.large,
+    "S-TLS": pulls.small_tls,
     "L-TLS": pulls.large_tls,
     "HANDLER": again.second_handler,
     "UNCHANGED": again.unchanged_tag,

@@ -47,17 +47,24 @@ def large(bench: Bench) -> Findings:
     return _measure(bench, "L")
 
 
+def small_tls(bench: Bench) -> Findings:
+    """One small layer over TLS, as most registries are asked, beside skopeo."""
+    found = Findings()
+    for place in bench.places:
+        series = _over_tls(bench, "S", place)
+        found.details += table(series)
+        found.figures += [
+            compare("S-TLS", series, COLD, SKOPEO, goal=None),
+            compare("S-TLS", series, COLD, SKOPEO, goal=None, measure="processor"),
+        ]
+    return found
+
+
 def large_tls(bench: Bench) -> Findings:
     """The same 2 GiB over TLS, beside skopeo."""
     found = Findings()
-    reference = bench.reference("L", bench.tls)
     for place in bench.places:
-        contestants: dict[str, Callable[[], Cost]] = {
-            COLD: partial(bench.cold_pull, reference, place, bench.tls),
-            SKOPEO: partial(bench.skopeo, reference, place, bench.tls),
-        }
-        bench.cold_pull(bench.reference("S", bench.tls), place, bench.tls)
-        series = alternate(f"L over TLS, {place.name}", contestants, rounds=bench.rounds, warm_up=0)
+        series = _over_tls(bench, "L", place)
         found.details += table(series)
         found.figures += [
             compare("L-TLS", series, COLD, SKOPEO, goal=_TLS_GOAL, is_drawn=True),
@@ -65,6 +72,17 @@ def large_tls(bench: Bench) -> Findings:
             peak("L-TLS", series, COLD, goal=_PEAK_MEBIBYTES),
         ]
     return found
+
+
+def _over_tls(bench: Bench, name: str, place: Place) -> Series:
+    reference = bench.reference(name, bench.tls)
+    contestants: dict[str, Callable[[], Cost]] = {
+        COLD: partial(bench.cold_pull, reference, place, bench.tls),
+        SKOPEO: partial(bench.skopeo, reference, place, bench.tls),
+    }
+    bench.cold_pull(bench.reference("S", bench.tls), place, bench.tls)
+    rounds = bench.rounds * _MORE_ROUNDS.get(name, 1)
+    return alternate(f"{name} over TLS, {place.name}", contestants, rounds=rounds, warm_up=0)
 
 
 def _measure(bench: Bench, name: str) -> Findings:

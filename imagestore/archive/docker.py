@@ -60,8 +60,10 @@ def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
     places: dict[Digest, str] = {}
     made: dict[Digest, bytes] = {}
     found: dict[Reference | None, dict[Digest, Descriptor]] = {}
+    # Images share layers, and each is read once.
+    layers: dict[tuple[str, Digest], Descriptor] = {}
     for saved in parse(read(source, layout.DOCKER_MANIFEST, limit_bytes=MAX_DOCUMENT_BYTES), what):
-        manifest = _manifest(source, saved, places, cancel)
+        manifest = _manifest(source, saved, places, layers, cancel)
         target = Descriptor(media_types.DOCKER_MANIFEST, Digest.of(manifest), len(manifest))
         made[target.digest] = manifest
         for name in _names(saved.tags, what):
@@ -118,8 +120,14 @@ def _names(tags: tuple[str, ...], what: str) -> Iterator[Reference | None]:
             raise DocumentError(what, [f"RepoTags: {error}"]) from error
 
 
-def _manifest(source: Source, saved: SavedImage, places: dict[Digest, str], cancel: CancelToken) -> bytes:
-    """The manifest of an image, and in ``places`` where its contents are."""
+def _manifest(
+    source: Source,
+    saved: SavedImage,
+    places: dict[Digest, str],
+    known: dict[tuple[str, Digest], Descriptor],
+    cancel: CancelToken,
+) -> bytes:
+    """The manifest of an image; in ``places`` where its contents are, in ``known`` its layers by file and diff id."""
     config_name = _resolve(source, saved.config)
     raw = read(source, config_name, limit_bytes=MAX_DOCUMENT_BYTES)
     stated = _HEX.fullmatch(saved.config)
@@ -133,7 +141,8 @@ def _manifest(source: Source, saved: SavedImage, places: dict[Digest, str], canc
     layers = []
     for name, diff_id in zip(saved.layers, config.diff_ids, strict=True):
         place = _resolve(source, name)
-        layer = _layer(source, place, diff_id, cancel)
+        layer = known.get((place, diff_id)) or _layer(source, place, diff_id, cancel)
+        known[place, diff_id] = layer
         places[layer.digest] = place
         layers.append(layout.render_descriptor(layer))
     # Members in the order in which Go's encoder writes containerd's structure.
@@ -160,12 +169,12 @@ def _layer(source: Source, place: str, diff_id: Digest, cancel: CancelToken) -> 
 
     def hashed() -> Iterator[bytes]:
         for piece in source.chunks(place):
-            cancel.check()
             packed.update(piece)
             yield piece
 
     verifier = Verifier(diff_id, what=f"{what} uncompressed")
     for piece in gunzip(hashed(), what=what):
+        cancel.check()
         verifier.update(piece)
     verifier.finish()
     return Descriptor(media_types.DOCKER_LAYER_GZIP, Digest("sha256", packed.hexdigest()), size)

@@ -12,7 +12,7 @@ A failure leaves the store as it was, by the rules of a pull.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore import lease
 from imagestore.archive import names
@@ -22,7 +22,7 @@ from imagestore.archive.survey import survey
 from imagestore.descriptor import Descriptor
 from imagestore.documents.index import Index
 from imagestore.documents.select import select
-from imagestore.errors import ContentNotFoundError, InvalidDigestError, NoMatchingManifestError
+from imagestore.errors import ContentNotFoundError, DocumentError, InvalidDigestError, NoMatchingManifestError
 from imagestore.failpoint import reach
 from imagestore.image import Image
 from imagestore.media_types import OCI_INDEX
@@ -30,7 +30,7 @@ from imagestore.observe import Noticed, Resolved
 from imagestore.platforms import format_all
 from imagestore.pull.decide import Decider
 from imagestore.pull.settle import confirm, settle
-from imagestore.pull.sources import Documents
+from imagestore.pull.sources import Documents, remove_damaged
 from imagestore.pull.undo import undone_on_failure
 from imagestore.values import dataclass, replace
 
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from imagestore.pull.choice import Choice
     from imagestore.pull.verify import ImageVerifier
     from imagestore.reference import Reference
+
+#: Documents of one import, which are in memory together; those of ten thousand usual images fit.
+MAX_DOCUMENTS_BYTES: Final = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +192,13 @@ class ImportWork:
         for note in (*contents.notes, *notes):
             self.observer(Noticed(note))
         plans: list[_Plan] = []
+        held_bytes = 0
         for reference, image in named:
             plans += self._plans(reference, image, contents.origin)
+            held_bytes += plans[-1].reader.held_bytes
+            if held_bytes > MAX_DOCUMENTS_BYTES:
+                fault = f"has more than {MAX_DOCUMENTS_BYTES} bytes of indexes, manifests and configs"
+                raise DocumentError(self.source.what, [f"{fault}; import some of its images at a time"])
         for name, target in dict.fromkeys((plan.record.reference, plan.choice.target) for plan in plans):
             self.verifier.verify(name, target, cancel=self.cancel)
         names.check_free(self.metadata, [plan.record for plan in plans], may_replace=self.options.may_replace)
@@ -283,6 +291,8 @@ class ImportWork:
         ):
             storing = Storing(self.content, origin, self.observer, held, self.cancel)
             storing.lease(everything)
+            for plan in plans:
+                remove_damaged(self.content, plan.reader.take_damaged())
             storing.store(each for plan in plans for each in plan.wanted)
             settle(self.content, everything.values())
             reach("import-record")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import abc
+import os
 from typing import TYPE_CHECKING
 
 from imagestore.cancel import CancelToken
+from imagestore.errors import InvalidInputError
 from imagestore.observe import ignore
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable
 
     from imagestore.archive.exporting import ExportOptions, ExportReport
@@ -69,7 +70,7 @@ class Archives(abc.ABC):
         handlers = importing.handlers_for(self.config, chosen, host=self.host, platform=platform)
         # What can't be read at any place is copied twice: there must be room for both.
         room = self.content.free_bytes() // 2
-        with source.opened(archive, scratch=self.content.root, limit_bytes=room, cancel=token) as files:
+        with source.opened(_path(archive), scratch=self.content.root, limit_bytes=room, cancel=token) as files:
             parts = (self.content, self.metadata, observer, token, self.verifier)
             return importing.ImportWork(files, handlers, chosen, *parts).run()
 
@@ -97,9 +98,19 @@ class Archives(abc.ABC):
         from imagestore.archive import exporting
 
         chosen, default = options or exporting.ExportOptions(), self.config.default_handler
+        path = _path(archive)
         records = exporting.find_records(self.metadata, names, chosen, default_handler=default)
         wanted, platform = None, self.explicit_platform(chosen.platform or None)
         if platform is not None:
             wanted = platform, self.config.handler_platform(default, host=self.host, explicit=platform).matcher
         parts = (self.content, self.metadata, observer, cancel or CancelToken())
-        return exporting.ExportWork(records, str(archive), chosen, wanted, *parts).run()
+        return exporting.ExportWork(records, path, chosen, wanted, *parts).run()
+
+
+def _path(archive: str | os.PathLike[str]) -> str:
+    path = os.fspath(archive)
+    if not path or "\0" in path:
+        raise InvalidInputError(
+            f"archive {path!r}: is no path", hint="name a file, a folder, a pipe, or - for a stream"
+        )
+    return path

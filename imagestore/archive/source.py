@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 STDIN: Final = "-"
 _PIECE: Final = 1024 * 1024
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK opening a FIFO would wait for a writer.
-_FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Without O_NONBLOCK opening a FIFO would wait for a writer, and nothing could end that.
+_ARCHIVE_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_FILE_FLAGS: Final = _ARCHIVE_FLAGS | os.O_NOFOLLOW
 
 
 class Source(Protocol):
@@ -68,7 +69,7 @@ def read(source: Source, name: str, *, limit_bytes: int) -> bytes:
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike[str], *, scratch: Path, limit_bytes: int, cancel: CancelToken) -> Iterator[Source]:
+def opened(path: str, *, scratch: Path, limit_bytes: int, cancel: CancelToken) -> Iterator[Source]:
     """Open an archive for a block of work.
 
     Args:
@@ -82,18 +83,17 @@ def opened(path: str | os.PathLike[str], *, scratch: Path, limit_bytes: int, can
         DocumentError: it is no archive, or holds what is refused.
         StoreFullError: the temporary file would become too large.
     """
-    text = os.fspath(path)
-    what = "archive on standard input" if text == STDIN else f"archive {text}"
+    what = "archive on standard input" if path == STDIN else f"archive {path}"
     with contextlib.ExitStack() as stack:
         with _readable(what):
-            descriptor = os.dup(0) if text == STDIN else os.open(text, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.dup(0) if path == STDIN else os.open(path, _ARCHIVE_FLAGS)
             stack.callback(os.close, descriptor)
             kind = os.fstat(descriptor).st_mode
             head = os.pread(descriptor, 8, 0) if stat.S_ISREG(kind) else b""
         if stat.S_ISDIR(kind):
             yield FolderSource(descriptor, what)
             return
-        if not stat.S_ISREG(kind) or text == STDIN or head.startswith(tuple(COMPRESSIONS)):
+        if not stat.S_ISREG(kind) or path == STDIN or head.startswith(tuple(COMPRESSIONS)):
             file = stack.enter_context(
                 spool(descriptor, folder=scratch, limit_bytes=limit_bytes, what=what, cancel=cancel)
             )

@@ -34,7 +34,7 @@ COMPRESSIONS: Final = {
 }
 _PIECE: Final = 1024 * 1024
 _HEAD: Final = 6
-_POLL_SECONDS: Final = 0.5
+_POLL_MILLISECONDS: Final = 500
 # zlib's number for "with gzip's header and trailer".
 _GZIP_WINDOW: Final = 31
 
@@ -59,6 +59,8 @@ def spool(descriptor: int, *, folder: Path, limit_bytes: int, what: str, cancel:
         with translated("write a temporary file", folder):
             file = stack.enter_context(tempfile.TemporaryFile(dir=folder, buffering=0))
             for piece in plain(_arriving(descriptor, what, cancel), what=what):
+                # A mebibyte of gzip may be a gibibyte.
+                cancel.check()
                 if file.tell() + len(piece) > limit_bytes:
                     raise StoreFullError(
                         f"{what}: is longer than {limit_bytes} bytes, half of the free space at {folder}",
@@ -135,12 +137,17 @@ def _chained(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 def _arriving(descriptor: int, what: str, cancel: CancelToken) -> Iterator[bytes]:
     """What a descriptor gives until its end; waiting for a pipe ends with the token."""
+    # Not select(), which takes no descriptor above 1023.
+    arrival = select.poll()
+    arrival.register(descriptor, select.POLLIN)
     while True:
         cancel.check()
         try:
-            if not select.select([descriptor], [], [], _POLL_SECONDS)[0]:
+            if not arrival.poll(_POLL_MILLISECONDS):
                 continue
             piece = os.read(descriptor, _PIECE)
+        except BlockingIOError:
+            continue
         except OSError as error:
             raise InvalidInputError(f"{what}: can't be read: {os.strerror(error.errno or 0)}") from error
         if not piece:

@@ -27,6 +27,8 @@ BLOCK: Final = 512
 MAX_MEMBERS: Final = 100_000
 #: Bytes of one long name or extended header; real ones have a few hundred.
 MAX_EXTENSION_BYTES: Final = 64 * 1024
+#: Names and targets of links together; those of that many blobs take half of it.
+MAX_NAMES_BYTES: Final = 32 * 1024 * 1024
 _MAX_NAME: Final = 1024
 _OCTAL: Final = pattern(rb"[ \0]*([0-7]*)[ \0]*")
 _RECORD: Final = pattern(rb"([1-9][0-9]{0,5}) ")
@@ -107,7 +109,7 @@ class _Scan:
         self._what = what
         self._cancel = cancel
         self._table = TarTable()
-        self._seen: set[str] = set()
+        self._names_bytes = 0
         self._extra: dict[str, bytes] = {}
 
     def run(self) -> TarTable:
@@ -161,8 +163,11 @@ class _Scan:
             self._check_inside(header.size, start)
             self._extend(header, start)
             return _after(start, header.size)
-        name = self._decoded(self._extra.pop("path", header.name))
-        link = self._decoded(self._extra.pop("linkpath", header.link))
+        raw_name, raw_link = self._extra.pop("path", header.name), self._extra.pop("linkpath", header.link)
+        self._names_bytes += len(raw_name) + len(raw_link)
+        if self._names_bytes > MAX_NAMES_BYTES:
+            self._refuse(f"has more than {MAX_NAMES_BYTES} bytes of names")
+        name, link = self._decoded(raw_name), self._decoded(raw_link)
         size = self._size(self._extra.pop("size", None), header.size)
         if header.kind == ord("5"):
             return start

@@ -1,7 +1,7 @@
 """Writing members: a tar archive or a folder, the same bytes each time, whole or not at all.
 
 Members come sorted by name, with time 0, owner 0 and fixed modes. A file is written beside its place and renamed when
-it is complete; a folder too. A pipe or a device is written directly.
+it is complete; a folder too. A pipe or a device is written directly; a wait for a pipe's reader ends with the token.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import shutil
 import stat
 import sys
@@ -36,6 +37,9 @@ FILE_MODE: Final = 0o644
 BLOB_MODE: Final = 0o444
 _FOLDER_MODE: Final = 0o755
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_POLL_SECONDS: Final = 0.1
+# Without O_NONBLOCK a pipe would wait for its reader, and nothing could end that.
+_PIPE_FLAGS: Final = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
 Write = Callable[[bytes], None]
 
 
@@ -80,7 +84,7 @@ def write_tar(path: str, members: Iterable[Member], *, observer: Observer, cance
         IntegrityError, ContentNotFoundError: from the members.
     """
     ordered = sorted(members, key=lambda member: member.name)
-    with _whole_file(path) as write:
+    with _whole_file(path, cancel) as write:
         return _Tar(write, observer, cancel).run(ordered)
 
 
@@ -114,7 +118,7 @@ def write_folder(path: str, members: Iterable[Member], *, observer: Observer, ca
                 place = os.path.join(partial, member.name)
                 os.makedirs(os.path.dirname(place), _FOLDER_MODE, exist_ok=True)
                 with open(place, "xb", opener=_with_mode(member.mode)) as file:
-                    written += _copy(member, _writer(file.fileno()), observer, cancel)
+                    written += _copy(member, _writer(file.fileno(), cancel), observer, cancel)
                     os.fsync(file.fileno())
             for folder, _, _ in os.walk(partial, topdown=False):
                 sync_directory(Path(folder))
@@ -169,20 +173,25 @@ def _copy(member: Member, write: Write, observer: Observer, cancel: CancelToken)
 
 
 @contextlib.contextmanager
-def _whole_file(path: str) -> Iterator[Write]:
+def _whole_file(path: str, cancel: CancelToken) -> Iterator[Write]:
     """A file that appears when the block ends well, and not at all when it doesn't."""
     if path == STDOUT:
         if sys.stdout.isatty():
             raise InvalidInputError("standard output is a terminal", hint="send it to a file or a pipe")
         with _translated("standard output"):
             sys.stdout.flush()
-            yield _writer(sys.stdout.fileno())
+            descriptor = _without_blocking(sys.stdout.fileno())
+            try:
+                yield _writer(descriptor, cancel)
+            finally:
+                os.close(descriptor)
         return
     with _translated(path), contextlib.ExitStack() as stack:
-        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        kind = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
+        if not stat.S_ISREG(kind):
+            descriptor = _pipe(path, cancel) if stat.S_ISFIFO(kind) else os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
-            yield _writer(descriptor)
+            yield _writer(descriptor, cancel)
             return
         # A link stays a link: what it points at is replaced.
         final = os.path.realpath(path)
@@ -190,21 +199,52 @@ def _whole_file(path: str) -> Iterator[Write]:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         stack.callback(os.close, descriptor)
         try:
-            yield _writer(descriptor)
+            yield _writer(descriptor, cancel)
             os.fsync(descriptor)
             os.rename(partial, final)
         except BaseException:
-            os.unlink(partial)
+            # An interrupt may come when it has its name already.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial)
             raise
 
 
-def _writer(descriptor: int) -> Write:
+def _pipe(path: str, cancel: CancelToken) -> int:
+    """Open a named pipe as soon as somebody reads it."""
+    while True:
+        try:
+            return os.open(path, _PIPE_FLAGS)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        cancel.wait(_POLL_SECONDS)
+
+
+def _without_blocking(descriptor: int) -> int:
+    """An end of the same pipe that is ours alone: other programs that share this one don't expect it not to block."""
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        with contextlib.suppress(OSError):  # no reader, or not ours to open
+            return os.open(f"/dev/fd/{descriptor}", _PIPE_FLAGS)
+    return os.dup(descriptor)
+
+
+def _writer(descriptor: int, cancel: CancelToken) -> Write:
     def write(data: bytes) -> None:
         rest = memoryview(data)
         while rest:
-            rest = rest[os.write(descriptor, rest) :]
+            try:
+                rest = rest[os.write(descriptor, rest) :]
+            except BlockingIOError:
+                cancel.check()
+                _await_room(descriptor)
 
     return write
+
+
+def _await_room(descriptor: int) -> None:
+    room = select.poll()
+    room.register(descriptor, select.POLLOUT)
+    room.poll(_POLL_SECONDS * 1000)
 
 
 def _with_mode(mode: int) -> Callable[[str, int], int]:

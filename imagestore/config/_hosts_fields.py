@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.config.connection import ConnectionSettings
-from imagestore.config.findings import Location, dotted, refusal, show
+from imagestore.config.durations import parse_duration
+from imagestore.config.findings import Location, dotted, refusal, show, without_secrets
 from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
@@ -22,9 +23,8 @@ _TOKEN: Final = pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE: Final = pattern(r"[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?|")
 # Framing, and which part of a blob is wanted: one value for every request would break them.
 _OF_EACH_REQUEST: Final = frozenset({"connection", "content-length", "range", "te", "transfer-encoding", "upgrade"})
-_DURATION: Final = pattern(r"[+-]?(?:[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})(?:ns|us|µs|μs|ms|s|m|h)")
-_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART: Final = pattern(r"([0-9.]+)([a-zµμ]+)")
+#: No dial takes longer, and sockets can't wait for every number of seconds.
+_LONGEST_DIAL_SECONDS: Final = 24 * 60 * 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ class Fields:
     def refuse(self, member: str, text: str, mend: str = "") -> RefusalError:
         """A refusal of one member; an empty name means the table."""
         path = (*self.path, member) if member else self.path
-        return refusal(Location(self.file, self.lines.find(path)), dotted(path), text, mend)
+        shown = dotted([without_secrets(part) for part in path])
+        return refusal(Location(self.file, self.lines.find(path)), shown, text, mend)
 
     def text(self, member: str) -> str:
         """A text; empty when absent."""
@@ -77,7 +78,7 @@ class Fields:
         """Header fields in file order; a list of values repeats the field."""
         table = self.table.get("header", {})
         if not isinstance(table, dict):
-            raise self.refuse("header", f"expected a table, got {show(table)}")
+            raise self.refuse("header", "expected a table of header fields")
         inner = Fields(table, (*self.path, "header"), self.folder, self.file, self.lines)
         found: list[tuple[str, str]] = []
         for name in table:
@@ -107,7 +108,9 @@ class Fields:
         found = value if isinstance(value, list) else [value]
         for item in found:
             if not isinstance(item, str):
-                raise self.refuse(member, f"expected a text or a list of texts, got {show(value)}")
+                # Values of header fields may be secrets.
+                came = "" if self.path[-1:] == ("header",) else f", got {show(value)}"
+                raise self.refuse(member, f"expected a text or a list of texts{came}")
         return tuple(found)
 
     def _client_pairs(self) -> tuple[tuple[str, str], ...]:
@@ -134,12 +137,10 @@ class Fields:
         text = self.text(member)
         if not text or text in {"0", "+0", "-0"}:
             return None
-        sign, rest = (text[0], text[1:]) if text[0] in "+-" else ("", text)
-        parts = _PART.findall(rest)
-        is_whole = "".join(number + unit for number, unit in parts) == rest
-        if not parts or not is_whole or not all(_DURATION.fullmatch(number + unit) for number, unit in parts):
-            raise self.refuse(member, f'expected a duration such as "3s" or "500ms", got {show(text)}')
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-        if sign == "-" or seconds <= 0:
-            raise self.refuse(member, f"expected a duration above zero, got {show(text)}")
-        return seconds
+        try:
+            seconds = parse_duration(text)
+        except ValueError:
+            seconds = 0.0
+        if seconds <= 0:
+            raise self.refuse(member, f'expected a duration above zero such as "3s" or "500ms", got {show(text)}')
+        return min(seconds, _LONGEST_DIAL_SECONDS)

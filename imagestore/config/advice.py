@@ -25,7 +25,7 @@ from imagestore.values import replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from imagestore.config.runtimes import HandlerPlatform
+    from imagestore.config.declared import ResolvedPlatform
     from imagestore.documents.select import Selection
     from imagestore.platforms.spec import Platform
 
@@ -37,7 +37,7 @@ _VERSION_RULES: Final = frozenset(
 _STAGES: Final[Mapping[str, int]] = {rule: stage for stage, rule in enumerate(REFUSALS)}
 
 
-def advise(wanted: HandlerPlatform, selection: Selection) -> str:
+def advise(wanted: ResolvedPlatform, selection: Selection) -> str:
     """What to change so that the handler gets something from this image.
 
     Args:
@@ -60,7 +60,7 @@ def advise(wanted: HandlerPlatform, selection: Selection) -> str:
     return "" if advice is None else advice(wanted, near)
 
 
-def remarks(wanted: HandlerPlatform, selection: Selection) -> tuple[str, ...]:
+def remarks(wanted: ResolvedPlatform, selection: Selection) -> tuple[str, ...]:
     """What the handler's isolation could run beside the chosen entry, and the setting that would choose it.
 
     The host's default matcher decides for a Hyper-V handler without a declared platform, as KEP-4216 says, though
@@ -77,7 +77,7 @@ def remarks(wanted: HandlerPlatform, selection: Selection) -> tuple[str, ...]:
     )
 
 
-def _builds(wanted: HandlerPlatform, selection: Selection) -> list[int]:
+def _builds(wanted: ResolvedPlatform, selection: Selection) -> list[int]:
     """Builds on offer that were refused, of the same line as the host's (or, not knowing that, the wanted one)."""
     line = wanted.host_version or windows.parse_version(wanted.platform.os_version)
     found = set()
@@ -88,7 +88,7 @@ def _builds(wanted: HandlerPlatform, selection: Selection) -> list[int]:
     return sorted(found)
 
 
-def _about_builds(wanted: HandlerPlatform, builds: list[int]) -> str:
+def _about_builds(wanted: ResolvedPlatform, builds: list[int]) -> str:
     if not builds:
         return "none of the image's os.version values can be compared; ask its publisher to mend the index"
     if wanted.source is PlatformSource.EXPLICIT:
@@ -101,7 +101,7 @@ def _about_builds(wanted: HandlerPlatform, builds: list[int]) -> str:
     return _on_some_node(wanted, _nearest(wanted, builds)) if host is None else _on_node(wanted, host.build, builds)
 
 
-def _on_node(wanted: HandlerPlatform, host: int, builds: list[int]) -> str:
+def _on_node(wanted: ResolvedPlatform, host: int, builds: list[int]) -> str:
     """For a Windows node whose build is known."""
     here = f"this host (build {describe(host)})"
     hyperv = [build for build in builds if windows.hyperv_compatible(host, build)]
@@ -120,7 +120,7 @@ def _on_node(wanted: HandlerPlatform, host: int, builds: list[int]) -> str:
     return f"build {describe(best)} runs on {here} only under Hyper-V isolation: use {_hyperv_handler(wanted, best)}"
 
 
-def _on_some_node(wanted: HandlerPlatform, build: int) -> str:
+def _on_some_node(wanted: ResolvedPlatform, build: int) -> str:
     """For a node that isn't Windows, or whose build nobody knows: only what holds of any node."""
     if wanted.handler.isolation is Isolation.HYPERVISOR:
         where = f"a Windows node of build {build} or newer"
@@ -128,7 +128,7 @@ def _on_some_node(wanted: HandlerPlatform, build: int) -> str:
     return f"build {describe(build)} is on offer: {_node_for(wanted, build)}"
 
 
-def _node_for(wanted: HandlerPlatform, build: int) -> str:
+def _node_for(wanted: ResolvedPlatform, build: int) -> str:
     exact = f"exactly build {build}" if build < windows.STABLE_INTERFACE else f"build {build} or newer"
     return (
         f"process isolation needs a Windows node of {exact}, Hyper-V isolation one of build {build} or newer and "
@@ -136,40 +136,40 @@ def _node_for(wanted: HandlerPlatform, build: int) -> str:
     )
 
 
-def _hyperv_handler(wanted: HandlerPlatform, build: int) -> str:
+def _hyperv_handler(wanted: ResolvedPlatform, build: int) -> str:
     version = _with_build(wanted, build).os_version
     return f'a runtime handler with options.SandboxIsolation = 1 and guest_platform.OSVersion = "{version}"'
 
 
-def _nearest(wanted: HandlerPlatform, builds: list[int]) -> int:
+def _nearest(wanted: ResolvedPlatform, builds: list[int]) -> int:
     """The newest build below the wanted one, else the oldest above it."""
     version = windows.parse_version(wanted.platform.os_version)
     below = [build for build in builds if version is None or build <= version.build]
     return below[-1] if below else builds[0]
 
 
-def _with_build(wanted: HandlerPlatform, build: int) -> Platform:
+def _with_build(wanted: ResolvedPlatform, build: int) -> Platform:
     line = wanted.host_version or windows.parse_version(wanted.platform.os_version)
     major, minor = (10, 0) if line is None else (line.major, line.minor)
     return replace(wanted.platform, os_version=f"{major}.{minor}.{build}")
 
 
-def _declare_build(wanted: HandlerPlatform, build: int) -> str:
+def _declare_build(wanted: ResolvedPlatform, build: int) -> str:
     return _declare(wanted, _with_build(wanted, build))
 
 
-def _declare(wanted: HandlerPlatform, platform: Platform) -> str:
+def _declare(wanted: ResolvedPlatform, platform: Platform) -> str:
     if wanted.source is PlatformSource.EXPLICIT:
         return f"ask for {format_all(platform)[:_CUT]}"
     return sentence(wanted.handler, wanted.platform, platform)
 
 
-def _about_unreadable(_wanted: HandlerPlatform, near: Sequence[Platform]) -> str:
+def _about_unreadable(_wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:
     versions = ", ".join(repr(platform.os_version[:_CUT]) for platform in near[:_SHOWN])
     return f"the image's os.version {versions} can't be read; ask its publisher to mend the index"
 
 
-def _about_features(wanted: HandlerPlatform, near: Sequence[Platform]) -> str:
+def _about_features(wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:
     requirement = exact_requirement(normalize(wanted.platform, host=wanted.host), host=wanted.host)
     needed = min((sorted(set(requirement.unmet(platform))) for platform in near), key=len)[:_SHOWN]
     listed = ", ".join(f'"{feature[:_CUT]}"' for feature in needed)
@@ -177,20 +177,20 @@ def _about_features(wanted: HandlerPlatform, near: Sequence[Platform]) -> str:
     return f"if the sandbox provides {listed}, {_declare(wanted, replace(wanted.platform, os_features=features))}"
 
 
-def _about_variants(wanted: HandlerPlatform, near: Sequence[Platform]) -> str:
+def _about_variants(wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:
     names = ", ".join(dict.fromkeys(format(platform)[:_CUT] for platform in near[:_SHOWN]))
     first = normalize(near[0], host=wanted.host)
     better = replace(wanted.platform, architecture=first.architecture, variant=first.variant[:_CUT])
     return f"the image needs {names}: where the processor has it, {_declare(wanted, better)}"
 
 
-def _about_unknown_variant(wanted: HandlerPlatform, _near: Sequence[Platform]) -> str:
+def _about_unknown_variant(wanted: ResolvedPlatform, _near: Sequence[Platform]) -> str:
     return (
         f"its variant is none that is known to run anything: {_declare(wanted, replace(wanted.platform, variant=''))}"
     )
 
 
-def _about_architectures(wanted: HandlerPlatform, near: Sequence[Platform]) -> str:
+def _about_architectures(wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:
     offered = dict.fromkeys(normalize_architecture(each.architecture, each.variant)[0][:_CUT] for each in near)
     own, platform = normalize(wanted.host, host=wanted.host), wanted.platform
     only = f"the image has no entry for {platform.architecture} on {platform.os}, only for "
@@ -201,7 +201,7 @@ def _about_architectures(wanted: HandlerPlatform, near: Sequence[Platform]) -> s
     return f"{only}: a runtime handler that emulates one of them must declare it as its platform"
 
 
-def _about_systems(wanted: HandlerPlatform, near: Sequence[Platform]) -> str:
+def _about_systems(wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:
     offered = dict.fromkeys(normalize_os(each.os, host=wanted.host)[:_CUT] for each in near)
     return (
         f"the image is for {', '.join([*offered][:_SHOWN])}: use a runtime handler whose platform is that, "
@@ -209,7 +209,7 @@ def _about_systems(wanted: HandlerPlatform, near: Sequence[Platform]) -> str:
     )
 
 
-_ADVICE: Final[Mapping[str, Callable[[HandlerPlatform, Sequence[Platform]], str]]] = {
+_ADVICE: Final[Mapping[str, Callable[[ResolvedPlatform, Sequence[Platform]], str]]] = {
     Rule.VERSION_UNREADABLE: _about_unreadable,
     Rule.FEATURES: _about_features,
     Rule.VARIANT: _about_variants,

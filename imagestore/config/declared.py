@@ -1,4 +1,4 @@
-"""The platform that a handler's own tables declare, completed from the host."""
+"""The platform that a handler's own tables declare, completed from the host; and what decided a handler's platform."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import enum
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
+from imagestore.platforms import windows
 from imagestore.platforms.spec import Platform
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from imagestore.config.handlers import GuestPlatform, PlatformText
+    from imagestore.config.handlers import GuestPlatform, PlatformText, RuntimeHandler
+    from imagestore.platforms.windows import WindowsVersion
 
 #: Where each member of a platform that is set came from, in words for people.
 Origin = dict[str, str]
@@ -22,6 +25,34 @@ class PlatformSource(enum.Enum):
     GUEST_PLATFORM = "guest_platform"
     RUNTIME_PLATFORMS = "runtime_platforms"
     HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPlatform:
+    """The platform of one handler on one host: what advice about it needs.
+
+    Attributes:
+        handler: whose it is.
+        platform: wanted from images.
+        host: the node's, against which it was resolved.
+        source: what decided.
+    """
+
+    handler: RuntimeHandler
+    platform: Platform
+    host: Platform
+    source: PlatformSource
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the call or the configuration names the platform, instead of the host giving it."""
+        return self.source is not PlatformSource.HOST
+
+    @property
+    def host_version(self) -> WindowsVersion | None:
+        """The node's Windows version; None when the node isn't Windows, or says none."""
+        is_windows = platforms.normalize(self.host).os == "windows"
+        return windows.parse_version(self.host.os_version) if is_windows else None
 
 
 def complete(guest: GuestPlatform, *, host: Platform) -> tuple[Platform, Origin]:

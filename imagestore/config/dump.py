@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from imagestore.config.findings import without_secrets
 from imagestore.config.known import IMAGES_PLUGIN, RUNTIME_PLUGIN
 from imagestore.config.tree import plain
 
@@ -17,7 +18,7 @@ _SECRET_KEYS: Final = frozenset({"password", "auth", "identitytoken", "registryt
 
 
 def effective(config: Config) -> dict[str, Plain]:
-    """The merged and migrated keys as plain values, without ``imports`` and with registry secrets redacted.
+    """The merged and migrated keys as plain values, without ``imports``; registry secrets, logins too, are redacted.
 
     Args:
         config: as loaded; the built-in default gives its handler's table.
@@ -27,10 +28,8 @@ def effective(config: Config) -> dict[str, Plain]:
     plugins = document.get("plugins")
     images = plugins.get(IMAGES_PLUGIN) if isinstance(plugins, dict) else None
     registry = images.get("registry") if isinstance(images, dict) else None
-    if isinstance(registry, dict):
-        for name, value in registry.items():
-            # Header values may carry tokens under any name.
-            registry[name] = _redacted(value, is_secret=name.lower() == "headers")
+    if isinstance(images, dict) and registry is not None:
+        images["registry"] = _redacted(registry, is_secret=False)
     return document
 
 
@@ -52,12 +51,14 @@ def _of_handlers(config: Config) -> dict[str, Plain]:
 
 def _redacted(value: Plain, *, is_secret: bool) -> Plain:
     if isinstance(value, dict):
-        return {
-            name: _redacted(
-                inner, is_secret=is_secret or (name.lower() in _SECRET_KEYS and not isinstance(inner, dict))
-            )
-            for name, inner in value.items()
-        }
+        return {name: _redacted(inner, is_secret=is_secret or _is_secret(name, inner)) for name, inner in value.items()}
     if isinstance(value, list):
         return [_redacted(inner, is_secret=is_secret) for inner in value]
-    return REDACTED if is_secret and value != "" else value
+    if is_secret and value != "":
+        return REDACTED
+    return without_secrets(value) if isinstance(value, str) and "://" in value else value
+
+
+def _is_secret(name: str, value: Plain) -> bool:
+    """Header values may carry tokens under any name; a table ``auth`` has members that are none."""
+    return name.lower() == "headers" or (name.lower() in _SECRET_KEYS and not isinstance(value, dict))

@@ -107,6 +107,19 @@ def shorten(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
+def without_secrets(address: str) -> str:
+    """An address for messages and dumps: a login in it, and a query, may be what nobody else should read.
+
+    >>> without_secrets("https://user:word@mirror.example/v2?token=word")
+    'https://***@mirror.example/v2?***'
+    """
+    before, at, after = address.rpartition("@")
+    scheme, colons, _ = before.partition("://")
+    shown = (f"{scheme}://" if colons else "") + f"***@{after}" if at else address
+    place, mark, _ = shown.partition("?")
+    return f"{place}?***" if mark else shown
+
+
 def nearest(name: str, known: Iterable[str], *, likeness: float = 0.8) -> str:
     """The known name that a misspelt one was probably meant to be; empty when none is like it.
 

@@ -36,6 +36,8 @@ DEFAULT_FOLDERS: Final = ("/etc/containerd/certs.d", "/etc/docker/certs.d")
 _DEFAULT: Final = "_default"
 _MAX_FILE_BYTES: Final = 1024 * 1024
 _HOST: Final = pattern(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+")
+# The parser overlooks what stands behind a bracket.
+_NETLOC: Final = pattern(r"[^\[\]]*|\[[^\[\]]*\](?::[0-9]*)?")
 _PATH: Final = pattern(r"[A-Za-z0-9._~!$&'()*+,;=:@/%-]*")
 _PORT: Final = pattern(r"(?P<host>.*):(?P<port>[0-9]+)")
 _MEMBERS: Final = frozenset({"capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout"})
@@ -109,6 +111,8 @@ def find_folder(host: str, folders: Sequence[str]) -> str:
                 if isinstance(error, PermissionError) and root in DEFAULT_FOLDERS:
                     continue
                 raise refusal(Location(path, 0), "", f"can't be read: {error.strerror}") from error
+            except ValueError as error:  # a NUL character in the path
+                raise refusal(Location(repr(root), 0), "", "is no folder's name", "correct config_path") from error
     return ""
 
 
@@ -214,15 +218,17 @@ def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception])
         parts = urlsplit(url if "://" in url else f"https://{url}")
         port = parts.port
     except ValueError as error:
-        raise refuse(f"expected a URL: {error}") from error
+        # The parser's own words repeat what may be a part of a login.
+        raise refuse("expected a URL whose host and port can be read") from error
     host = parts.hostname or ""
-    if parts.scheme not in {"http", "https"} or not _HOST.fullmatch(host) or port == 0:
+    is_plain = url.isprintable() and _NETLOC.fullmatch(parts.netloc) is not None
+    if parts.scheme not in {"http", "https"} or not is_plain or not _HOST.fullmatch(host) or port == 0:
         raise refuse("expected an http or https URL with a host")
     if "@" in parts.netloc:
         raise refuse("a URL with a login in it is not allowed", "log in to the host instead")
     if parts.query or parts.fragment or not _PATH.fullmatch(parts.path):
         raise refuse("expected a URL of host and path only")
-    path = posixpath.normpath(parts.path).strip("/.") if parts.path else ""
+    path = posixpath.normpath(f"/{parts.path}").lstrip("/")
     if not override_path and not f"/{path}".endswith("/v2"):
         path = f"{path}/v2".lstrip("/")
     shown = f"[{host}]" if ":" in host else host

@@ -112,7 +112,9 @@ class Reading:
         for handler, section in self._image_side.items():
             if handler not in self.handlers:
                 text = "there is no runtime handler of this name"
-                section.report(Severity.WARNING, "", text, f"add a table runtimes.{handler}, or remove this one")
+                section.report(
+                    Severity.WARNING, "", text, f"add a table {dotted(['runtimes', handler])}, or remove this one"
+                )
 
     def _runtime_platforms(self, images: Section) -> dict[str, Section]:
         """Tables of ``runtime_platforms`` by handler, with those of containerd's misspelt migration below them."""

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore.config.defaults import built_in_handlers, default_name
-from imagestore.config.findings import Finding, Location, RefusalError, Severity
+from imagestore.config.findings import Finding, Location, RefusalError, Severity, dotted, show
 from imagestore.config.imports import load_files
 from imagestore.config.interpret import Reading
 from imagestore.config.model import Config
@@ -76,8 +76,8 @@ def read(raw: bytes, name: str, host: Platform | None) -> tuple[Config | None, l
         usual = built_in_handlers(host).get(wanted)
         if usual is None:
             known = ", ".join(sorted(handlers)) or "none"
-            text = f"expected one of the configured handlers ({known}), got {wanted!r}"
-            mend = f"add a table runtimes.{wanted}, or name another handler"
+            text = f"expected one of the configured handlers ({known}), got {show(wanted)}"
+            mend = f"add a table {dotted(['runtimes', wanted])}, or name another handler"
             findings.append(
                 Finding(Severity.ERROR, reading.default_name.location, "containerd.default_runtime_name", text, mend)
             )

@@ -7,10 +7,9 @@ stands for every host without a table of its own.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from imagestore.config.connection import ConnectionSettings
-from imagestore.config.findings import RefusalError, dotted, refusal, show
+from imagestore.config.findings import RefusalError, dotted, refusal, show, without_secrets
 from imagestore.config.hosts import DEFAULT_FOLDERS, HostConfig, RegistryHosts, base_url, read_hosts
 from imagestore.config.known import IMAGES_PLUGIN
 from imagestore.config.tree import child
@@ -77,11 +76,14 @@ def _endpoints(entry: Entry, name: str) -> list[str]:
 
 def _host(url: str, entry: Entry, name: str, document: Table) -> HostConfig:
     def refuse(text: str, mend: str = "") -> Exception:
-        return refusal(entry.location, dotted((*_PATH, name, "endpoint")), f"{show(url)}: {text}", mend)
+        return refusal(
+            entry.location, dotted((*_PATH, name, "endpoint")), f"{show(without_secrets(url))}: {text}", mend
+        )
 
     # A path is taken as it stands here; only without one the API's own is meant.
-    is_bare = urlsplit(url if "://" in url else f"https://{url}").path in {"", "/"}
-    base = base_url(url, override_path=not is_bare, refuse=refuse)
+    base = base_url(url, override_path=True, refuse=refuse)
+    if base.count("/") == 2:
+        base += "/v2"
     return HostConfig(base, _CAPABILITIES, (), _tls(base.split("/")[2], document), str(entry.location))
 
 

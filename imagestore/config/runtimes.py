@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from imagestore import platforms
 from imagestore.config.declared import PlatformSource as PlatformSource
-from imagestore.config.declared import complete, parse_text, same_origin
+from imagestore.config.declared import ResolvedPlatform, complete, parse_text, same_origin
 from imagestore.config.findings import BUILT_IN
 from imagestore.config.handlers import Isolation
 from imagestore.platforms import windows
@@ -27,42 +27,22 @@ if TYPE_CHECKING:
     from imagestore.config.handlers import RuntimeHandler
     from imagestore.documents.select import Selection
     from imagestore.platforms.spec import Platform
-    from imagestore.platforms.windows import WindowsVersion
 
 
 @dataclass(frozen=True, slots=True)
-class HandlerPlatform:
-    """The platform of one handler on one host.
+class HandlerPlatform(ResolvedPlatform):
+    """The platform of one handler on one host, and the matcher for it.
 
     Attributes:
-        handler: whose it is.
-        platform: wanted from images.
-        host: the node's, against which it was resolved.
-        source: what decided.
         matcher: chooses among an index's entries.
         origin: where each member of ``platform`` that is set came from, for people: ``guest_platform at FILE:LINE``,
             ``host``, ...
         findings: contradictions between the platform, the handler's options and the host.
     """
 
-    handler: RuntimeHandler
-    platform: Platform
-    host: Platform
-    source: PlatformSource
     matcher: platforms.Matcher
     origin: Mapping[str, str]
     findings: tuple[Finding, ...]
-
-    @property
-    def is_declared(self) -> bool:
-        """Whether the call or the configuration names the platform, instead of the host giving it."""
-        return self.source is not PlatformSource.HOST
-
-    @property
-    def host_version(self) -> WindowsVersion | None:
-        """The node's Windows version; None when the node isn't Windows, or says none."""
-        is_windows = platforms.normalize(self.host).os == "windows"
-        return windows.parse_version(self.host.os_version) if is_windows else None
 
     @property
     def warnings(self) -> tuple[str, ...]:

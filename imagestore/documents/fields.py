@@ -152,14 +152,13 @@ def _inline(text: str | None, digest: Digest, size: int, path: str, what: str) -
     if size > _MAX_INLINE or len(text) > 2 * _MAX_INLINE:
         raise DocumentError(what, [f"{path}.data: longer than {_MAX_INLINE} bytes"])
     import base64  # hardly any document has inline data
-    import binascii
 
     try:
         data = base64.b64decode(text, validate=True)
         if digest.is_verifiable:
             verify(data, digest, size)
-    except binascii.Error as error:
-        raise DocumentError(what, [f"{path}.data: is not base64"]) from error
     except IntegrityError as error:
         raise DocumentError(what, [f"{path}.data: contradicts digest and size: {error}"]) from error
+    except ValueError as error:
+        raise DocumentError(what, [f"{path}.data: is not base64"]) from error
     return data if digest.is_verifiable else None

@@ -150,7 +150,13 @@ class MetadataStore(Protocol):
         """One record, or None."""
 
     def find_images(
-        self, *, reference: str | None = None, handler: str | None = None, image_id_prefix: str | None = None
+        self,
+        *,
+        reference: str | None = None,
+        handler: str | None = None,
+        image_id_prefix: str | None = None,
+        after: tuple[str, str] | None = None,
+        limit: int | None = None,
     ) -> list[ImageRecord]:
         """Records that fit every given condition, ordered by reference and handler.
 
@@ -158,6 +164,8 @@ class MetadataStore(Protocol):
             reference: canonical text.
             handler: runtime handler.
             image_id_prefix: beginning of ``algorithm:hex``.
+            after: only those behind this (reference, handler), which need not be there.
+            limit: so many at most, of the first.
         """
 
     def generation(self) -> int | None:

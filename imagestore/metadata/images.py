@@ -74,7 +74,13 @@ class ImageTables(Database):
         return next(iter(self.find_images(reference=reference, handler=handler)), None)
 
     def find_images(
-        self, *, reference: str | None = None, handler: str | None = None, image_id_prefix: str | None = None
+        self,
+        *,
+        reference: str | None = None,
+        handler: str | None = None,
+        image_id_prefix: str | None = None,
+        after: tuple[str, str] | None = None,
+        limit: int | None = None,
     ) -> list[ImageRecord]:
         """Records that fit every given condition, ordered by reference and handler."""
         conditions: list[str] = []
@@ -89,6 +95,11 @@ class ImageTables(Database):
             # "g" is above every hex digit, so this is the range of texts with that beginning, found by the index.
             conditions.append("image_id >= ? AND image_id < ?")
             values += [image_id_prefix, image_id_prefix + "g"]
+        if after is not None:
+            conditions.append("(reference, handler) > (?, ?)")
+            values += after
+        if limit is not None:
+            return self._select(" AND ".join(conditions) or "TRUE", values, limit)
         if reference is None and image_id_prefix is None:
             with self._reading_apart() as db, self._damage_named():
                 query = _query(" AND ".join(conditions) or "TRUE")
@@ -202,9 +213,9 @@ class ImageTables(Database):
         with self._damage_named():
             yield from map(rows.to_record, db.execute(_query("TRUE")))
 
-    def _select(self, condition: str, values: Sequence[str]) -> list[ImageRecord]:
+    def _select(self, condition: str, values: Sequence[str], limit: int = -1) -> list[ImageRecord]:
         with self._reading() as db:
-            found = db.execute(_query(condition), values).fetchall()
+            found = db.execute(f"{_query(condition)} LIMIT ?", [*values, limit]).fetchall()
         with self._damage_named():
             return [rows.to_record(row) for row in found]
 

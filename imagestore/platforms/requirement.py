@@ -32,8 +32,7 @@ class Requirement:
         platform: the wanted platform in normal form.
         host: whose operating system a candidate without one counts for; None for this machine.
         accepted: architectures and variants; None for any.
-        is_windows: whether the Windows version rule applies.
-        version: what it compares with; None to accept every version.
+        version: what the Windows version rule compares with; None to accept every version.
         features: features that a candidate may ask for.
         overlooks_win32k: whether one ``win32k`` doesn't count.
         is_guest: whether the platform brings its own kernel; only the wording depends on it.
@@ -42,7 +41,6 @@ class Requirement:
     platform: Platform
     host: Platform | None
     accepted: Fallbacks | None
-    is_windows: bool
     version: WindowsVersion | None
     features: frozenset[str]
     overlooks_win32k: bool
@@ -128,7 +126,6 @@ def exact_requirement(platform: Platform, *, host: Platform | None, is_guest: bo
         platform=own,
         host=host,
         accepted=exactly(own.architecture, own.variant),
-        is_windows=is_windows,
         version=_comparable(platform.os_version) if is_windows else None,
         features=frozenset(own.os_features),
         overlooks_win32k=is_windows,
@@ -144,7 +141,6 @@ def fallback_requirement(platform: Platform, *, host: Platform | None) -> Requir
         platform=own,
         host=host,
         accepted=fallbacks(own.architecture, own.variant),
-        is_windows=is_windows,
         version=_comparable(own.os_version) if is_windows else None,
         features=frozenset(own.os_features),
         overlooks_win32k=is_windows,
@@ -159,7 +155,6 @@ def os_requirement(platform: Platform, *, host: Platform | None) -> Requirement:
         platform=own,
         host=host,
         accepted=None,
-        is_windows=is_windows,
         version=_comparable(own.os_version) if is_windows else None,
         features=frozenset(own.os_features),
         overlooks_win32k=False,

@@ -118,18 +118,14 @@ class Fetcher:
                 raise InvalidDigestError(f"{self.reference}: {digest}: this algorithm can't be verified")
         self._check_space(wanted.values())
 
-    def fetch_all(self, descriptors: Iterable[Descriptor], *, cancel: CancelToken) -> int:
+    def fetch_all(self, descriptors: Iterable[Descriptor], *, cancel: CancelToken) -> None:
         """Fetch what is missing, several at once; the first failure stops the others.
-
-        Returns:
-            Bytes that came over the network.
 
         Raises:
             RegistryError, IntegrityError, StoreError, OperationCancelledError: as each blob.
         """
         with self.flow(cancel) as flow:
             flow.bring(fetch_order(descriptors))
-        return flow.received_bytes
 
     @contextlib.contextmanager
     def flow(self, cancel: CancelToken) -> Iterator[BlobFlow]:
@@ -156,11 +152,14 @@ class Fetcher:
 
     def keep(self, descriptor: Descriptor, raw: bytes, *, cancel: CancelToken, flow: BlobFlow | None = None) -> None:
         """Store a document whose bytes are at hand, with a flow beside what comes next."""
-        try:
-            writer = self._writer(descriptor, len(raw), cancel)
-        except AlreadyExistsError:
-            self.observer(BlobDone(descriptor, 0))
-            return
+        while True:
+            try:
+                writer = self._writer(descriptor, len(raw), cancel)
+                break
+            except AlreadyExistsError:
+                if self._is_present(descriptor):
+                    self.observer(BlobDone(descriptor, 0))
+                    return
         with self._ended_by_failure(writer, descriptor):
             writer.truncate()
             writer.write(raw)
@@ -331,6 +330,18 @@ class Fetcher:
                 f"{self.reference}: needs {needed} bytes more, but {self.content.root} has {free} free",
                 hint="free space there, run 'imagestore gc', or choose another --root",
             )
+
+
+def parallel_blobs(configured: int | None) -> int:
+    """How many blobs of one pull are in flight at once, by containerd's max_concurrent_downloads.
+
+    >>> [parallel_blobs(configured) for configured in (None, 5, 0, 1000)]
+    [3, 5, 64, 64]
+    """
+    if configured is None:
+        return PARALLEL_BLOBS
+    # As in containerd, zero and less is no limit; threads are not free, so there is one.
+    return min(configured, MOST_PARALLEL_BLOBS) if configured > 0 else MOST_PARALLEL_BLOBS
 
 
 def fetch_order(descriptors: Iterable[Descriptor]) -> list[Descriptor]:

@@ -34,13 +34,13 @@ class Flow(Generic[T, A]):
 
     Args:
         receive: the first step; None where there is nothing to settle.
-        settle: the second step; says how many bytes came. It is taken for everything that was received.
+        settle: the second step; it is taken for everything that was received.
         parallel: how many are received at once.
         cancel: ended by the first failure.
     """
 
     def __init__(
-        self, *, receive: Callable[[T], A | None], settle: Callable[[A], int], parallel: int, cancel: CancelToken
+        self, *, receive: Callable[[T], A | None], settle: Callable[[A], object], parallel: int, cancel: CancelToken
     ) -> None:
         self._todo: deque[T] = deque()
         self._receive = receive
@@ -53,12 +53,6 @@ class Flow(Generic[T, A]):
         self._receivers: list[threading.Thread] = []
         self._settlers: list[threading.Thread] = []
         self._failures: deque[BaseException] = deque()
-        self._counts: deque[int] = deque()
-
-    @property
-    def received_bytes(self) -> int:
-        """What came of everything that is settled."""
-        return sum(self._counts)
 
     def settle(self, arrival: A) -> None:
         """Let something be settled that was received otherwise."""
@@ -142,7 +136,7 @@ class Flow(Generic[T, A]):
 
     def _settle_one(self, arrival: A) -> None:
         try:
-            self._counts.append(self._settle(arrival))
+            self._settle(arrival)
         except BaseException as error:  # noqa: BLE001 - raised at the end of the block
             self._fail(error)
         finally:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.digest import verify
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
 from imagestore.documents.index import Index
 from imagestore.documents.manifest import Manifest
-from imagestore.errors import ContentNotFoundError, IntegrityError, InvalidDigestError
+from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError
 from imagestore.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from imagestore.cancel import CancelToken
     from imagestore.content.api import ContentStore
+    from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
     from imagestore.platforms import Platform
     from imagestore.pull.origin import Origin
     from imagestore.reference import Reference
 
+#: Documents of one reference that are in memory together: the most that selecting may open, with something to spare.
+MAX_HELD_BYTES: Final = 384 * 1024 * 1024
 _Key = tuple["Digest", str]
 D = TypeVar("D")
 
@@ -37,6 +40,9 @@ class Documents:
         client: the registry (or archive) asked for what the store doesn't have; None to stay offline.
         reference: names the repository; None to stay offline.
         cancel: ends the work.
+
+    Attributes:
+        held_bytes: what the documents take that were read.
     """
 
     def __init__(
@@ -50,7 +56,9 @@ class Documents:
         self._client = client
         self._reference = reference
         self._cancel = cancel
+        self.held_bytes = 0
         self._raw: dict[Digest, bytes] = {}
+        self._damaged: set[Digest] = set()
         # Parsed once, however many handlers ask.
         self._indexes: dict[_Key, Index] = {}
         self._manifests: dict[_Key, Manifest] = {}
@@ -62,6 +70,7 @@ class Documents:
         Raises:
             InvalidDigestError: its digest can't be verified; nothing is asked.
             ContentNotFoundError: offline, and the store doesn't have it.
+            DocumentError: there are so many and large ones that memory would run out.
             RegistryError, IntegrityError: it can't be fetched, or isn't what was promised.
         """
         self._cancel.check()
@@ -70,16 +79,28 @@ class Documents:
         raw = self._raw.get(descriptor.digest)
         if raw is None:
             raw = self._stored(descriptor) or self._fetched(descriptor)
-            self._raw[descriptor.digest] = raw
+            self.remember(descriptor, raw)
+            if self.held_bytes > MAX_HELD_BYTES:
+                raise DocumentError(
+                    f"{descriptor.kind.value} {descriptor.digest}",
+                    [f"its image has more than {MAX_HELD_BYTES} bytes of indexes, manifests and configs"],
+                )
         return raw
 
     def remember(self, descriptor: Descriptor, raw: bytes) -> None:
         """Take a document whose bytes are at hand already."""
         self._raw[descriptor.digest] = raw
+        self.held_bytes += len(raw)
 
     def remembered(self, descriptor: Descriptor) -> bytes | None:
         """A document's bytes if they were read before."""
         return self._raw.get(descriptor.digest)
+
+    def take_damaged(self) -> set[Digest]:
+        """What the store had damaged and was had whole from elsewhere, since it was asked last."""
+        found = self._damaged & self._raw.keys()
+        self._damaged -= found
+        return found
 
     def index(self, descriptor: Descriptor) -> Index:
         """An index.
@@ -135,6 +156,7 @@ class Documents:
         except IntegrityError:
             if self._client is None:
                 raise
+            self._damaged.add(descriptor.digest)
             log.warning("a document in the store is damaged; asking the registry", extra={"digest": descriptor.digest})
             return None
         verify(raw, descriptor.digest, descriptor.size)
@@ -147,6 +169,17 @@ class Documents:
                 hint="ask the registry by giving a reference",
             )
         return self._client.document(self._reference, descriptor, cancel=self._cancel)
+
+
+def remove_damaged(content: LocalContentStore, digests: Collection[Digest]) -> None:
+    """Make room for documents that were found damaged; not for those that somebody else has mended meanwhile."""
+    for digest in digests:
+        try:
+            content.read(digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        except ContentNotFoundError:
+            continue
+        except IntegrityError:
+            content.delete(digest)
 
 
 def _once(known: dict[_Key, D], descriptor: Descriptor, parse: Callable[[], D]) -> D:

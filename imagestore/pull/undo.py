@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.collect import sweep
 from imagestore.errors import ImageStoreError, OperationCancelledError, RateLimitedError, RegistryUnavailableError
+from imagestore.log import get_logger
 from imagestore.pull.fetch import ingest_ref
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
     from imagestore.lease import HeldLease
     from imagestore.metadata.api import MetadataStore
+
+log = get_logger(__name__)
 
 # After these, the same work may go on where it stopped.
 _WORTH_KEEPING: Final = (RegistryUnavailableError, RateLimitedError, OperationCancelledError)
@@ -38,9 +41,16 @@ def undone_on_failure(
         yield
     except ImageStoreError as error:
         if not isinstance(error, _WORTH_KEEPING):
-            new = [each for each in descriptors if each.digest not in before]
-            metadata.delete_lease(held.id)
-            for descriptor in new:
-                content.abort(ingest_ref(descriptor))
-            sweep(metadata, content, [str(each.digest) for each in new])
+            try:
+                _undo(metadata, content, held, [each for each in descriptors if each.digest not in before])
+            except ImageStoreError as failure:
+                # The caller has to know what went wrong first; a collection finds what stays.
+                log.warning("what a failed pull brought can't be deleted now: %s", failure)
         raise
+
+
+def _undo(metadata: MetadataStore, content: LocalContentStore, held: HeldLease, new: Sequence[Descriptor]) -> None:
+    metadata.delete_lease(held.id)
+    for descriptor in new:
+        content.abort(ingest_ref(descriptor))
+    sweep(metadata, content, [str(each.digest) for each in new])

@@ -71,13 +71,16 @@ class ProgramVerifiers:
             self._ask(program, reference, target, cancel)
 
     def _programs(self) -> list[str]:
-        folder = self.settings.bin_dir
+        # Programs don't start in this process's folder.
+        folder = os.path.abspath(self.settings.bin_dir)
         try:
             names = sorted(os.listdir(folder))
         except FileNotFoundError:
             return []
         except OSError as error:
             raise ConfigError(f"image verifiers: {folder}: {error.strerror}") from error
+        except ValueError as error:  # a NUL character
+            raise ConfigError(f"image verifiers: {folder!r} is no folder's name", hint="correct bin_dir") from error
         programs = [os.path.join(folder, name) for name in names]
         # Only folders are passed over: a link whose program is gone must deny, not verify nothing.
         programs = [path for path in programs if not os.path.isdir(path)]

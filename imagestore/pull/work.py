@@ -29,7 +29,7 @@ from imagestore.pull.decide import Decider
 from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, fetch_order
 from imagestore.pull.plan import PullPlan, plan
 from imagestore.pull.settle import confirm, settle
-from imagestore.pull.sources import Documents
+from imagestore.pull.sources import Documents, remove_damaged
 from imagestore.pull.undo import undone_on_failure
 from imagestore.pull.verify import NO_VERIFIER
 from imagestore.reference import Reference
@@ -102,6 +102,7 @@ class PullWork:
                 self.content, self.client, self.reference, self.observer, held.renew, gathering, self.parallel
             )
             fetcher.check(choice.manifest.children)
+            remove_damaged(self.content, documents.take_damaged())
             with fetcher.flow(self.cancel) as flow:
                 for descriptor in (*choice.documents, choice.manifest.config):
                     known = documents.remembered(descriptor)
@@ -110,6 +111,10 @@ class PullWork:
                     elif (raw := fetcher.document(descriptor, flow)) is not None:
                         documents.remember(descriptor, raw)
                 choice = self._decider.complete(choice, documents)
+                config = choice.manifest.config
+                if config.digest in documents.take_damaged():
+                    remove_damaged(self.content, [config.digest])
+                    fetcher.keep(config, documents.raw(config), cancel=flow.cancel, flow=flow)
                 flow.bring(fetch_order(choice.manifest.layers))
             settle(self.content, choice.descriptors)
             with self.metadata.exclusive():

@@ -32,6 +32,8 @@ class Link:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._tls: SecureSocket | None = None
+        #: What it was secured with.
+        self.context: ssl.SSLContext | None = None
         self._read: Callable[[memoryview], int] = connection.recv_into
         self._write: Callable[[memoryview], int] = connection.send
         # How long a wait for a single byte may last, and until when all of them together.
@@ -83,7 +85,7 @@ class Link:
             raise ConnectWaitError(str(error)) from error
         except (OSError, ValueError) as error:  # ValueError: a host that no certificate can name
             raise ConnectError(error) from error
-        self._until = None
+        self._until, self.context = None, context
         self._read, self._write = self._tls.recv_into, self._tls.send
 
     def send(self, data: bytes, seconds: float) -> None:

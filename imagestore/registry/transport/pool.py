@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from imagestore.registry.transport import tls
 from imagestore.registry.transport.bodies import body_of
 from imagestore.registry.transport.faults import (
+    ConnectError,
     InvalidAnswerError,
     OtherProtocolError,
     StaleError,
@@ -94,6 +95,8 @@ class Pool:
         self._lock = threading.Lock()
         self._idle: deque[_Kept] = deque()
         self._context: ssl.SSLContext | None = None
+        # Where that context looks authorities up; empty when it has read them all.
+        self._roots_folder = ""
         self._stamp: tls.Stamp = ()
         self._is_closed = False
 
@@ -104,14 +107,14 @@ class Pool:
         kept = self._take(request)
         if kept is not None:
             try:
-                return self._exchange(request, head, kept, exchange, context)
+                return self._exchange(request, head, kept, exchange)
             except (StaleError, OtherProtocolError):
                 # It was closed, or what came belongs to an answer before: late bytes that none should have had. Asking
                 # again is safe where nothing changes by it (RFC 9110 section 9.2.2).
                 if request.method not in ("GET", "HEAD"):
                     raise
                 exchange.saw_end = False
-        return self._exchange(request, head, self._connect(request, exchange, context), exchange, context)
+        return self._exchange(request, head, self._connect(request, exchange, context), exchange)
 
     def close(self) -> None:
         """See Exchanges; those in use are closed when they are given back."""
@@ -126,13 +129,35 @@ class Pool:
         outdated: deque[_Kept] = deque()
         with self._lock:
             if self._context is None or stamp != self._stamp:
-                self._context, self._stamp = tls.make_context(self._settings), stamp
-                outdated, self._idle = self._idle, deque()
+                self._roots_folder = tls.quick_roots()
+                self._context = tls.make_context(self._settings, roots_folder=self._roots_folder)
+                outdated, self._idle, self._stamp = self._idle, deque(), stamp
             context = self._context
         _close_all(outdated)
         return context
 
+    def _whole_context(self, refused: ssl.SSLContext) -> ssl.SSLContext | None:
+        """One that has read all authorities; None when the one that refused had, too."""
+        with self._lock:
+            if self._context is refused:
+                if not self._roots_folder:
+                    return None
+                self._context, self._roots_folder = tls.make_context(self._settings), ""
+            return self._context
+
     def _connect(self, request: Outgoing, exchange: Exchange, context: ssl.SSLContext | None) -> Link:
+        """A new connection; one more if a certificate was refused without having read all authorities."""
+        try:
+            return self._link(request, exchange, context)
+        except ConnectError as error:
+            if context is None or not tls.is_refusal(error):
+                raise
+            whole = self._whole_context(context)
+            if whole is None:
+                raise
+        return self._link(request, exchange, whole)
+
+    def _link(self, request: Outgoing, exchange: Exchange, context: ssl.SSLContext | None) -> Link:
         until = time.monotonic() + request.connect_seconds
         link = Link(self._route.connect(request.host, request.port, request.connect_seconds, exchange))
         if context is not None:
@@ -141,9 +166,7 @@ class Pool:
                 link.secure(context, request.host, max(0.001, until - time.monotonic()))
         return link
 
-    def _exchange(
-        self, request: Outgoing, head: bytes, link: Link, exchange: Exchange, context: ssl.SSLContext | None
-    ) -> Incoming:
+    def _exchange(self, request: Outgoing, head: bytes, link: Link, exchange: Exchange) -> Incoming:
         link.serve(exchange)
         is_sent = False
         with _dropping(link):
@@ -161,7 +184,7 @@ class Pool:
 
         def finish(*, is_reusable: bool) -> None:
             if is_reusable and is_sent and answer.keeps_connection:
-                self._park(request, link, context)
+                self._park(request, link)
             else:
                 link.close()
 
@@ -180,12 +203,12 @@ class Pool:
                 return None if found is None else found.link
             found.link.close()
 
-    def _park(self, request: Outgoing, link: Link, context: ssl.SSLContext | None) -> None:
+    def _park(self, request: Outgoing, link: Link) -> None:
         link.rest()
         kept = _Kept(request.scheme, request.host, request.port, link, time.monotonic())
         surplus = [kept]
         with self._lock:
-            if not self._is_closed and (context is None or context is self._context):
+            if not self._is_closed and (link.context is None or link.context is self._context):
                 self._idle.append(kept)
                 surplus = self._expired()
                 if len(self._idle) > _MAX_IDLE_CONNECTIONS:

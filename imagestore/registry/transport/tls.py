@@ -9,7 +9,7 @@ for containerd: a file that works as ``ca`` there works here.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ConfigError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import ssl
 
     from imagestore.registry.exchange import Origin
+
+_HEX_DIGITS: Final = frozenset("0123456789abcdef")
 
 Stamp = tuple[tuple[int, int, int], ...]
 
@@ -52,21 +54,26 @@ def _file_stamp(path: str) -> tuple[int, int, int]:
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
+def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl.SSLContext:
     """A TLS client context.
+
+    Args:
+        settings: a host's settings.
+        roots_folder: as quick_roots() gave it: the system's authorities are looked up there, and nowhere else. Empty
+            reads all that the system has.
 
     Raises:
         ConfigError: a certificate or key file can't be read or used.
     """
     import ssl
 
-    context = ssl.create_default_context()
+    context = ssl.create_default_context(capath=roots_folder or None)
     # What other clients of registries accept, on every Python: an authority's certificate that leaves out what RFC 5280
     # asks for (3.13 refuses those by default), and one that another authority signed, without that one.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.set_alpn_protocols(["http/1.1"])
-    if not _has_system_roots():
+    if not roots_folder and not _has_system_roots():
         import certifi
 
         context.load_verify_locations(certifi.where())
@@ -86,6 +93,29 @@ def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def quick_roots() -> str:
+    """A folder where an authority is found by the hash of its name, so that the others need not be read.
+
+    Reading a bundle of 150 authorities takes as long as a whole small pull. The folder may lack what somebody added to
+    the bundle by hand: a certificate that is refused must be judged again with a context that has read all.
+
+    Returns:
+        Its path; empty where the system keeps its bundle elsewhere, or has no hashed names (see openssl-rehash(1)).
+    """
+    import ssl
+
+    paths = ssl.get_default_verify_paths()
+    if not (paths.cafile and paths.capath):
+        return ""
+    folder = os.path.realpath(paths.capath)
+    if os.path.dirname(os.path.realpath(paths.cafile)) != folder:
+        return ""
+    try:
+        return folder if any(_is_hashed(name) for name in os.listdir(folder)) else ""
+    except OSError:
+        return ""
 
 
 def failure_in(error: BaseException) -> ssl.SSLError | None:
@@ -108,6 +138,13 @@ def failure_in(error: BaseException) -> ssl.SSLError | None:
     return None
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether our side didn't accept the other's certificate."""
+    import ssl
+
+    return isinstance(failure_in(error), ssl.SSLCertVerificationError)
+
+
 def describe(failure: ssl.SSLError) -> str:
     """Why a handshake failed, for people."""
     import ssl
@@ -126,6 +163,12 @@ def hint(failure: ssl.SSLError) -> str:
     if failure.reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"}:
         return 'if the registry speaks plain HTTP, say so with server = "http://..." in its hosts.toml'
     return ""
+
+
+def _is_hashed(name: str) -> bool:
+    """Whether a file is named as openssl-rehash(1) names certificates: the hash in eight hex digits, and a number."""
+    digits, dot, number = name.partition(".")
+    return bool(dot) and len(digits) == 8 and set(digits) <= _HEX_DIGITS and number.isascii() and number.isdigit()
 
 
 def _has_system_roots() -> bool:

@@ -13,6 +13,7 @@ from imagestore.archive import layout
 from imagestore.archive.contents import ArchiveFormat
 from imagestore.archive.exporting import ExportOptions
 from imagestore.archive.importing import ImportOptions
+from imagestore.archive.spool import gunzip
 from imagestore.digest import Digest
 from imagestore.errors import (
     DigestMismatchError,
@@ -58,6 +59,24 @@ def test_layers_in_gzip_stay_as_they_are(here: Node, tmp_path: Path) -> None:
     (image,) = here.store.import_images(write(tmp_path / "a.tar", saved(PACKED)), options=KATA).images
     assert [each.digest for each in image.layers] == [each.digest for each in PACKED]
     assert {each.media_type for each in image.layers} == {media_types.DOCKER_LAYER_GZIP}
+
+
+def test_a_layer_that_images_share_is_unpacked_once(
+    here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked: list[str] = []
+
+    def counted(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
+        unpacked.append(what)
+        return gunzip(pieces, what=what)
+
+    monkeypatch.setattr("imagestore.archive.docker.gunzip", counted)
+    files = saved(PACKED)
+    entry = json.loads(files[layout.DOCKER_MANIFEST])[0]
+    listed = [{**entry, "RepoTags": [f"a:{number}"]} for number in range(3)]
+    files[layout.DOCKER_MANIFEST] = json.dumps(listed).encode()
+    assert len(here.store.import_images(write(tmp_path / "a.tar", files), options=KATA).images) == 3
+    assert len(unpacked) == len(PACKED)
 
 
 def test_a_manifest_is_made_like_containerds(here: Node, tmp_path: Path) -> None:

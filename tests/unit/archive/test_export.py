@@ -262,6 +262,22 @@ def test_a_cancelled_export_leaves_no_file(here: Node, tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_an_interrupt_at_the_very_end_stays_an_interrupt(
+    here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def interrupted(source: str, target: str) -> None:
+        rename(source, target)
+        if source.endswith(".partial"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        here.store.export_images([PYTHON], tmp_path / "a.tar")
+    assert [path.name for path in tmp_path.glob("a.tar*")] == ["a.tar"]
+
+
 def test_content_is_leased_while_it_is_copied(here: Node, tmp_path: Path) -> None:
     def remove_everything(event: object) -> None:
         if isinstance(event, BlobAdvanced):
@@ -278,6 +294,15 @@ def test_content_is_leased_while_it_is_copied(here: Node, tmp_path: Path) -> Non
 def test_a_place_that_can_not_be_written_is_named(here: Node, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"none/a\.tar: can't be written: No such file or directory"):
         here.store.export_images([PYTHON], tmp_path / "none" / "a.tar")
+
+
+@pytest.mark.parametrize("path", ["", "a\0b"])
+@pytest.mark.parametrize("options", [ExportOptions(), FOLDER])
+def test_what_is_no_path_is_refused(here: Node, path: str, options: ExportOptions) -> None:
+    with pytest.raises(InvalidInputError, match="is no path"):
+        here.store.export_images([PYTHON], path, options=options)
+    with pytest.raises(InvalidInputError, match="is no path"):
+        here.store.import_images(path)
 
 
 def test_pipes_are_written_directly(here: Node, tmp_path: Path) -> None:

@@ -109,6 +109,14 @@ def test_too_many_members_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         scanned(tar_of({"a": b"", "b": b"", "c": b""}))
 
 
+def test_names_and_targets_of_links_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few hundred kilobytes of gzip could fill the memory with them otherwise."""
+    monkeypatch.setattr("imagestore.archive.tar.MAX_NAMES_BYTES", 1000)
+    links = b"".join(pax(linkpath="t" * 400) + member(f"l{number}", b"", b"2") for number in range(3))
+    with pytest.raises(DocumentError, match="more than 1000 bytes of names"):
+        scanned(links + END)
+
+
 def test_a_cancelled_scan_ends() -> None:
     token = CancelToken()
     token.cancel()

@@ -71,6 +71,18 @@ def test_registry_secrets_are_redacted_and_nothing_else() -> None:
     assert registry["mirrors"] == {"docker.io": {"endpoint": ["https://m.example"]}}
 
 
+def test_logins_in_addresses_are_redacted() -> None:
+    text = """
+[plugins."io.containerd.cri.v1.images".registry]
+password = "hunter1"
+[plugins."io.containerd.cri.v1.images".registry.mirrors."docker.io"]
+endpoint = ["https://user:hunter2@m.example/path", "https://m.example?token=hunter3"]
+"""
+    dumped = config.dumps(config.loads(f"version = 3\n{text}", host=LINUX))
+    assert "hunter" not in dumped
+    assert "https://***@m.example/path" in dumped
+
+
 def test_dumping_leaves_the_configuration_as_it_is() -> None:
     loaded = config.loads(SECRETS, host=LINUX)
     assert config.dumps(loaded) == config.dumps(loaded)

@@ -137,6 +137,9 @@ def test_without_server_the_registry_keeps_its_address_and_every_capability(tmp_
         ("https://m.example/av2", "https://m.example/av2/v2"),
         ("https://M.Example", "https://m.example/v2"),
         ("http://[::1]:5000", "http://[::1]:5000/v2"),
+        ("https://m.example/.proxy/hub", "https://m.example/.proxy/hub/v2"),
+        ("https://m.example/hub.", "https://m.example/hub./v2"),
+        ("https://m.example/..", "https://m.example/v2"),
     ],
 )
 def test_urls_are_completed(tmp_path: Path, url: str, base: str) -> None:
@@ -180,6 +183,13 @@ def test_unknown_members_are_reported_with_their_line(tmp_path: Path) -> None:
         ('dial_timeout = "1.2.3s"', 1, "duration"),
         ("dial_timeout = 3", 1, "text"),
         ('[host."http://"]', 1, "host"),
+        ('server = "https://[::1]evil.example:5000"', 1, "http or https URL"),
+        ('server = "https://m.exa\\tmple"', 1, "http or https URL"),
+        ('[host."https://user:secret@m.example"]', 1, "***@m.example"),
+        ('[host."https://user:secret/word@m.example"]', 1, "***@m.example"),
+        ('[host."https://m.example?token=secret"]', 1, "host and path only"),
+        ('[header]\nAuthorization = ["Bearer secret", 1]', 2, "list of texts"),
+        ('header = "Bearer secret"', 1, "a table of header fields"),
     ],
 )
 def test_a_broken_file_is_refused_with_its_line(tmp_path: Path, text: str, line: int, what: str) -> None:
@@ -193,11 +203,19 @@ def test_a_broken_file_is_refused_with_its_line(tmp_path: Path, text: str, line:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("3s", 3), ("500ms", 0.5), ("1h2m", 3720), (".5s", 0.5), ("7us", 7e-6), ("0", None), ("", None)],
+    [
+        *[("3s", 3), ("500ms", 0.5), ("1h2m", 3720), (".5s", 0.5), ("7us", 7e-6), ("0", None), ("", None)],
+        ("999999h", 86400),
+    ],
 )
 def test_go_durations(tmp_path: Path, text: str, seconds: float | None) -> None:
     found = read(tmp_path, f'dial_timeout = "{text}"').server.connection.dial_timeout_seconds
     assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_a_folder_that_can_not_be_named_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no folder's name"):
+        read_hosts("registry.example", ["/certs\0.d"])
 
 
 def test_other_encodings_and_sizes_are_refused(tmp_path: Path) -> None:
@@ -287,9 +305,11 @@ def test_config_path_beats_mirrors_of_the_main_configuration(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "value", ["7", '"https://m.example"', "[7]", '["ftp://m.example"]', '["https://u:p@m.example"]']
+    "value",
+    ["7", '"https://m.example"', "[7]", '["ftp://m.example"]', '["https://u:word@m.example"]', '["https://[::1"]'],
 )
 def test_a_broken_mirror_of_the_main_configuration_is_refused(value: str) -> None:
     text = f'version = 2\n[plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]\nendpoint = {value}\n'
-    with pytest.raises(ConfigError, match=r":3: .*endpoint"):
+    with pytest.raises(ConfigError, match=r":3: .*endpoint") as caught:
         legacy(text, "docker.io")
+    assert "word" not in str(caught.value)

@@ -108,6 +108,7 @@ def test_null_optional_members_count_as_absent() -> None:
         (index(manifests=[descriptor(digest=DIGEST + "\n")]), "digest"),
         (index(manifests=[descriptor(Digest="x")]), "Digest: differs"),
         (index(manifests=[descriptor(data="!!")]), "is not base64"),
+        (index(manifests=[descriptor(data="\u00e9\u00e9\u00e9\u00e9")]), "is not base64"),
         (index(manifests=[descriptor(data="e30=")]), "contradicts digest and size"),
         (index(manifests=[descriptor(annotations={"a": 1})]), "annotations"),
         (index(manifests=[descriptor(platform={"os": "linux"})]), "architecture"),
@@ -124,6 +125,8 @@ def test_bad_indexes_are_refused_with_the_path(raw: bytes, reason: str) -> None:
     [
         (manifest(config=None), r"\$\.config"),
         (manifest(layers=None), r"\$\.layers"),
+        (manifest(config=descriptor(platform="linux/amd64")), r"\$\.config\.platform"),
+        (manifest(layers=[descriptor(platform={"os": 1, "architecture": "amd64"})]), r"\$\.layers\[0\]\.platform"),
         (manifest(manifests=[]), r"\$\.manifests"),
         (manifest(fsLayers=[]), r"\$\.fsLayers"),
         (manifest(mediaType=media_types.OCI_INDEX), "is no manifest"),

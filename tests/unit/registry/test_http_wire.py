@@ -501,19 +501,21 @@ class TestTls:
 
 
 class _TlsServer:
-    """Answers one TLS connection with hello."""
+    """Answers one TLS connection with hello, after those on which its certificate was refused."""
 
     def __init__(self, context: ssl.SSLContext | None) -> None:
         self.context = context
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(2.0)
         self._thread = threading.Thread(target=self._serve)
+        self._is_over = False
         self.origin = Origin("https", "127.0.0.1", self._listener.getsockname()[1])
 
     def __enter__(self) -> None:
         self._thread.start()
 
     def __exit__(self, *ignored: object) -> None:
+        self._is_over = True
         # Should nobody have come, this ends accept().
         with contextlib.suppress(OSError), socket.create_connection(self._listener.getsockname(), timeout=1.0):
             self._thread.join(0.2)
@@ -521,19 +523,23 @@ class _TlsServer:
         self._listener.close()
 
     def _serve(self) -> None:
-        try:
-            accepted, _ = self._listener.accept()
-            with accepted:
-                accepted.settimeout(2.0)
-                if self.context is None:
-                    accepted.recv(100)
-                    accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        with contextlib.suppress(OSError):
+            while not self._is_over:
+                with contextlib.suppress(ssl.SSLError):
+                    self._answer()
                     return
-                with self.context.wrap_socket(accepted, server_side=True) as connection:
-                    connection.recv(65536)
-                    connection.sendall(OK + b"hello")
-        except OSError:
-            pass
+
+    def _answer(self) -> None:
+        accepted, _ = self._listener.accept()
+        with accepted:
+            accepted.settimeout(2.0)
+            if self.context is None:
+                accepted.recv(100)
+                accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                return
+            with self.context.wrap_socket(accepted, server_side=True) as connection:
+                connection.recv(65536)
+                connection.sendall(OK + b"hello")
 
 
 class _Certified:

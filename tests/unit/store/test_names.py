@@ -141,6 +141,33 @@ def test_lists_are_filtered_by_name_id_and_handler(here: Node) -> None:
     assert list(here.store.list(name="nothing")) == []
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+@pytest.mark.parametrize(("name", "handler"), [(None, None), (None, PROCESS), (PYTHON, None)])
+def test_pages_follow_each_other_without_gap_or_repetition(
+    here: Node, name: str | None, handler: str | None, limit: int
+) -> None:
+    pages: list[list[tuple[str, str]]] = []
+    after = None
+    while found := list(here.store.list(name=name, runtime_handler=handler, after=after, limit=limit)):
+        pages.append([(each.reference, each.runtime_handler) for each in found])
+        after = pages[-1][-1]
+    whole = [(each.reference, each.runtime_handler) for each in here.store.list(name=name, runtime_handler=handler)]
+    assert [key for page in pages for key in page] == whole
+    assert {len(page) for page in pages[:-1]} <= {limit}
+
+
+def test_a_page_begins_behind_an_image_that_is_gone(here: Node) -> None:
+    first, *rest = [(each.reference, each.runtime_handler) for each in here.store.list()]
+    here.store.remove(first[0], runtime_handler=first[1])
+    assert [(each.reference, each.runtime_handler) for each in here.store.list(after=first)] == rest
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_an_empty_page_is_refused(here: Node, limit: int) -> None:
+    with pytest.raises(InvalidInputError, match="at least 1"):
+        here.store.list(limit=limit)
+
+
 def test_a_store_opened_by_a_relative_path_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Daemons go to the root folder after they opened what they need."""
     monkeypatch.chdir(tmp_path)

@@ -46,6 +46,18 @@ def test_a_program_gets_name_digest_and_descriptor(tmp_path: Path) -> None:
     }
 
 
+def test_a_relative_folder_is_this_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "bin", "a", f"touch {tmp_path}/asked")
+    monkeypatch.chdir(tmp_path)
+    ask(Path("bin"))
+    assert (tmp_path / "asked").exists()
+
+
+def test_a_folder_that_can_not_be_named_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no folder's name"):
+        ask(Path("/verifiers\0"))
+
+
 def test_all_must_allow_and_the_reason_is_shown_harmless(tmp_path: Path) -> None:
     program(tmp_path, "10-yes", "exit 0")
     program(tmp_path, "20-no", 'printf "not \\033[31msigned"; exit 3')

@@ -1,0 +1,29 @@
+"""What is told when a pull fails and its bytes can't be taken back either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagestore import lease
+from imagestore.errors import DocumentError, StoreBusyError
+from imagestore.pull.undo import undone_on_failure
+from tests.support.node import node, python_image
+
+
+def test_the_failure_that_came_first_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(_: str) -> None:
+        raise StoreBusyError("metadata.db: is held by another process")
+
+    with (
+        node(tmp_path) as here,
+        lease.held(here.store.metadata, purpose="pull") as held,
+        monkeypatch.context() as patch,
+    ):
+        patch.setattr(here.store.metadata, "delete_lease", busy)
+        with (
+            pytest.raises(DocumentError, match="breaks its rules"),
+            undone_on_failure(here.store.metadata, here.store.content, held, [python_image().target]),
+        ):
+            raise DocumentError("manifest", ["breaks its rules"])
