@@ -78,8 +78,7 @@ class ImageStore(Archives, Upkeep):
         verifier: ImageVerifier | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        # Whoever opens a store may go elsewhere, as daemons do.
-        self.root = Path(root).absolute()
+        self.root = Path(root).absolute()  # whoever opens a store may go elsewhere, as daemons do
         self.host = host or platforms.host.detect()
         self.config = config or configuration.default(self.host)
         self._clock = clock
