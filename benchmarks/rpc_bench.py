@@ -2,32 +2,28 @@
 
     python -m benchmarks.rpc_bench [1000]
 
-Both import one archive of that many tiny images. Then, in alternating rounds with one client (gRPC's Python, the same
+Both import one layout of that many tiny images. Then, in alternating rounds with one client (gRPC's Python, the same
 for both), the status of one image and the list of all are asked for; the list is also asked for by eight callers at
 once. Medians of all rounds, the 99th percentile, and what each server has in memory. Needs root, like containerd.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import os
 import socket
 import statistics
 import struct
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import grpc
 
+from benchmarks import tiny_layout
 from imagestore import config as configuration
 from imagestore import platforms
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
@@ -42,50 +38,6 @@ STATUS_CALLS = 100
 LIST_CALLS = 5
 CALLERS = 8
 _MIB = 1024 * 1024
-
-
-def archive(path: Path, count: int) -> None:
-    """An OCI layout with so many images, each with a config of its own and one layer in common."""
-    blobs: dict[str, bytes] = {}
-
-    def blob(data: bytes, media_type: str) -> dict[str, Any]:
-        digest = hashlib.sha256(data).hexdigest()
-        blobs[digest] = data
-        return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
-
-    layer_tar = io.BytesIO()
-    tarfile.open(fileobj=layer_tar, mode="w").close()
-    layer = blob(layer_tar.getvalue(), "application/vnd.oci.image.layer.v1.tar")
-    host = platforms.host.detect()
-    manifests = []
-    for number in range(count):
-        config = {
-            "os": host.os,
-            "architecture": host.architecture,
-            "config": {"Labels": {"number": str(number)}},
-            "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
-        }
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": blob(json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json"),
-            "layers": [layer],
-        }
-        entry = blob(json.dumps(manifest).encode(), "application/vnd.oci.image.manifest.v1+json")
-        manifests.append({**entry, "annotations": {"io.containerd.image.name": name(number)}})
-    files = {f"blobs/sha256/{digest}": data for digest, data in blobs.items()}
-    files["oci-layout"] = b'{"imageLayoutVersion": "1.0.0"}'
-    files["index.json"] = json.dumps({"schemaVersion": 2, "manifests": manifests}).encode()
-    with tarfile.open(path, "w") as out:
-        for file_name, data in files.items():
-            info = tarfile.TarInfo(file_name)
-            info.size = len(data)
-            out.addfile(info, io.BytesIO(data))
-
-
-def name(number: int) -> str:
-    """An image's reference."""
-    return f"registry.example/project-{number % 50}/image-{number}:v1"
 
 
 class Side:
@@ -110,7 +62,7 @@ class Side:
 
     def measure(self, count: int) -> None:
         """One round."""
-        request = api_pb2.ImageStatusRequest(image=api_pb2.ImageSpec(image=name(count // 2)))
+        request = api_pb2.ImageStatusRequest(image=api_pb2.ImageSpec(image=tiny_layout.name(count // 2)))
         self.status += timed(lambda: self.stub.ImageStatus(request), STATUS_CALLS)
         self.listing += timed(self.list, LIST_CALLS)
         with ThreadPoolExecutor(CALLERS) as pool:
@@ -156,14 +108,15 @@ def main() -> None:
     """Measure and print."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     with tempfile.TemporaryDirectory() as folder:
-        root, tar = Path(folder) / "root", Path(folder) / "images.tar"
-        archive(tar, count)
-        host = platforms.host.detect()
+        root, layout, archive = Path(folder) / "root", Path(folder) / "layout", Path(folder) / "images.tar"
+        tiny_layout.write_layout(layout, count)
+        subprocess.run(["tar", "-C", layout, "-cf", archive, "."], check=True)
+        host = platforms.parse("linux/amd64")
         with ImageStore(root, config=configuration.default(host), host=host) as store:
-            store.import_images(tar)
+            store.import_images(layout)
         with serving(root) as server, containerd_cri() as endpoint:
             command = [need("ctr"), "--address", endpoint.removeprefix("unix://"), "-n", "k8s.io", "images", "import"]
-            subprocess.run([*command, "--no-unpack", str(tar)], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([*command, "--no-unpack", str(archive)], check=True, stdout=subprocess.DEVNULL)
             ours, theirs = Side("imagestore", server.endpoint), Side("containerd", endpoint)
             until = time.monotonic() + 60
             while theirs.list() < count and time.monotonic() < until:

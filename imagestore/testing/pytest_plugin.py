@@ -158,13 +158,24 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Block the network where asked; after a test that passed, judge its tape (or write it)."""
     with _network_of(item):
-        result = yield
+        try:
+            result = yield
+        except BaseException:
+            _tell_troubles(item)
+            raise
     session = item.stash.get(_SESSION, None)
     if session is not None:
         session.finish()
         if session.is_recording and session.mode == "rewrite":
             _note_written(item, session.path)
     return result
+
+
+def _tell_troubles(item: pytest.Item) -> None:
+    """A test that failed because a request had no answer seldom says so itself."""
+    session = item.stash.get(_SESSION, None)
+    if session is not None and session.troubles:
+        item.add_report_section("call", f"tape {session.path}", "\n".join(session.troubles))
 
 
 def _note_written(item: pytest.Item, path: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from imagestore.testing.engine.assembly import assemble
+from imagestore.testing.assembly import assemble
 from imagestore.testing.engine.gate import BasicAuth, TokenAuth, make_gates
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.rules import RegistryRules

@@ -1,4 +1,4 @@
-"""The server as a process: started, reloaded, drained and killed, with clients at work."""
+"""The server as a process: started, drained and killed, with clients at work."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,49 +22,23 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from imagestore import platforms
 from imagestore.cancel import CancelToken
-from imagestore.errors import ImageStoreError, OperationCancelledError, UnknownRuntimeHandlerError
+from imagestore.errors import ImageStoreError, OperationCancelledError
 from imagestore.image_service import ImageSpec
-from imagestore.testing import FaultRule, RegistryServer, Where, build_image, build_index, synthetic_layer
-from imagestore.testing.faults.delivery import Drip
+from tests.integration.test_server_reload import _HANDLER
 from tests.support.go_client import GoClient, build
 from tests.support.node import CONFIG
 from tests.support.peers import need
 from tests.support.server import Server, serving, short_folder, until
+from tests.support.slow_pulls import LARGE, MIB, SIZE, SMALL, pulling, received, registry
 
 pytestmark = pytest.mark.integration
-
-HERE = platforms.host.detect()
-SMALL = "registry.example/library/small:1"
-LARGE = "registry.example/library/large:1"
-MIB = 1024 * 1024
-SIZE = 8 * MIB
-
-
-def registry(*, bytes_per_second: float = 0.0) -> RegistryServer:
-    """Has a small image, and a large one that may come slowly."""
-    image = build_image(HERE, seed="large", layers=[synthetic_layer("large", SIZE)])
-    slow = FaultRule(Drip(bytes_per_second=bytes_per_second), Where(kind="blob", repository="library/large"), times=0)
-    return RegistryServer({SMALL: build_index([HERE]), LARGE: image}, faults=[slow] if bytes_per_second else [])
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     with serving(tmp_path / "root") as running:
         yield running
-
-
-@contextlib.contextmanager
-def pulling(server: Server, reference: str, cancel: CancelToken | None = None) -> Iterator[Future[str]]:
-    """A pull under way in the server."""
-    with server.client() as client, ThreadPoolExecutor(1) as pool:
-        yield pool.submit(client.pull, ImageSpec(reference), cancel=cancel)
-
-
-def received(root: Path) -> int:
-    """Bytes of unfinished downloads."""
-    return sum(path.stat().st_size for path in root.glob("content/ingest/*/data"))
 
 
 # -- start and end ---------------------------------------------------------------------------------------------------
@@ -253,94 +226,6 @@ def test_two_servers_on_one_root_see_each_other(tmp_path: Path) -> None:
             assert len({each.result(30) for each in pulls}) == 1
         blobs = [each for each in source.ledger.entries if each.kind == "blob" and each.sent_bytes > MIB]
         assert len(blobs) == 1
-
-
-# -- reload ----------------------------------------------------------------------------------------------------------
-
-_HANDLER = """
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.extra]
-runtime_type = "io.containerd.kata.v2"
-"""
-
-
-def test_reload_changes_handlers_and_keeps_the_records_of_removed_ones(tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))
-    with registry() as source, serving(tmp_path / "root", config=config) as server, server.client() as client:
-        spec = ImageSpec(source.server.reference(SMALL), runtime_handler="extra")
-        with pytest.raises(UnknownRuntimeHandlerError):
-            client.pull(spec)
-        config.write_text(config.read_text() + _HANDLER)
-        server.send(signal.SIGHUP)
-        assert "extra" in server.hear("READY=1")
-        client.pull(spec)
-        config.write_text("version = [broken")
-        server.send(signal.SIGHUP)
-        assert "stays as it was" in server.hear("READY=1")
-        assert server.log("reload failed")[0]["error"]
-        assert client.status(spec) is not None
-        config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))
-        server.send(signal.SIGHUP)
-        server.hear("READY=1")
-        with pytest.raises(UnknownRuntimeHandlerError):
-            client.pull(ImageSpec(source.server.reference(LARGE), runtime_handler="extra"))
-        assert [each.spec.runtime_handler for each in client.list()] == ["extra"]
-        client.remove(spec)
-        assert client.list() == []
-
-
-def test_pull_that_waits_in_line_keeps_its_handler_over_a_reload(tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    plain = CONFIG.replace("runhcs-wcow-process", "runc")
-    config.write_text(plain + _HANDLER)
-    with (
-        registry(bytes_per_second=4.0 * MIB) as source,
-        serving(tmp_path / "root", "--max-concurrent-pulls", "1", config=config) as server,
-        server.client() as client,
-        pulling(server, source.server.reference(LARGE)) as first,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        until(lambda: received(tmp_path / "root"), "the first pull works")
-        spec = ImageSpec(source.server.reference(SMALL), runtime_handler="extra")
-        waiting = pool.submit(client.pull, spec)
-        time.sleep(0.3)
-        config.write_text(plain)
-        server.send(signal.SIGHUP)
-        server.hear("reloaded")
-        assert not first.done()
-        waiting.result()
-        assert {each.spec.runtime_handler for each in client.list()} == {"extra", "runc"}
-
-
-def test_reload_under_load_breaks_no_call(tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))
-    stop = threading.Event()
-    with (
-        registry(bytes_per_second=4 * MIB) as source,
-        serving(tmp_path / "root", config=config) as server,
-        server.client() as client,
-        ThreadPoolExecutor(4) as pool,
-    ):
-        client.pull(ImageSpec(source.server.reference(SMALL)))
-
-        def ask() -> int:
-            count = 0
-            while not stop.is_set():
-                assert client.list()
-                assert client.status(ImageSpec(source.server.reference(SMALL))) is not None
-                count += 1
-            return count
-
-        asking = [pool.submit(ask) for _ in range(3)]
-        with pulling(server, source.server.reference(LARGE)) as pull:
-            for _ in range(10):
-                server.send(signal.SIGHUP)
-                server.hear("READY=1")
-            assert pull.result(30)
-        stop.set()
-        assert all(each.result(30) > 0 for each in asking)
-        assert len(server.log("reloaded")) == 10
 
 
 # -- what it tells about itself --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError
-from imagestore.testing import RegistryServer, build_artifact, load_tape
+from imagestore.testing import RegistryServer, build_artifact, build_image, load_tape, make_tape
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.layout import tape_to_layout
 from imagestore.testing.tapes.publishing import fetch_layout, fetch_tape, push_layout, push_tape
@@ -72,6 +72,16 @@ def test_an_artifact_that_is_no_tape_is_refused(tmp_path: Path) -> None:
             fetch_tape(f"{server.address}/notes:1", str(tmp_path / "t"), is_plain_http=True)
         with pytest.raises(DocumentError, match="it has no oci-layout"):
             fetch_layout(f"{server.address}/notes:1", str(tmp_path), is_plain_http=True)
+
+
+def test_a_layout_that_lacks_a_body_becomes_none(tmp_path: Path) -> None:
+    blobs = BlobFolder(str(tmp_path / "blobs"))
+    tape_to_layout(make_tape({"registry.example/app:1": build_image()}, blobs), blobs, str(tmp_path / "sent"))
+    files = {name: (tmp_path / "sent" / name).read_bytes() for name in ("oci-layout", "index.json")}
+    image = build_artifact("application/x", files)
+    with RegistryServer({"registry.example/bad:1": image}) as server, pytest.raises(ContentNotFoundError):
+        fetch_layout(f"{server.address}/bad:1", str(tmp_path / "got"), is_plain_http=True)
+    assert not (tmp_path / "got" / "index.json").exists()
 
 
 def test_what_is_not_there_is_not_found(registry: DockerRegistry, tmp_path: Path) -> None:

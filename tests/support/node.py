@@ -85,3 +85,9 @@ def node(
         opened = ImageStore(root, config=settings, host=host, registry=client, verifier=verifier, sources=sources)
         store = stack.enter_context(opened)
         yield Node(store, registry, [])
+
+
+def snapshot(root: Path) -> dict[str, int]:
+    """Every file of the content store with its size."""
+    content = root / "content"
+    return {str(path.relative_to(content)): path.stat().st_size for path in content.rglob("*") if path.is_file()}

@@ -192,7 +192,9 @@ class TokenGate:
         token = self._desk.issue(frozenset(scopes), self._clock() + self.auth.lifetime_seconds, self.auth.service)
         answer: dict[str, object] = {"access_token": token} if is_form else {"token": token, "access_token": token}
         answer["expires_in"] = self.auth.lifetime_seconds
-        if user and ("offline_token", "true") in asked:
+        # The form has the OAuth2 document's name for it, the query the token document's.
+        wish = ("access_type", "offline") if is_form else ("offline_token", "true")
+        if user and wish in asked:
             answer["refresh_token"] = next(
                 (key for key, owner in self.auth.identity_tokens.items() if owner == user), identity_token(user)
             )

@@ -47,7 +47,7 @@ class Entry:
     """One request and what became of it.
 
     Attributes:
-        number: 1, 2, ... in order of arrival.
+        number: 1, 2, ... in order of arrival; clear() doesn't begin anew.
         host: logical host.
         method, path: as asked.
         query_names: names of the query's parameters.
@@ -97,6 +97,7 @@ class Ledger:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
         self._entries: list[Entry] = []
+        self._forgotten = 0
         self._unexpected: list[str] = []
         self._clock = clock
 
@@ -105,7 +106,7 @@ class Ledger:
     def begin(self, request: Request, reply: Reply) -> int:
         """Note a request with the answer it will get; gives the entry's number."""
         with self._lock:
-            number = len(self._entries) + 1
+            number = self._forgotten + len(self._entries) + 1
             self._entries.append(
                 Entry(
                     number,
@@ -127,8 +128,11 @@ class Ledger:
     def end(self, number: int, *, sent_bytes: int, ending: Ending) -> None:
         """Note how the answer ended."""
         with self._lock:
-            entry = self._entries[number - 1]
-            self._entries[number - 1] = replace(entry, sent_bytes=sent_bytes, ending=ending, finished=self._clock())
+            place = number - 1 - self._forgotten
+            if place < 0:  # forgotten meanwhile: a client has its answer a moment before that is noted here
+                return
+            entry = self._entries[place]
+            self._entries[place] = replace(entry, sent_bytes=sent_bytes, ending=ending, finished=self._clock())
 
     def note_unexpected(self, text: str) -> None:
         """Note a request that nothing answers, with the explanation to show."""
@@ -150,8 +154,9 @@ class Ledger:
             return tuple(self._unexpected)
 
     def clear(self) -> None:
-        """Forget everything; for tests with several acts. Call it only when no request is running."""
+        """Forget everything, and what becomes of requests that are running; for tests with several acts."""
         with self._lock:
+            self._forgotten += len(self._entries)
             self._entries.clear()
             self._unexpected.clear()
 

@@ -4,36 +4,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.faults import answering, content, delivery, redirecting
+from imagestore.testing.faults.answering import (
+    ExpireToken,
+    ForeignRealm,
+    IgnoreRange,
+    Refuse,
+    RefuseRange,
+    SetHeader,
+    ShortRange,
+    WrongDigest,
+    WrongLength,
+    WrongRange,
+)
+from imagestore.testing.faults.content import (
+    DeepJson,
+    DuplicateKeys,
+    ExtraBytes,
+    Flip,
+    GzipCoding,
+    HugeManifest,
+    LinkLoop,
+)
+from imagestore.testing.faults.delivery import Drip, Reset, SlowFirstByte, SlowHead, Stall, Truncate, Unframed
+from imagestore.testing.faults.redirecting import Redirect
 
 if TYPE_CHECKING:
     from imagestore.testing.faults.effect import Effect
 
 _ALL: Final[tuple[type[Effect], ...]] = (
-    answering.Refuse,
-    answering.ExpireToken,
-    answering.ForeignRealm,
-    answering.WrongLength,
-    answering.WrongDigest,
-    answering.SetHeader,
-    answering.IgnoreRange,
-    answering.WrongRange,
-    answering.ShortRange,
-    answering.RefuseRange,
-    content.Flip,
-    content.ExtraBytes,
-    content.GzipCoding,
-    content.HugeManifest,
-    content.DeepJson,
-    content.DuplicateKeys,
-    content.LinkLoop,
-    delivery.SlowHead,
-    delivery.SlowFirstByte,
-    delivery.Drip,
-    delivery.Stall,
-    delivery.Reset,
-    delivery.Truncate,
-    delivery.Unframed,
-    redirecting.Redirect,
+    Refuse,
+    ExpireToken,
+    ForeignRealm,
+    WrongLength,
+    WrongDigest,
+    SetHeader,
+    IgnoreRange,
+    WrongRange,
+    ShortRange,
+    RefuseRange,
+    Flip,
+    ExtraBytes,
+    GzipCoding,
+    HugeManifest,
+    DeepJson,
+    DuplicateKeys,
+    LinkLoop,
+    SlowHead,
+    SlowFirstByte,
+    Drip,
+    Stall,
+    Reset,
+    Truncate,
+    Unframed,
+    Redirect,
 )
 EFFECTS: Final[dict[str, type[Effect]]] = {effect.name: effect for effect in _ALL}

@@ -39,10 +39,10 @@ class Chaos:
         dice = random.Random(f"{self.seed} {address} {count}")  # noqa: S311 - reproducible on purpose, guards nothing
         if self._done.get(address, 0) >= self._most or dice.random() >= self._rate:
             return reply
-        self._done[address] = self._done.get(address, 0) + 1
         effect = _pick(dice, reply)
         if not effect.fits(request, reply):
             return reply
+        self._done[address] = self._done.get(address, 0) + 1
         changed = effect.apply(request, reply)
         return replace(changed, faults=(*reply.faults, f"chaos:{effect.name}"))
 

@@ -7,56 +7,17 @@ import zlib
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from imagestore.testing.faults.effect import Effect, from_end, put
-from imagestore.testing.images.bodies import BytesBody, read_all
+from imagestore.testing.images.bodies import BytesBody, FlippedBody, PaddedBody, read_all
 from imagestore.testing.images.layers import stored_gzip
 from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from imagestore.testing.engine.exchange import Reply, Request
-    from imagestore.testing.images.bodies import Body
 
 # Effects that rewrite a whole body do so in memory; layers above this belong into a delivery effect.
 _MAX_REWRITTEN: Final = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class FlippedBody:
-    """A body with one byte inverted."""
-
-    inner: Body
-    position: int
-
-    @property
-    def size(self) -> int:
-        """Length in bytes."""
-        return self.inner.size
-
-    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """The bytes; see Body."""
-        offset = start
-        for piece in self.inner.chunks(start, stop):
-            at = self.position - offset
-            offset += len(piece)
-            yield piece[:at] + bytes([piece[at] ^ 0xFF]) + piece[at + 1 :] if 0 <= at < len(piece) else piece
-
-
-@dataclass(frozen=True, slots=True)
-class PaddedBody:
-    """A body followed by blanks (which JSON ignores), in bounded memory."""
-
-    inner: Body
-    size: int
-
-    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """The bytes; see Body."""
-        end = self.size if stop is None else min(stop, self.size)
-        yield from self.inner.chunks(start, min(end, self.inner.size))
-        left = end - max(start, self.inner.size)
-        while left > 0:
-            yield b" " * min(left, 1 << 16)
-            left -= 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +25,13 @@ class Flip(Effect):
     """One byte of the content is inverted; ``at`` counts in the whole body, negative from its end."""
 
     name: ClassVar[str] = "flip"
+    is_on_body: ClassVar[bool] = True
     at: int = 0
+
+    def fits(self, request: Request, reply: Reply) -> bool:
+        """Answers that the byte is in; a range may leave it out, and a short body may not have it."""
+        position = from_end(self.at, reply.body.size)
+        return Effect.fits(self, request, reply) and reply.start <= position < reply.start + reply.length
 
     def apply(self, request: Request, reply: Reply) -> Reply:
         """Flip."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from imagestore.testing.engine.exchange import Ending
-from imagestore.testing.faults.effect import Effect, from_end
+from imagestore.testing.engine.exchange import Ending, has_body
+from imagestore.testing.faults.effect import FINITE, Effect, from_end
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ class SlowHead(Effect):
     """The status line comes late."""
 
     name: ClassVar[str] = "slow-head"
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"seconds": FINITE}
     seconds: float = 1.0
 
     def apply(self, request: Request, reply: Reply) -> Reply:
@@ -31,6 +32,8 @@ class SlowFirstByte(Effect):
     """The head comes, then a pause before the body."""
 
     name: ClassVar[str] = "slow-first-byte"
+    is_on_body: ClassVar[bool] = True
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"seconds": FINITE}
     seconds: float = 1.0
 
     def apply(self, request: Request, reply: Reply) -> Reply:
@@ -43,6 +46,8 @@ class Drip(Effect):
     """The body comes at a given pace; timeouts on single reads never notice."""
 
     name: ClassVar[str] = "drip"
+    is_on_body: ClassVar[bool] = True
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"bytes_per_second": FINITE}
     bytes_per_second: float = 1024.0
 
     def apply(self, request: Request, reply: Reply) -> Reply:
@@ -55,6 +60,8 @@ class Stall(Effect):
     """The body stops at byte ``at`` and the connection stays open for ``seconds``."""
 
     name: ClassVar[str] = "stall"
+    is_on_body: ClassVar[bool] = True
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"seconds": FINITE}
     at: int = 0
     seconds: float = 60.0
 
@@ -71,6 +78,10 @@ class Reset(Effect):
     name: ClassVar[str] = "reset"
     at: int = 0
     before_head: bool = False
+
+    def fits(self, request: Request, reply: Reply) -> bool:
+        """With a body to break off, unless it is broken off before."""
+        return reply.status in self.statuses and (self.before_head or has_body(request.method, reply.status))
 
     def apply(self, request: Request, reply: Reply) -> Reply:
         """Reset."""
@@ -89,6 +100,7 @@ class Truncate(Effect):
     """
 
     name: ClassVar[str] = "truncate"
+    is_on_body: ClassVar[bool] = True
     at: int = -1
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"framing": ("length", "chunked", "close")}
     framing: str = "length"

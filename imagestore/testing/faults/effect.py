@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from imagestore.errors import InvalidInputError
+from imagestore.testing.engine.exchange import has_body
 from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
     from imagestore.testing.engine.exchange import Reply, Request
 
+#: What pauses and paces may be, in seconds and in bytes per second; a tape takes no other numbers either.
+FINITE: tuple[int, int] = (0, 10**9)
 #: Answers that carry content.
 CONTENT: frozenset[int] = frozenset({200, 206})
 
@@ -24,12 +27,14 @@ class Effect:
         name: how tapes and ledgers call it.
         statuses: answers that it can change.
         is_replacing: another answer comes instead; such effects go first, so that no other one is lost by them.
+        is_on_body: nothing of it can be seen in a head, so an answer without a body (to HEAD, say) can't go wrong.
         choices, ranges: what text and number members may be.
     """
 
     name: ClassVar[str] = ""
     statuses: ClassVar[frozenset[int]] = CONTENT
     is_replacing: ClassVar[bool] = False
+    is_on_body: ClassVar[bool] = False
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     ranges: ClassVar[Mapping[str, tuple[int, int]]] = {}
 
@@ -48,11 +53,11 @@ class Effect:
         for member, (least, most) in self.ranges.items():
             value = getattr(self, member)
             if not least <= value <= most:
-                raise InvalidInputError(f"fault {self.name}: {member}: expected {least} to {most}, got {value}")
+                raise InvalidInputError(f"fault {self.name}: {member}: expected {least} to {most}; got {value}")
 
     def fits(self, request: Request, reply: Reply) -> bool:
         """Whether this answer can go wrong in this way."""
-        return reply.status in self.statuses
+        return reply.status in self.statuses and (not self.is_on_body or has_body(request.method, reply.status))
 
     def apply(self, request: Request, reply: Reply) -> Reply:
         """The changed answer."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
 from imagestore.testing.engine.targets import read_target
-from imagestore.testing.faults.catalogue import EFFECTS
 from imagestore.testing.faults.redirecting import original_path
 from imagestore.values import dataclass, replace
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from imagestore.testing.engine.exchange import Reply, Request
     from imagestore.testing.faults.effect import Effect
-    from imagestore.testing.tapes.tape_fields import Table
 
 #: What a rule can name as the kind of an answer.
 KINDS: Final = frozenset(
@@ -112,42 +110,6 @@ class FaultRule:
         out |= {"times": self.times} if self.times != 1 else {}
         out |= {"every": self.every} if self.every != 1 else {}
         return out
-
-
-def read_rule(table: Table) -> FaultRule:
-    """A rule from a tape.
-
-    Raises:
-        DocumentError: unknown effect or member, or a value of the wrong type.
-    """
-    effect_type = EFFECTS[table.one_of("what", tuple(sorted(EFFECTS)))]
-    members: dict[str, object] = {}
-    for member in dataclasses.fields(effect_type):
-        default = member.default
-        if isinstance(default, bool):
-            members[member.name] = table.flag(member.name, default=default)
-        elif isinstance(default, int):
-            members[member.name] = table.integer(member.name, default, least=-(1 << 62))
-        elif isinstance(default, float):
-            members[member.name] = table.number(member.name, default)
-        else:
-            members[member.name] = table.text(member.name, str(default))
-    where = Where(**{member.name: table.text(member.name, "") for member in dataclasses.fields(Where)})
-    if where.kind and where.kind not in KINDS:
-        raise table.fault("kind", f"expected one of {', '.join(sorted(KINDS))}; found {where.kind!r}")
-    try:
-        effect = effect_type(**members)
-    except InvalidInputError as problem:
-        raise table.fault("what", str(problem)) from problem
-    rule = FaultRule(
-        effect,
-        where,
-        skip=table.integer("skip", 0),
-        times=table.integer("times", 1),
-        every=table.integer("every", 1, least=1),
-    )
-    table.finish()
-    return rule
 
 
 class FaultPlan:

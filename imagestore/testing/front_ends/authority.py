@@ -9,7 +9,7 @@ import ssl
 import threading
 from typing import TYPE_CHECKING
 
-from imagestore.errors import ConfigError
+from imagestore.errors import ConfigError, InvalidInputError
 
 if TYPE_CHECKING:
     import trustme
@@ -45,11 +45,19 @@ class Authority:
         return context
 
     def server_context(self, host: str) -> ssl.SSLContext:
-        """A server context for a logical host; also good for 127.0.0.1 and localhost."""
+        """A server context for a logical host; also good for 127.0.0.1 and localhost.
+
+        Raises:
+            InvalidInputError: no certificate can name this host.
+        """
         with self._lock:
             if host not in self._contexts:
                 name = host.rpartition(":")[0] or host
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-                self._authority.issue_cert(name, "localhost", "127.0.0.1").configure_cert(context)
+                try:
+                    certificate = self._authority.issue_cert(name, "localhost", "127.0.0.1")
+                except ValueError as problem:  # what the library and its reader of names raise
+                    raise InvalidInputError(f"host {name!r}: no certificate can name it: {problem}") from problem
+                certificate.configure_cert(context)
                 self._contexts[host] = context
             return self._contexts[host]

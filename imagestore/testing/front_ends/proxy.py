@@ -11,8 +11,9 @@ import os
 import re
 import socket
 import tempfile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
+from imagestore.errors import InvalidInputError
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.exchange import Request
 from imagestore.testing.front_ends.server import Listener, LoopbackServer
@@ -58,9 +59,23 @@ class ProxyServer(LoopbackServer):
     ) -> None:
         super().__init__(engine, (_PROXY, *hosts), ports=ports)
         self._proxy_authority = authority
-        handle, self._bundle = tempfile.mkstemp(prefix="imagestore-authority-", suffix=".pem")
-        with os.fdopen(handle, "wb") as file:
-            file.write(authority.pem)
+        self._bundle = ""
+
+    def __enter__(self) -> Self:
+        """Listen, and write the authority's certificate to a file of its own.
+
+        Raises:
+            ConfigError: a fixed port can't be had; nothing listens then.
+        """
+        super().__enter__()
+        try:
+            handle, self._bundle = tempfile.mkstemp(prefix="imagestore-authority-", suffix=".pem")
+            with os.fdopen(handle, "wb") as file:
+                file.write(self._proxy_authority.pem)
+        except BaseException:
+            self.close()
+            raise
+        return self
 
     @property
     def proxy_url(self) -> str:
@@ -77,7 +92,7 @@ class ProxyServer(LoopbackServer):
     def close(self) -> None:
         """Stop, and delete the authority's file."""
         super().close()
-        if os.path.exists(self._bundle):
+        if self._bundle and os.path.exists(self._bundle):
             os.unlink(self._bundle)
 
     def _exchange(self, connection: socket.socket, listener: Listener, incoming: Incoming) -> bool:
@@ -100,15 +115,14 @@ class ProxyServer(LoopbackServer):
             send_reply(connection, refused, "CONNECT", stopping=self._stopping, is_last=True)
             return
         host = found[1].lower() if found[2] == "443" else target.lower()
-        connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        # The plain socket stays registered for shutdown; the TLS object takes over its descriptor.
-        inside = self._proxy_authority.server_context(host).wrap_socket(connection, server_side=True)
-        self._register(inside)
         try:
-            self._talk(inside, Listener("https", host, None, address=target), self._inside)
-        finally:
-            self._unregister(inside)
-            inside.close()
+            context = self._proxy_authority.server_context(host)
+        except InvalidInputError as problem:
+            refused = error(400, "UNSUPPORTED", str(problem))
+            send_reply(connection, refused, "CONNECT", stopping=self._stopping, is_last=True)
+            return
+        connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        self._talk_tls(connection, Listener("https", host, context, address=target), context, self._inside)
 
     def _inside(self, connection: socket.socket, listener: Listener, incoming: Incoming) -> bool:
         request = _proxied("https", listener.host, incoming.target, incoming)
@@ -117,4 +131,5 @@ class ProxyServer(LoopbackServer):
 
 def _proxied(scheme: str, host: str, target: str, incoming: Incoming) -> Request:
     path, _, query = target.partition("?")
-    return Request(incoming.method, scheme, host.lower(), path, query, incoming.fields, incoming.body)
+    name = host.lower().removesuffix(":80") if scheme == "http" else host.lower()
+    return Request(incoming.method, scheme, name, path, query, incoming.fields, incoming.body)

@@ -9,12 +9,14 @@ answer mentions are opened on demand, so a redirect to a second host works witho
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 import ssl
 import threading
 from typing import TYPE_CHECKING, Final, Self
 
+from imagestore.errors import ConfigError, ImageStoreError
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.exchange import Fields, Reply, Request
 from imagestore.testing.front_ends.wire import Incoming, WireError, read_request, reset, send_reply
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
     from imagestore.testing.engine.engine import Answers
     from imagestore.testing.front_ends.authority import Authority
+
+    #: Answers one request, and tells whether the connection can go on.
+    Exchange = Callable[[socket.socket, "Listener", Incoming], bool]
 
 _ADDRESS: Final = re.compile(r"(https?)://([A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?)(?=[/\"?;,>#]|$)")
 _REWRITTEN: Final = frozenset({"location", "link", "www-authenticate"})
@@ -45,8 +50,18 @@ class Listener:
 
     @classmethod
     def open(cls, scheme: str, host: str, context: ssl.SSLContext | None, port: int = 0) -> Listener:
-        """Listen; port 0 is any free one."""
-        listening = socket.create_server((_LOOPBACK, port), backlog=128)
+        """Listen; port 0 is any free one.
+
+        Raises:
+            ConfigError: the port can't be had.
+        """
+        try:
+            listening = socket.create_server((_LOOPBACK, port), backlog=128)
+        except OSError as problem:
+            raise ConfigError(
+                f"listener for {host}: port {port} of {_LOOPBACK}: {os.strerror(problem.errno or 0)}",
+                hint="choose another port, or none for any free one" if port else "",
+            ) from problem
         return cls(scheme, host, context, f"{_LOOPBACK}:{listening.getsockname()[1]}", listening)
 
 
@@ -79,8 +94,17 @@ class LoopbackServer:
         self._stopping = threading.Event()
 
     def __enter__(self) -> Self:
-        for host in self._names:
-            self._open("https", host)
+        """Listen for every host.
+
+        Raises:
+            ConfigError: a fixed port can't be had; nothing listens then.
+        """
+        try:
+            for host in self._names:
+                self._open("https", host)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -133,7 +157,7 @@ class LoopbackServer:
                 listener.socket.close()
         for connection in connections:
             with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+                _shut_down(connection)
         for thread in threads:
             thread.join(timeout=5)
 
@@ -146,6 +170,8 @@ class LoopbackServer:
             known = self._listeners.get((scheme, host))
             if known is not None:
                 return known
+            if self._stopping.is_set():  # close() has been here, and nobody would close this one
+                raise ConfigError(f"listener for {host}: the server is closed", hint="ask inside of its with block")
             is_tls = self._authority is not None and scheme == "https"
             context = self._authority.server_context(host) if self._authority is not None and is_tls else None
             port = self._ports.get(host, 0) if scheme == "https" else 0
@@ -169,18 +195,29 @@ class LoopbackServer:
             self._start(self._connection, connection, listener)
 
     def _connection(self, connection: socket.socket, listener: Listener) -> None:
-        # Registered before the handshake, so that a client which never makes one can't hold up close().
-        self._register(connection)
         try:
+            self._register(connection)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if listener.context is not None:
-                plain = connection
-                plain.settimeout(_HANDSHAKE_SECONDS)
-                connection = listener.context.wrap_socket(plain, server_side=True)
-                self._unregister(plain)
-                self._register(connection)
-                connection.settimeout(None)
-            self._talk(connection, listener, self._exchange)
+            if listener.context is None:
+                self._talk(connection, listener, self._exchange)
+            else:
+                self._talk_tls(connection, listener, listener.context, self._exchange)
+        except (OSError, ssl.SSLError, WireError):
+            reset(connection)
+        finally:
+            self._unregister(connection)
+            connection.close()
+
+    def _talk_tls(self, plain: socket.socket, listener: Listener, context: ssl.SSLContext, exchange: Exchange) -> None:
+        # The TLS object takes the descriptor over, and it alone can be shut down from then on: it is registered before
+        # the handshake, so that a client which never makes one can't hold up close().
+        connection = context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+        try:
+            self._register(connection)
+            connection.settimeout(_HANDSHAKE_SECONDS)
+            connection.do_handshake()
+            connection.settimeout(None)
+            self._talk(connection, listener, exchange)
         except (OSError, ssl.SSLError, WireError):
             reset(connection)
         finally:
@@ -188,9 +225,11 @@ class LoopbackServer:
             connection.close()
 
     def _register(self, connection: socket.socket) -> None:
-        """Have close() end this connection too."""
+        """Have close() end this connection too; when that has been called already, it ends here."""
         with self._lock:
             self._connections.add(connection)
+        if self._stopping.is_set():
+            _shut_down(connection)
 
     def _unregister(self, connection: socket.socket) -> None:
         with self._lock:
@@ -198,12 +237,7 @@ class LoopbackServer:
 
     # -- one connection ------------------------------------------------------------------------------------------
 
-    def _talk(
-        self,
-        connection: socket.socket,
-        listener: Listener,
-        exchange: Callable[[socket.socket, Listener, Incoming], bool],
-    ) -> None:
+    def _talk(self, connection: socket.socket, listener: Listener, exchange: Exchange) -> None:
         with connection.makefile("rb") as stream:
             while not self._stopping.is_set():
                 try:
@@ -224,7 +258,15 @@ class LoopbackServer:
 
     def _answer(self, connection: socket.socket, request: Request, *, is_local: bool) -> bool:
         """Answer one request; ``is_local`` rewrites logical addresses. Gives whether the connection can go on."""
-        answered = self.engine.answer(request)
+        try:
+            answered = self.engine.answer(request)
+        except ImageStoreError as problem:
+            # A body that is gone, a fault that can't be: told to client and test, as an unexpected request is.
+            text = f"no answer to {request.method} {request.scheme}://{request.host}{request.path}: {problem}"
+            self.engine.ledger.note_unexpected(text)
+            refused = error(500, "UNKNOWN", text, kind="unexpected")
+            send_reply(connection, refused, request.method, stopping=self._stopping, is_last=True)
+            return False
         is_last = request.fields.get("Connection").lower() == "close"
         reply = replace(answered.reply, fields=self._localised(answered.reply)) if is_local else answered.reply
         sent = send_reply(connection, reply, request.method, stopping=self._stopping, is_last=is_last)
@@ -242,3 +284,8 @@ class LoopbackServer:
     def _local_address(self, found: re.Match[str]) -> str:
         listener = self._open(found[1], found[2].lower())
         return f"{'https' if listener.context is not None else 'http'}://{listener.address}"
+
+
+def _shut_down(connection: socket.socket) -> None:
+    # A TLS object's own shutdown() takes its state from under the thread that is using it.
+    socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -44,6 +44,14 @@ class _Stream:
             return int(text) if text.isascii() and text.isdigit() else None
         return reply.length if reply.delivery.framing == "length" else None
 
+    def steps(self) -> Iterator[bytes | Pause | Ending]:
+        """What the body does; one that can't be read on (upstream broke off while recording) ends the connection."""
+        try:
+            yield from body_steps(self.answered.reply)
+        except OSError as problem:
+            self.finish(Ending.CLOSED)
+            raise httpx.ReadError(str(problem), request=self.request) from problem
+
     def pause(self, seconds: float) -> float:
         """The pause to make; raises when the client would not wait so long."""
         limit = read_timeout(self.request)
@@ -91,7 +99,7 @@ class ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
         self._async_sleep = async_sleep
 
     def __iter__(self) -> Iterator[bytes]:
-        for step in body_steps(self._play.answered.reply):
+        for step in self._play.steps():
             if isinstance(step, Pause):
                 self._sleep(self._play.pause(step.seconds))
             elif isinstance(step, Ending):
@@ -102,7 +110,7 @@ class ReplayStream(httpx.SyncByteStream, httpx.AsyncByteStream):
                 yield piece
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for step in body_steps(self._play.answered.reply):
+        for step in self._play.steps():
             if isinstance(step, Pause):
                 await (self._async_sleep or default_async_sleep())(self._play.pause(step.seconds))
             elif isinstance(step, Ending):

@@ -62,7 +62,9 @@ def read_request(stream: IO[bytes], *, reply_continue: Callable[[], None]) -> In
     if found is None:
         raise WireError("the request line is not HTTP/1.1")
     fields: list[tuple[str, str]] = []
-    while line := _line(stream):
+    while (line := _line(stream)) != "":
+        if line is None:
+            raise WireError("the head broke off")
         name, colon, value = line.partition(":")
         if not colon or len(fields) >= _MAX_FIELDS:
             raise WireError("a header field has no colon, or there are too many")
@@ -73,10 +75,15 @@ def read_request(stream: IO[bytes], *, reply_continue: Callable[[], None]) -> In
     return Incoming(found[1], found[2], headers, _body(stream, headers))
 
 
-def _line(stream: IO[bytes]) -> str:
+def _line(stream: IO[bytes]) -> str | None:
+    """The next line; None when the client hung up before one."""
     line = stream.readline(_MAX_LINE + 1)
     if len(line) > _MAX_LINE:
         raise WireError("a header line is too long")
+    if not line:
+        return None
+    if not line.endswith(b"\n"):
+        raise WireError("the head broke off")
     return line.decode("latin-1").rstrip("\r\n")
 
 

@@ -142,6 +142,44 @@ class SyntheticBody:
             start += take
 
 
+@dataclass(frozen=True, slots=True)
+class FlippedBody:
+    """A body with one byte inverted."""
+
+    inner: Body
+    position: int
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return self.inner.size
+
+    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The bytes; see Body."""
+        offset = start
+        for piece in self.inner.chunks(start, stop):
+            at = self.position - offset
+            offset += len(piece)
+            yield piece[:at] + bytes([piece[at] ^ 0xFF]) + piece[at + 1 :] if 0 <= at < len(piece) else piece
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedBody:
+    """A body followed by blanks (which JSON ignores), in bounded memory."""
+
+    inner: Body
+    size: int
+
+    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The bytes; see Body."""
+        end = self.size if stop is None else min(stop, self.size)
+        yield from self.inner.chunks(start, min(end, self.inner.size))
+        left = end - max(start, self.inner.size)
+        while left > 0:
+            yield b" " * min(left, 1 << 16)
+            left -= 1 << 16
+
+
 def digest_of(body: Body, algorithm: str = "sha256") -> Digest:
     """Hash a body in bounded memory.
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore import errors, media_types
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.testing.faults.content import FlippedBody
-from imagestore.testing.images.bodies import BytesBody, read_all
+from imagestore.testing.images.bodies import BytesBody, FlippedBody, read_all
 from imagestore.testing.images.builders import (
     BuiltManifest,
     Document,

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from imagestore.testing.recording.search import Search
 
 _SUSPICIOUS: Final = (
-    ("a JSON web token", re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")),
+    (
+        "a JSON web token",
+        # From where its first part begins, and without a second try there: else long text takes quadratic time.
+        re.compile(
+            r"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]*eyJ[A-Za-z0-9_-]{8})[A-Za-z0-9_-]++"
+            r"\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}"
+        ),
+    ),
     ("a private key", re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----")),
     ("an access key", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
     ("a personal access token", re.compile(r"\b(?:gh[pousr]_\w{30,}|glpat-[\w-]{20}|dckr_pat_[\w-]{20})", re.ASCII)),
@@ -28,7 +35,7 @@ _SUSPICIOUS: Final = (
         "a credential in a form",
         re.compile(r"(?i)\b(?:access_token|refresh_token|id_token|password|api_key)=(?!tape-)[^&\s\"]{6,}"),
     ),
-    ("user information in an address", re.compile(r"[a-z]+://[^/\s\"'@]+:[^/\s\"'@]+@")),
+    ("user information in an address", re.compile(r"[a-z]://[^/\s\"'@:]*:[^/\s\"'@]+@")),
 )
 _BASIC: Final = re.compile(r"(?i)\bbasic +([A-Za-z0-9+/]{6,}={0,2})")
 

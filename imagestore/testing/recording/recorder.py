@@ -180,6 +180,12 @@ class Recorder:
             self._addresses.note(request, reply.fields)
         return Answered(reply, self.ledger.begin(request, reply), self.ledger, finished)
 
+    @property
+    def problems(self) -> tuple[ImageStoreError, ...]:
+        """What stops the recording, so far."""
+        with self._lock:
+            return tuple(self._problems)
+
     def next_place(self) -> int:
         """The position of an exchange among all: the order in which requests came."""
         with self._lock:
@@ -196,7 +202,8 @@ class Recorder:
             with self._lock:
                 self._problems.append(
                     RecordingFailedError(
-                        f"recording: {text}; nothing was written", hint="is --upstream right, and does it answer?"
+                        f"recording: {text}; nothing was written",
+                        hint="is the address of --upstream (--tape-upstream) right, and does it answer?",
                     )
                 )
             self._note_end()
@@ -253,6 +260,12 @@ class Recorder:
         except guard.SecretLeakError as problem:
             with self._lock:
                 self._problems.append(problem)
+        except BaseException:
+            # Whatever it was, a tape without this exchange would be no recording.
+            text = f"recording: {request.method} {request.host}{request.path}: its answer could not be taken"
+            with self._lock:
+                self._problems.append(RecordingFailedError(f"{text}; nothing was written"))
+            raise
         else:
             with self._lock:
                 self._takes.append((place, take))

@@ -29,6 +29,8 @@ _SPECIFIC: Final = {
 }
 _LINK_TARGET: Final = re.compile(r"<([^>]*)>")
 _CHALLENGE_PART: Final = re.compile(r'([A-Za-z_-]{1,40})=("(?:[^"\\]|\\.)*"|[^\s,"]+)')
+# A challenge that is one value instead of parameters (token68, RFC 9110 section 11.2), as Negotiate has it.
+_CHALLENGE_VALUE: Final = re.compile(r"((?:^|,) *[A-Za-z0-9-]{1,40} +)([A-Za-z0-9+/._~-]{2,}={0,2})(?= *(?:,|$))")
 _PLAIN_CHALLENGE: Final = frozenset({"charset", "error", "error_description", "scope", "service"})
 # An entity tag that is a digest or a counter; any other one may be a session's name.
 _PLAIN_ETAG: Final = re.compile(
@@ -77,7 +79,10 @@ def check_address(address: str, place: str, plain: Container[str]) -> None:
     Raises:
         SecretLeakError: a part of the path looks random, or has parameters.
     """
-    path = urllib.parse.urlsplit(address.partition("?")[0].partition("#")[0]).path
+    try:
+        path = urllib.parse.urlsplit(address.partition("?")[0].partition("#")[0]).path
+    except ValueError:
+        return  # no address at all; redact_address() replaces it as a whole
     if path.startswith("/v2/") and read_target(path).kind in _CONTENT:
         return
     if has_random_part(path, plain):
@@ -146,7 +151,10 @@ def _addressed(name: str, value: str, request: Request, vault: Vault, plain: Con
         return target(value)
     if name == "link":
         return _LINK_TARGET.sub(lambda found: f"<{target(found[1])}>", value)
-    return _CHALLENGE_PART.sub(part, value) if name == "www-authenticate" else value
+    if name == "www-authenticate":
+        bare = _CHALLENGE_VALUE.sub(lambda found: found[1] + vault.mark("credential", found[2]), value)
+        return _CHALLENGE_PART.sub(part, bare)
+    return value
 
 
 def _cookie(line: str, vault: Vault) -> str:

@@ -110,7 +110,7 @@ def make_take(
     """
     place = f"{request.method} {request.host}{request.path}"
     redaction.learn_request(request, vault, plain_names)
-    if not request.path.startswith("/v2/"):
+    if read_target(request.path).kind == "other":
         redaction.check_address(request.path, f"the request to {request.host}", plain_names)
     exchange = TapeExchange(
         request.method,

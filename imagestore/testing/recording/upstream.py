@@ -10,7 +10,6 @@ import httpx
 from imagestore.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Mapping
 
     from imagestore.testing.engine.exchange import Request
@@ -40,7 +39,6 @@ class Upstream:
 
     Args:
         places: logical host to base address; a host that isn't listed is asked under its own name.
-        context: TLS settings; the system's by default.
         transport: replaces the network (tests).
     """
 
@@ -48,12 +46,10 @@ class Upstream:
         self,
         places: Mapping[str, str],
         *,
-        context: ssl.SSLContext | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._places = {ascii_host(host): address for host, address in places.items()}
         self._client = httpx.Client(
-            verify=context if context is not None else True,
             transport=transport,
             follow_redirects=False,
             timeout=_TIMEOUT_SECONDS,

@@ -155,11 +155,11 @@ def _digests_in(root: str) -> Iterator[Digest]:
 
 
 def _remove_idle(path: str) -> int:
-    with open(path, "rb") as file:
-        try:
+    try:
+        with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return 0
-        size = os.fstat(file.fileno()).st_size
-        os.unlink(path)
+            size = os.fstat(file.fileno()).st_size
+            os.unlink(path)
+    except (BlockingIOError, FileNotFoundError):  # somebody writes it, or has just given it its name
+        return 0
     return size

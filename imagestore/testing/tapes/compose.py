@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -79,9 +80,14 @@ def save_text(path: str | os.PathLike[str], text: bytes) -> str:
     parse_tape(text, what=f"tape {os.path.basename(name)}")
     os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
     partial = f"{name}.partial-{os.getpid()}"
-    with open(partial, "wb") as file:
-        file.write(text)
-    os.replace(partial, name)
+    try:
+        with open(partial, "wb") as file:
+            file.write(text)
+        os.replace(partial, name)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
     return name
 
 

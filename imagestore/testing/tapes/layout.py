@@ -140,18 +140,24 @@ def layout_to_tape(folder: str, blobs: BlobFolder, *, name: str, about: str = ""
     return Tape(about=about, repositories=tuple(_read_layout(folder, blobs, Reference.parse(name)).values()))
 
 
-def check_layout(folder: str) -> None:
+def check_layout(folder: str, source: BlobFolder | None = None) -> None:
     """Check that a layout has what its documents need; nothing is copied.
+
+    Args:
+        folder: of the layout.
+        source: where its bodies are; its own by default.
 
     Raises:
         ContentNotFoundError: a blob is missing.
         DocumentError: no layout, or a document in it that can't be read.
     """
-    _read_layout(folder, None, Reference.parse("layout.invalid/any"))
+    _read_layout(folder, None, Reference.parse("layout.invalid/any"), source)
 
 
-def _read_layout(folder: str, blobs: BlobFolder | None, default: Reference) -> dict[tuple[str, str], TapeRepository]:
-    source = BlobFolder(os.path.join(folder, "blobs"))
+def _read_layout(
+    folder: str, blobs: BlobFolder | None, default: Reference, source: BlobFolder | None = None
+) -> dict[tuple[str, str], TapeRepository]:
+    source = source or BlobFolder(os.path.join(folder, "blobs"))
     what = f"layout {folder}"
     _plain(os.path.join(folder, "oci-layout"), what)
     with open(_plain(os.path.join(folder, "index.json"), what), "rb") as file:

@@ -16,8 +16,7 @@ import os
 from typing import TYPE_CHECKING, Self
 
 from imagestore.errors import ConfigError
-from imagestore.testing.engine.assembly import assemble
-from imagestore.testing.engine.exchanges import ExchangeResponder
+from imagestore.testing.assembly import assemble
 from imagestore.testing.engine.gate import BasicAuth, TokenAuth, make_gates
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.rules import RegistryRules
@@ -25,6 +24,7 @@ from imagestore.testing.front_ends.server import LoopbackServer
 from imagestore.testing.images.bodies import SyntheticBody
 from imagestore.testing.images.library import Library, StoredDocument
 from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.exchanges import ExchangeResponder
 from imagestore.testing.tapes.tape import SUFFIX, Tape
 from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
 
@@ -83,6 +83,8 @@ class Replay:
         self._is_strict = is_strict
         self._blobs = blobs
         self._computed = {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in tape.synthetic}
+        for digest in tape.contents():
+            self._open(digest)  # what is missing is told now, and not to a client
         self._exchanges = ExchangeResponder(tape.exchanges, self._open)
         rules = RegistryRules(self._library(), storage_host=tape.storage_host)
         gates = make_gates({host.name: auth for host in tape.hosts if (auth := _auth(host)) is not None}, rules)

@@ -107,7 +107,14 @@ def push_layout(folder: str, target: str, *, is_plain_http: bool = False) -> Non
 
 
 def fetch_layout(target: str, folder: str, *, is_plain_http: bool = False) -> None:
-    """Fetch an OCI image layout that push_layout pushed; see fetch_tape."""
+    """Fetch an OCI image layout that push_layout pushed; see fetch_tape.
+
+    Raises:
+        ContentNotFoundError: the artifact lacks a body; nothing became a layout.
+        DocumentError: the artifact holds no good layout.
+        IntegrityError: a body is not what its name says.
+        RegistryUnavailableError: the registry refused or didn't answer.
+    """
     with tempfile.TemporaryDirectory(prefix="imagestore-fetch-") as staging:
         _pull(target, staging, is_plain_http=is_plain_http)
         texts: dict[str, bytes] = {}
@@ -117,7 +124,9 @@ def fetch_layout(target: str, folder: str, *, is_plain_http: bool = False) -> No
                 raise DocumentError(f"artifact {target}", [f"it has no {name}"])
             with open(path, "rb") as file:
                 texts[name] = file.read()
-        _take_bodies(staging, BlobFolder(os.path.join(folder, "blobs")))
+        bodies = BlobFolder(os.path.join(folder, "blobs"))
+        _take_bodies(staging, bodies)
+        check_layout(staging, bodies)
         for name, data in texts.items():
             with open(os.path.join(folder, name), "wb") as out:
                 out.write(data)
@@ -197,7 +206,9 @@ def _knock(target: str, *, is_plain_http: bool) -> None:
 
     host = target.partition("/")[0]
     try:
-        requests.get(f"{'http' if is_plain_http else 'https'}://{host}/v2/", timeout=_KNOCK_SECONDS)
+        # Who answers is there; what they say is not read, since it may have no end.
+        address = f"{'http' if is_plain_http else 'https'}://{host}/v2/"
+        requests.get(address, timeout=_KNOCK_SECONDS, stream=True).close()
     except requests.RequestException as problem:
         raise _refused(target, "connection", problem) from problem
 

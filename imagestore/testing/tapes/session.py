@@ -154,6 +154,12 @@ class TapeSession:
         return self.engine.ledger
 
     @property
+    def troubles(self) -> tuple[str, ...]:
+        """What went wrong so far: requests without an answer, and what stops a recording."""
+        stops = self._recorder.problems if self._recorder is not None else ()
+        return (*self.ledger.unexpected, *(f"{one}\n  hint: {one.hint}" if one.hint else str(one) for one in stops))
+
+    @property
     def transport(self) -> ReplayTransport:
         """An httpx transport with logical host names."""
         from imagestore.testing.front_ends.transport import ReplayTransport

@@ -5,15 +5,17 @@ The text is hostile until checked: bounded, typed, no unknown keys.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import tomllib
 import urllib.parse
 from typing import TYPE_CHECKING, Final, cast
 
-from imagestore.errors import DocumentError, InvalidReferenceError
+from imagestore.errors import DocumentError, InvalidInputError, InvalidReferenceError
 from imagestore.reference import Reference
 from imagestore.testing.engine.exchange import Ending
-from imagestore.testing.faults.rule import read_rule
+from imagestore.testing.faults.catalogue import EFFECTS
+from imagestore.testing.faults.rule import KINDS, FaultRule, Where
 from imagestore.testing.tapes.tape import (
     FORMAT,
     VERSION,
@@ -52,7 +54,7 @@ def parse_tape(data: bytes, *, what: str = "tape") -> Tape:
         raise DocumentError(what, [f"expected at most {MAX_TAPE_BYTES} bytes, found {len(data)}"])
     try:
         value = tomllib.loads(data.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:  # ValueError: also a whole number of thousands of digits
         raise DocumentError(what, [f"not TOML: {problem}"]) from problem
     top = Table(value, "", what)
     if top.text("format", "") != FORMAT:
@@ -67,7 +69,7 @@ def parse_tape(data: bytes, *, what: str = "tape") -> Tape:
         repositories=tuple(_repository(one) for one in top.tables("repository")),
         exchanges=tuple(_exchange(one) for one in top.tables("exchange")),
         synthetic=tuple(_synthetic(one) for one in top.tables("synthetic")),
-        faults=tuple(read_rule(one) for one in top.tables("fault")),
+        faults=tuple(_fault(one) for one in top.tables("fault")),
     )
     top.finish()
     return tape
@@ -162,6 +164,37 @@ def _exchange(table: Table) -> TapeExchange:
     if urllib.parse.urlsplit(made.url).username is not None:
         raise table.fault("request", "an address in a tape has no user information")
     return made
+
+
+def _fault(table: Table) -> FaultRule:
+    effect_type = EFFECTS[table.one_of("what", tuple(sorted(EFFECTS)))]
+    members: dict[str, object] = {}
+    for member in dataclasses.fields(effect_type):
+        default = member.default
+        if isinstance(default, bool):
+            members[member.name] = table.flag(member.name, default=default)
+        elif isinstance(default, int):
+            members[member.name] = table.integer(member.name, default, least=-(1 << 62))
+        elif isinstance(default, float):
+            members[member.name] = table.number(member.name, default)
+        else:
+            members[member.name] = table.text(member.name, str(default))
+    where = Where(**{member.name: table.text(member.name, "") for member in dataclasses.fields(Where)})
+    if where.kind and where.kind not in KINDS:
+        raise table.fault("kind", f"expected one of {', '.join(sorted(KINDS))}; found {where.kind!r}")
+    try:
+        effect = effect_type(**members)
+    except InvalidInputError as problem:
+        raise table.fault("what", str(problem)) from problem
+    rule = FaultRule(
+        effect,
+        where,
+        skip=table.integer("skip", 0),
+        times=table.integer("times", 1),
+        every=table.integer("every", 1, least=1),
+    )
+    table.finish()
+    return rule
 
 
 def _header(table: Table, line: str) -> tuple[str, str]:

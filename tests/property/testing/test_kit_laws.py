@@ -19,9 +19,8 @@ from imagestore.testing.engine.exchange import Ending, Fields, Pause, Reply, bod
 from imagestore.testing.engine.queries import comparable, shown
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.faults import Effect, FaultRule, Where, catalogue
-from imagestore.testing.faults.content import FlippedBody, PaddedBody
 from imagestore.testing.front_ends.transport import ReplayTransport
-from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, SyntheticBody
+from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, FlippedBody, PaddedBody, SyntheticBody
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.redaction import redact_address, redact_authorization, redact_query
 from imagestore.testing.recording.secrets import Vault

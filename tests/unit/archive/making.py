@@ -94,9 +94,3 @@ def write(path: Path, files: Mapping[str, bytes] | bytes) -> Path:
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             (path / name).write_bytes(data)
     return path
-
-
-def snapshot(root: Path) -> dict[str, int]:
-    """Every file of the content store with its size."""
-    content = root / "content"
-    return {str(path.relative_to(content)): path.stat().st_size for path in content.rglob("*") if path.is_file()}

@@ -25,18 +25,12 @@ from imagestore.errors import (
 from imagestore.testing import build_artifact, build_image, build_index, layer
 from imagestore.testing.images.builders import Image
 from imagestore.testing.images.layers import Layer
-from tests.support.node import PYTHON, Node, node, python_image
-from tests.unit.archive.making import END, layout_files, member, saved_files, snapshot, tar_of, write
+from tests.support.node import PYTHON, Node, node, python_image, snapshot
+from tests.unit.archive.making import END, layout_files, member, saved_files, tar_of, write
 
 KATA = ImportOptions(("kata",))
 PLAIN = [layer("base", compression="none"), layer("top", compression="none")]
 PACKED = [layer("base"), layer("top")]
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Node]:
-    with node(tmp_path / "store") as opened:
-        yield opened
 
 
 def built(layers: list[Layer], **config: object) -> Image:

@@ -4,60 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from imagestore.cli.main import COMMANDS, main
+from imagestore.cli.main import COMMANDS
 from imagestore.observe import Noticed
-from imagestore.testing import RegistryServer, build_index
-from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, python_image
-
-HOST_TABLE = """
-[plugins."io.containerd.cri.v1.images".runtime_platforms.runhcs-wcow-process]
-platform = "windows(10.0.20348)/amd64"
-"""
-
-
-class Line:
-    """Runs commands in this process."""
-
-    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str], server: RegistryServer) -> None:
-        self.root = folder / "store"
-        self.config = folder / "config.toml"
-        self.config.write_text(CONFIG + HOST_TABLE)
-        self._capture = capture
-        self.server = server
-        self.python = server.server.reference(PYTHON)
-
-    def __call__(self, *arguments: str, status: int = 0) -> str:
-        self._capture.readouterr()
-        found = main(["--root", str(self.root), "--config", str(self.config), *arguments])
-        self.captured = self._capture.readouterr()
-        assert found == status, self.captured.err
-        return self.captured.out
-
-    def json(self, *arguments: str, status: int = 0) -> Any:
-        return json.loads(self(*arguments, "-o", "json", status=status))
-
-    @property
-    def error(self) -> str:
-        return self.captured.err
-
-
-@pytest.fixture
-def line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    images = {PYTHON: python_image(), "registry.example/library/linux:1": build_index(["linux/amd64"])}
-    with RegistryServer(images) as server:
-        yield Line(tmp_path, capsys, server)
+from tests.support.node import HYPERV, PROCESS, python_image
+from tests.unit.cli.lines import Line
 
 
 def test_images_lists_a_line_for_each_image_and_handler(line: Line) -> None:
@@ -273,87 +231,6 @@ def test_every_command_explains_itself(line: Line, name: str) -> None:
     assert len(out.splitlines()) > 4
 
 
-#: What no command of the table below has a use for, and what only some of them need.
-NEVER = (
-    "jsonschema",
-    "rich",
-    "grpc",
-    "google.protobuf",
-    "asyncio",
-    "respx",
-    "tomli_w",
-    "pygments",
-    "imagestore.testing",
-)
-HTTP = ("httpx", "httpcore", "email", "ssl", "http.client", "tomllib", "logging")
-STORE = ("imagestore.store", "imagestore.config", "imagestore.reference")
-MATCHING = ("imagestore.platforms.host", "imagestore.platforms.match")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "unneeded"),
-    [
-        (["--help"], (*HTTP, *STORE, "imagestore.platforms", "sqlite3")),
-        (["--version"], (*HTTP, *STORE, "imagestore.platforms", "sqlite3", "shutil")),
-        (["version"], (*HTTP, *STORE, *MATCHING, "sqlite3", "shutil")),
-        (["images"], ("click", *HTTP, *STORE, *MATCHING, "shutil")),
-        (["inspecti", "python:3"], ("httpx", "httpcore", "email", "ssl")),
-        (["rmi", "python:3"], ("click", "httpx", "httpcore", "email", "ssl")),
-        (["gc"], ("httpx", "httpcore", "email", "ssl")),
-        (
-            ["pull", "--progress=none", "python:3"],
-            ("click", "httpx", "httpcore", "email", "ssl", "imagestore.archive.docker", "imagestore.upkeep.check"),
-        ),
-        (["match", "python:3"], ("imagestore.archive.docker", "imagestore.pull.fetch")),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)
-def test_a_command_loads_only_what_it_needs(line: Line, arguments: list[str], unneeded: tuple[str, ...]) -> None:
-    line("pull", line.python)
-    reference = [line.python if each == "python:3" else each for each in arguments]
-    whole = ["--root", str(line.root), "--config", str(line.config), *reference]
-    code = (
-        f"import sys; from imagestore.__main__ import main; sys.argv[1:] = {whole!r}; status = main();"
-        f"print(status, [name for name in {(*NEVER, *unneeded)!r} if name in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.strip().splitlines()[-1] == "0 []"
-
-
-#: Modules that the installed command postpones. Python 3.12's pathlib translates a pattern when it is imported.
-POSTPONED = (
-    "copy",
-    *(() if sys.version_info[:2] == (3, 12) else ("fnmatch",)),
-    "inspect",
-    "ntpath",
-    "selectors",
-    "typing",
-)
-# Which of those were loaded while the installed command ran.
-LOADED = f"""
-import os, sys
-from imagestore.__main__ import command
-def end(status):
-    print(status, [n for n in {POSTPONED!r} if type(sys.modules[n]).__name__ != "_Postponed"], file=sys.stderr)
-    sys.stdout.flush()
-    os.kill(os.getpid(), 9)
-os._exit = end
-command()
-"""
-
-
-@pytest.mark.parametrize("command", ["images", "pull", "rmi"])
-def test_plain_commands_do_without_what_is_postponed(line: Line, command: str) -> None:
-    # There is no configuration file: reading one needs tomllib, which needs typing.
-    reference = line.server.server.reference("registry.example/library/linux:1")
-    pull = ["pull", "--progress=none", "--platform=linux/amd64", reference]
-    ways = {"images": ["images"], "pull": pull, "rmi": ["rmi", reference]}
-    for way in [pull, ways[command]]:
-        whole = [sys.executable, "-c", LOADED, "--root", str(line.root), *way]
-        done = subprocess.run(whole, capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == "0 []"
-
-
 def test_the_quick_list_and_the_whole_store_say_the_same(line: Line) -> None:
     for handler in (PROCESS, HYPERV):
         line("pull", line.python, "--runtime-handler", handler)
@@ -365,32 +242,6 @@ def test_the_quick_list_and_the_whole_store_say_the_same(line: Line) -> None:
         assert {each.replace(" ", "") for part in lines for each in part} == {
             each.replace(" ", "") for each in whole.splitlines()
         }
-
-
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = ("httpx", "jsonschema", "sqlite3", "click", "dataclasses", "imagestore.store")
-    code = f"import sys, imagestore; print([name for name in {heavy!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-        timeout=60,
-    )
-
-
-def test_reasons_reach_a_terminal_that_knows_only_ascii(line: Line) -> None:
-    arguments = ["--config", str(line.config), "--root", str(line.root), "match", line.python]
-    code = f"from imagestore.cli.main import main; raise SystemExit(main({arguments!r}))"
-    done = run_python(code, PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\\u2260" in done.stdout
 
 
 def test_an_output_that_cannot_be_written_is_one_line(line: Line) -> None:
@@ -413,13 +264,6 @@ def test_a_reader_of_progress_that_leaves_does_not_stop_the_pull(line: Line) -> 
     script = f"({command} 3>&1 >/dev/null 2>&3 | true); true"
     subprocess.run(["sh", "-c", script], capture_output=True, check=True, timeout=60)
     assert len(line.json("images")["images"]) == 1
-
-
-def test_without_the_packages_of_the_command_line_one_line_says_what_to_install() -> None:
-    code = "import sys; sys.modules['click'] = None; from imagestore.__main__ import main; raise SystemExit(main())"
-    done = run_python(code)
-    assert done.returncode == 1
-    assert done.stderr == "imagestore: the command line needs more packages: pip install 'imagestore[cli]'\n"
 
 
 def test_progress_lines_of_many_threads_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,79 +1,23 @@
-"""What keeps content: labels with containerd's meaning, leases of each form, pins, and the journal of records."""
+"""What keeps content: labels with containerd's meaning, leases of each form, pins, and why something is kept."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import itertools
 import math
-import os
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore import gc_labels
-from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.errors import InvalidInputError, LeaseNotFoundError, StoreCorruptError, StoreFullError
+from imagestore.errors import InvalidInputError, LeaseNotFoundError
 from imagestore.gc import climb, mark
 from imagestore.gc_labels import ContentTerms, LeaseTerms, moment
-from imagestore.media_types import OCI_MANIFEST
-from imagestore.metadata.api import Holder, HolderKind, ImageRecord
-from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.api import Holder, HolderKind
 from imagestore.metadata.sqlite import SqliteMetadataStore
-from imagestore.platforms.spec import Platform
 from imagestore.upkeep.why import Chain, explain
-
-
-def restorable(store: SqliteMetadataStore) -> tuple[list[list[ImageRecord]], int]:
-    found = store.journaled()
-    return found.candidates, found.unreadable
-
-
-def digest(name: str) -> Digest:
-    return Digest.of(name.encode())
-
-
-A, B, C, D = (digest(name) for name in "abcd")
-
-
-def kept(store: SqliteMetadataStore, names: Iterable[Digest] = (A, B, C, D)) -> set[Digest]:
-    """What a collection would spare; the question that it asks again before it deletes must agree."""
-    names = list(names)
-    garbage = set(map(Digest.parse, store.garbage(map(str, names))))
-    assert set(map(Digest.parse, store.unheld(list(map(str, names))))) == garbage & set(names)
-    return set(names) - garbage
-
-
-class Clock:
-    now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[SqliteMetadataStore]:
-    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db", clock=clock)) as store:
-        yield store
-
-
-def record(
-    reference: str = "registry.example/a:1", root: Digest = A, labels: dict[str, str] | None = None
-) -> ImageRecord:
-    descriptor = Descriptor(OCI_MANIFEST, root, 10)
-    platform = Platform("linux", "amd64")
-    return ImageRecord(reference, "runc", descriptor, descriptor, C, platform, "linux/amd64", (root,), 3, labels or {})
+from tests.unit.metadata.keeping import A, B, C, Clock, D, digest, kept, record
 
 
 @pytest.mark.parametrize(
@@ -290,191 +234,3 @@ def test_both_questions_of_collection_agree(
     assert {each for each in names if store.is_held(each)} == live
     assert {each for each in names if explain(store, each)} == live
     store.close()
-
-
-def test_the_journal_has_the_last_word_about_each_record(tmp_path: Path, store: SqliteMetadataStore) -> None:
-    first = store.put_image(record(), {})
-    store.put_image(record("registry.example/b:1", B), {})
-    store.remove_images([("registry.example/b:1", "runc")])
-    (pinned,) = store.pin_images([(first.reference, first.handler)], is_pinned=True)
-    assert restorable(store) == ([[pinned, first]], 0)
-    assert (tmp_path / "records.jsonl").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_cut_off_or_hostile_line_spoils_only_itself(tmp_path: Path, store: SqliteMetadataStore) -> None:
-    journal = tmp_path / "records.jsonl"
-    kept = store.put_image(record(), {})
-    size = journal.stat().st_size
-    store.put_image(record("registry.example/b:1", B), {})
-    os.truncate(journal, size + 40)
-    with open(journal, "ab") as file:
-        file.write(b'\n{"put": [1]}\n{"number": 1, "put": [1]}\n[]\n\xff\n{"remove": "x"}\n' + b"[" * 100_000)
-    after = store.put_image(record("registry.example/c:1", C), {})
-    assert restorable(store) == ([[kept], [after]], 7)
-
-
-def test_a_long_journal_is_shortened(tmp_path: Path, store: SqliteMetadataStore) -> None:
-    journal = tmp_path / "records.jsonl"
-    kept = store.put_image(record(), {})
-    for _ in range(3):
-        store.put_image(replace(record("registry.example/b:1", B), warnings=("x" * 400_000,)), {})
-    store.remove_images([("registry.example/b:1", "runc")])
-    store.tidy()
-    assert journal.stat().st_size < 2000
-    assert restorable(store) == ([[kept]], 0)
-    assert sorted(path.name for path in tmp_path.glob("records*")) == ["records.jsonl"]
-
-
-def undone(store: SqliteMetadataStore, record: ImageRecord) -> None:
-    """Put a record in a transaction that isn't committed; its line is in the journal."""
-    with contextlib.suppress(ZeroDivisionError), store.exclusive():
-        store.put_image(record, {})
-        raise ZeroDivisionError
-
-
-def test_a_shortened_journal_still_tells_what_was_never_committed(tmp_path: Path, store: SqliteMetadataStore) -> None:
-    kept, journal = store.put_image(record(), {}), RecordJournal(tmp_path / "records.jsonl")
-    undone(store, replace(record(root=B), warnings=("x" * 1_100_000,)))
-    store.tidy()
-    assert journal.size() < 2000
-    found = journal.read()
-    assert (found.candidates, found.replaced) == ([[kept]], frozenset())
-    undone(store, record(root=B))
-    found = journal.read()
-    assert [[each.roots for each in some] for some in found.candidates] == [[(B,), (A,)]]
-    assert found.replaced == {A}
-    after = store.put_image(record("registry.example/c:1", C), {})
-    assert restorable(store) == ([[kept], [after]], 0)
-
-
-def test_what_was_never_committed_stays_so_when_the_journal_is_exchanged(
-    tmp_path: Path, store: SqliteMetadataStore
-) -> None:
-    kept = store.put_image(record(), {})
-    journal = RecordJournal(tmp_path / "records.jsonl")
-    length = journal.size()
-    with journal.prepared(1, [kept], [], []) as prepared:
-        assert prepared is not None
-        undone(store, record(root=B))
-        assert journal.exchange(prepared, length)
-    found = journal.read()
-    assert found.candidates[0][0].roots == (B,)
-    assert found.replaced == {A}
-    store.remove_images([("registry.example/none:1", "runc")])
-    assert journal.read().replaced == {A}, "a transaction that changed nothing tells nothing"
-    after = store.put_image(record("registry.example/c:1", C), {})
-    assert restorable(store) == ([[kept], [after]], 0)
-
-
-def test_a_journal_that_is_full_uses_no_number_up(store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever goes on in the same transaction still says first where the last one ended."""
-    store.put_image(record(), {})
-    undone(store, record(root=B))
-    real, full = os.write, [True]
-
-    def write(descriptor: int, data: bytes) -> int:
-        if full:
-            full.clear()
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(descriptor, data)
-
-    monkeypatch.setattr(os, "write", write)
-    with store.exclusive():
-        with pytest.raises(StoreFullError):
-            store.put_image(record("registry.example/b:1", B), {})
-        store.put_image(record("registry.example/c:1", C), {})
-    assert [each[0].roots for each in restorable(store)[0]] == [(A,), (C,)]
-
-
-def test_what_is_journaled_while_a_new_journal_is_written_stays(tmp_path: Path, store: SqliteMetadataStore) -> None:
-    """Both before and after the exchange there is an entry for each record, and for each removal."""
-    kept = store.put_image(record(), {})
-    gone = store.put_image(record("registry.example/b:1", B), {})
-    journal = RecordJournal(tmp_path / "records.jsonl")
-    length = journal.size()
-    with journal.prepared(2, [kept, gone], [], []) as prepared:
-        assert prepared is not None
-        with journal.prepared(2, [kept, gone], [], []) as second:
-            assert second is None, "another process is at it"
-        late = store.put_image(record("registry.example/c:1", C), {})
-        store.remove_images([(gone.reference, gone.handler)])
-        assert journal.exchange(prepared, length)
-        assert not journal.exchange(prepared, journal.size() + 1), "it isn't the journal that was read any more"
-    assert restorable(store) == ([[kept], [late]], 0)
-    assert sorted(path.name for path in tmp_path.glob("records*")) == ["records.jsonl"]
-
-
-def test_a_journal_is_not_exchanged_under_somebody_who_appends(tmp_path: Path, store: SqliteMetadataStore) -> None:
-    kept = store.put_image(record(), {})
-    journal = RecordJournal(tmp_path / "records.jsonl")
-    with open(journal.path, "ab") as appending, journal.prepared(5, [], [], []) as prepared:
-        fcntl.flock(appending, fcntl.LOCK_SH)
-        assert prepared is not None
-        assert not journal.exchange(prepared, journal.size())
-    assert restorable(store) == ([[kept]], 0)
-
-
-def test_a_removal_noted_late_cuts_only_what_was_before_it(tmp_path: Path, store: SqliteMetadataStore) -> None:
-    """Another process may put the record again between a removal's commit and its line."""
-    store.put_image(record(), {})
-    journal = RecordJournal(tmp_path / "records.jsonl")
-    again = store.put_image(record(root=B), {})
-    journal.remove(1, [(again.reference, again.handler)])
-    assert restorable(store) == ([[again]], 0)
-    journal.remove(2, [(again.reference, again.handler)])
-    assert restorable(store) == ([], 0)
-
-
-def test_a_removal_that_was_rolled_back_is_not_in_the_journal(store: SqliteMetadataStore) -> None:
-    kept = store.put_image(record(), {})
-
-    def fail_inside() -> None:
-        with store.exclusive():
-            store.remove_images([(kept.reference, kept.handler)])
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        fail_inside()
-    store.put_image(record("registry.example/b:1", B), {})
-    assert [each[0].reference for each in restorable(store)[0]] == ["registry.example/a:1", "registry.example/b:1"]
-
-
-def test_a_database_that_is_gone_is_not_replaced_by_an_empty_one(tmp_path: Path, store: SqliteMetadataStore) -> None:
-    store.put_image(record(), {})
-    store.close()
-    for path in tmp_path.glob("metadata.db*"):
-        path.unlink()
-    with pytest.raises(StoreCorruptError, match="the database is gone") as caught:
-        SqliteMetadataStore(tmp_path / "metadata.db")
-    assert "check --rebuild" in caught.value.hint
-    (tmp_path / "records.jsonl").unlink()
-    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as anew:
-        assert anew.find_images() == []
-
-
-def test_a_label_taken_away_without_a_commit_is_still_in_the_journal(store: SqliteMetadataStore) -> None:
-    held = digest("held")
-    store.label_content(held, {"containerd.io/gc.root": "a", "note": "1"})
-    with contextlib.suppress(ZeroDivisionError), store.exclusive():
-        store.label_content(held, {"note": "2"})
-        raise ZeroDivisionError
-    assert store.journaled().labels == {held: {"containerd.io/gc.root": "a", "note": "2"}}
-    store.label_content(held, {"note": "3"})
-    assert store.journaled().labels == {held: {"note": "3"}}
-    store.label_content(held, {})
-    assert store.journaled().labels == {}
-
-
-def test_content_taken_off_a_lasting_lease_without_a_commit_is_still_in_the_journal(store: SqliteMetadataStore) -> None:
-    lease = store.create_lease("lasting", lifetime_seconds=math.inf, namespace="k8s.io")
-    store.lease_content("lasting", [digest("a"), digest("b")])
-    with contextlib.suppress(ZeroDivisionError), store.exclusive():
-        store.unlease_content("lasting", [digest("a")])
-        raise ZeroDivisionError
-    assert store.journaled().leases == [(lease, tuple(sorted([digest("a"), digest("b")])))]
-    store.unlease_content("lasting", [digest("a")])
-    assert store.journaled().leases == [(lease, (digest("b"),))]
-    store.create_lease("of a pull", lifetime_seconds=24 * 3600.0)
-    store.lease_content("of a pull", [digest("a")])
-    store.delete_lease("lasting")
-    assert store.journaled().leases == []

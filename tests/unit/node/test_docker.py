@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from imagestore import platforms
 from imagestore.cancel import CancelToken
@@ -26,11 +23,8 @@ from imagestore.errors import (
     StoreCorruptError,
 )
 from imagestore.image_service import ContainerImage, ImageSpec
-from imagestore.node.docker.authorization import header
 from imagestore.node.docker.handlers import HandlerTable
-from imagestore.node.docker.progress import MAX_OBJECT_BYTES, Progress, ProgressReader
 from imagestore.node.docker.service import DockerImageService
-from imagestore.node.docker.version import ApiVersion, negotiate
 from imagestore.node.golang import Duration
 from imagestore.observe import PartAdvanced
 from imagestore.registry.credentials.cri import AuthConfig
@@ -89,23 +83,6 @@ def test_the_version_is_negotiated_once(bed: Bed) -> None:
     bed.service.containers()
     assert [path for _, path, _, _ in bed.engine.requests] == ["/_ping", "/v1.41/images/json", "/v1.41/containers/json"]
     assert bed.service.version().api_version == "1.41.0"
-
-
-@pytest.mark.parametrize(
-    ("told", "spoken"), [("1.41", "1.41"), ("1.56", "1.56"), ("1.99", "1.56"), ("2.0", "1.56"), ("1.32", "1.32")]
-)
-def test_the_smaller_version_is_spoken(told: str, spoken: str) -> None:
-    assert str(negotiate(told)) == spoken
-
-
-@pytest.mark.parametrize("told", [None, "", "1", "1.31", "1.9", "v1.41", "1.41\n", "\u0661.\u0664\u0661"])
-def test_other_versions_are_refused(told: str | None) -> None:
-    with pytest.raises(ImageServiceError):
-        negotiate(told)
-
-
-def test_versions_are_compared_as_numbers() -> None:
-    assert ApiVersion(1, 9) < ApiVersion(1, 32) < ApiVersion(1, 100)
 
 
 def test_a_pull_completes_the_name(bed: Bed) -> None:
@@ -330,70 +307,9 @@ def test_newer_engines_tell_usage_elsewhere(bed: Bed) -> None:
     assert bed.engine.requests[-1][2] == {"type": "image"}
 
 
-def told(auth: AuthConfig | None) -> dict[str, str] | None:
-    found = header(auth, "registry.example")
-    if not found:
-        return None
-    text = found["X-Registry-Auth"]
-    assert len(text) % 4 == 0
-    value: dict[str, str] = json.loads(base64.urlsafe_b64decode(text))
-    return value
-
-
-def test_credentials_are_a_header() -> None:
-    server = {"serveraddress": "registry.example"}
-    pair = {"username": "u", "password": "p?>~", **server}
-    assert told(None) is None
-    assert told(AuthConfig()) is None
-    assert told(AuthConfig(username="u", password=Secret("p?>~"))) == pair
-    assert told(AuthConfig(auth=Secret(base64.b64encode(b"u:p?>~").decode()))) == pair
-    assert told(AuthConfig(identity_token=Secret("i"))) == {"identitytoken": "i", **server}
-    assert told(AuthConfig(registry_token=Secret("r"), server_address="other")) == {
-        "registrytoken": "r",
-        "serveraddress": "other",
-    }
-
-
 def test_credentials_are_sent(bed: Bed) -> None:
     bed.service.pull(ImageSpec(f"{APP}:1"), auth=AuthConfig(username="u", password=Secret("p")))
     assert sum("X-Registry-Auth" in headers for _, _, _, headers in bed.engine.requests) == 1
-
-
-OBJECTS = st.lists(
-    st.fixed_dictionaries(
-        {"status": st.text(max_size=8), "id": st.text(max_size=4)},
-        optional={"progressDetail": st.fixed_dictionaries({"current": st.integers(0, 9), "total": st.integers(0, 9)})},
-    ),
-    max_size=6,
-)
-
-
-@given(OBJECTS, st.sampled_from([b"", b"\n", b"\r\n", b" \t"]), st.integers(1, 20))
-def test_objects_are_found_however_chunks_fall(objects: list[dict[str, object]], separator: bytes, size: int) -> None:
-    data = separator.join(json.dumps(each, ensure_ascii=False).encode() for each in objects)
-    reader = ProgressReader("pull")
-    found: list[Progress] = []
-    for start in range(0, len(data), size):
-        found += reader.feed(data[start : start + size])
-    reader.finish()
-    assert [(each.status, each.part) for each in found] == [(each["status"], each["id"]) for each in objects]
-
-
-@given(st.binary(max_size=80))
-def test_any_stream_is_read_or_refused(data: bytes) -> None:
-    reader = ProgressReader("pull")
-    try:
-        found = list(reader.feed(data))
-        reader.finish()
-    except ImageServiceError:
-        return
-    assert all(isinstance(each, Progress) for each in found)
-
-
-def test_an_endless_object_is_refused() -> None:
-    reader = ProgressReader("pull")
-    with pytest.raises(ImageServiceError, match="too large"):
-        list(reader.feed(b'{"a":"' + b"x" * MAX_OBJECT_BYTES))
 
 
 def test_recorded_answers_have_the_members_we_read() -> None:

@@ -3,96 +3,25 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore.cancel import CancelToken
 from imagestore.errors import (
     ConfigError,
     ImageDeniedError,
     ImageServiceError,
     ImageStoreError,
-    OperationCancelledError,
     RegistryUnavailableError,
 )
 from imagestore.image_service import ImageSpec
-from imagestore.node.credentials.keyring import DOCKER_CONFIG_JSON, PullSecret
 from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
-from imagestore.node.events import NodeEvent, ObjectReference
+from imagestore.node.events import NodeEvent
 from imagestore.node.features import FeatureGates
-from imagestore.node.metrics import NodeMetrics
 from imagestore.node.names import PullPolicy
-from imagestore.node.outcome import EnsureResult, ErrorClass, start_failure
-from imagestore.node.pulls.puller import Puller
+from imagestore.node.outcome import ErrorClass, start_failure
 from imagestore.node.pulls.throttle import TokenBucket
-from imagestore.node.records.files import PullRecordFiles
-from imagestore.node.records.manager import PullManager
-from imagestore.node.records.verification import CredentialVerification
-from tests.support.image_services import FakeClock, FakeService, image
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-OFF = FeatureGates(ensure_secret_pulled_images=False)
-HANDLERS = FeatureGates(runtime_class_in_image_cri=True, ensure_secret_pulled_images=False)
-SUBJECT = ObjectReference("Pod", "web", "default", "uid-1", "spec.containers{web}")
-POD = Pod("uid-1", "default", "web", {"note": "x"})
-PRESENT = "registry.example/app:1"
-
-
-@dataclass
-class Bed:
-    """A manager over a service in memory."""
-
-    gates: FeatureGates = OFF
-    service: FakeService = field(default_factory=FakeService)
-    clock: FakeClock = field(default_factory=FakeClock)
-    events: list[NodeEvent] = field(default_factory=list)
-    metrics: NodeMetrics = field(default_factory=NodeMetrics)
-    times: list[str] = field(default_factory=list)
-    records: PullManager | None = None
-    bucket: TokenBucket | None = None
-
-    def __post_init__(self) -> None:
-        self.manager = ImageManager(
-            self.service,
-            gates=self.gates,
-            puller=Puller(self.service, bucket=self.bucket, clock=self.clock),
-            records=self.records,
-            recorder=self.events.append,
-            metrics=self.metrics,
-            pulling_times=self,
-            clock=self.clock,
-        )
-
-    def started(self, pod_uid: str) -> None:
-        self.times.append(f"started {pod_uid}")
-
-    def finished(self, pod_uid: str) -> None:
-        self.times.append(f"finished {pod_uid}")
-
-    def ensure(
-        self,
-        text: str = PRESENT,
-        policy: PullPolicy | None = PullPolicy.IF_NOT_PRESENT,
-        handler: str = "",
-        secrets: tuple[PullSecret, ...] = (),
-    ) -> EnsureResult:
-        self.events.clear()
-        return self.manager.ensure(EnsureRequest(text, POD, policy, handler, secrets, SUBJECT))
-
-    def told(self) -> list[tuple[str, str, str]]:
-        assert all(event.subject == SUBJECT for event in self.events)
-        return [(event.type, event.reason, event.message) for event in self.events]
-
-    def counted(self) -> list[tuple[str, ...]]:
-        return [tuple(labels.values()) for _, labels, _ in self.metrics.ensure_requests.samples()]
-
-
-def present(text: str = PRESENT, handler: str = "") -> FakeService:
-    return FakeService(images=[image(text, handler=handler)])
+from tests.support.image_services import FakeClock, FakeService
+from tests.unit.node.ensuring import HANDLERS, OFF, POD, PRESENT, SUBJECT, TWO, Bed, present, secret
 
 
 def test_a_bad_name_ends_at_once() -> None:
@@ -304,13 +233,6 @@ def test_events_without_an_object_are_logged(caplog: pytest.LogCaptureFixture) -
     assert text in caplog.messages
 
 
-def secret(entries: str, name: str = "pull") -> PullSecret:
-    return PullSecret("default", name, f"uid-of-{name}", DOCKER_CONFIG_JSON, {".dockerconfigjson": entries.encode()})
-
-
-TWO = '{"auths": {"registry.example": {"username": "b", "password": "y"}, "registry.example/app": {"auth": "YTp4"}}}'
-
-
 def test_credentials_are_tried_in_turn() -> None:
     bed = Bed(service=FakeService(pull_errors=[ImageServiceError("denied")]))
     assert bed.ensure(secrets=(secret(TWO),)).was_pulled
@@ -338,92 +260,3 @@ def test_a_broken_secret_ends_without_a_pull() -> None:
 def test_the_gate_for_secrets_needs_records() -> None:
     with pytest.raises(ConfigError):
         ImageManager(FakeService(), gates=FeatureGates())
-
-
-def test_a_token_ends_the_call(tmp_path: Path) -> None:
-    records = PullManager(PullRecordFiles(tmp_path), CredentialVerification())
-    bed = Bed(gates=FeatureGates(), records=records)
-    token = CancelToken()
-
-    def cancel() -> None:
-        token.cancel("enough")
-        raise ImageServiceError("cut off")
-
-    bed.service.on_pull = cancel
-    with pytest.raises(OperationCancelledError):
-        bed.manager.ensure(EnsureRequest(PRESENT, POD), cancel=token)
-    assert PullRecordFiles(tmp_path).counts() == (0, 0)
-
-
-def recording(tmp_path: Path, policy: str = "", allowlist: tuple[str, ...] = ()) -> Bed:
-    verification = CredentialVerification.parse(policy, allowlist)
-    metrics = NodeMetrics()
-    records = PullManager(PullRecordFiles(tmp_path), verification, metrics=metrics)
-    return Bed(gates=FeatureGates(), records=records, metrics=metrics)
-
-
-def test_a_pod_with_the_secret_may_use_what_it_pulled(tmp_path: Path) -> None:
-    bed = recording(tmp_path)
-    assert bed.ensure(secrets=(secret(TWO),)).was_pulled
-    result = bed.ensure(secrets=(secret(TWO),))
-    text = f'Container image "{PRESENT}" already present on machine and can be accessed by the pod'
-    assert (result.was_pulled, result.message) == (False, text)
-    assert bed.told() == [("Normal", "Pulled", text)]
-
-
-def test_a_pod_without_the_secret_must_pull(tmp_path: Path) -> None:
-    bed = recording(tmp_path)
-    bed.ensure(secrets=(secret(TWO),))
-    bed.service.pull_errors.append(ImageServiceError("denied"))
-    assert bed.ensure().error is ErrorClass.PULL
-    assert bed.counted()[-1] == ("ifnotpresent", "true", "true")
-
-
-def test_never_doesnt_leak_that_an_image_is_present(tmp_path: Path) -> None:
-    bed = recording(tmp_path)
-    bed.ensure(secrets=(secret(TWO),))
-    result = bed.ensure(policy=PullPolicy.NEVER)
-    absent = Bed().ensure(policy=PullPolicy.NEVER)
-    assert (result.error, result.message) == (absent.error, absent.message)
-    assert ("never", "true", "true") in bed.counted()
-
-
-def test_an_anonymous_pull_serves_every_pod(tmp_path: Path) -> None:
-    bed = recording(tmp_path)
-    bed.ensure()
-    assert not bed.ensure().was_pulled
-    assert not bed.ensure(secrets=(secret(TWO),)).was_pulled
-
-
-def test_preloaded_images_need_no_verification_by_default(tmp_path: Path) -> None:
-    for policy, was_pulled in (("", False), ("NeverVerify", False), ("AlwaysVerify", True)):
-        bed = recording(tmp_path / (policy or "default"), policy)
-        bed.service.images.append(image(PRESENT))
-        assert bed.ensure().was_pulled is was_pulled
-
-
-def test_intents_end_with_their_pulls(tmp_path: Path) -> None:
-    bed = recording(tmp_path)
-    seen: list[tuple[int, int]] = []
-    bed.service.on_pull = lambda: seen.append(PullRecordFiles(tmp_path).counts())
-    bed.service.pull_errors.append(ImageServiceError("broken"))
-    bed.ensure()
-    assert PullRecordFiles(tmp_path).counts() == (0, 0)
-    assert bed.ensure().error is ErrorClass.BACK_OFF
-    assert PullRecordFiles(tmp_path).counts() == (0, 0)
-    bed.clock.pass_seconds(10)
-    bed.ensure()
-    assert seen == [(1, 0), (1, 0)]
-    assert PullRecordFiles(tmp_path).counts() == (0, 1)
-
-
-def test_an_intent_that_cant_be_written_ends_without_a_pull(tmp_path: Path) -> None:
-    bed = recording(tmp_path)
-    (tmp_path / "image_manager" / "pulling").rmdir()
-    result = bed.ensure()
-    assert result.error is None
-    assert result.message.startswith(
-        f'Failed to record image pull intent for container image "{PRESENT}": failed to record image pull intent: '
-    )
-    assert result.message.endswith(result.reason)
-    assert bed.service.pulled == []

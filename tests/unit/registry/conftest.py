@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import socket
+import ssl
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ from imagestore.registry.retry import Timing
 from imagestore.registry.session import Line
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.proxies import ProxyRules
+from tests.unit.registry.scripted_server import Server
+from tests.unit.registry.wire import SHORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.exchange import Headers, Origin
+    from tests.unit.registry.scripted_server import Script, Serve
 
 
 @dataclass
@@ -202,3 +206,24 @@ def _serve(listener: socket.socket, server: RawServer, stop: threading.Event) ->
                 server.requests.append(head.decode("latin-1"))
                 if server.scripts:
                     server.scripts.pop(0)(connection)
+
+
+@pytest.fixture
+def sender(request: pytest.FixtureRequest) -> Iterator[HttpSender]:
+    """One for real sockets, which are given up soon; the TIMEOUTS of a module count for its tests."""
+    made = HttpSender(proxies=ProxyRules(), timeouts=getattr(request.module, "TIMEOUTS", SHORT))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start servers of scripts, which end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*scripts: Script, context: ssl.SSLContext | None = None) -> Server:
+            server = Server(list(scripts), context)
+            stack.callback(server.stop)
+            return server
+
+        yield start

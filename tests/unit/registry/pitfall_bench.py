@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from imagestore import config, platforms
 from imagestore.cancel import CancelToken
@@ -14,7 +14,7 @@ from imagestore.registry.credentials.model import Credential, Found
 from imagestore.registry.retry import Timing
 from imagestore.secret import Secret
 from imagestore.store import ImageStore
-from imagestore.testing import Registry, TokenAuth, build_image
+from imagestore.testing import FaultRule, Registry, TokenAuth, Where, build_image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,14 +25,20 @@ if TYPE_CHECKING:
     from imagestore.image import Image as Pulled
     from imagestore.registry.credentials.model import CredentialLookup, Target
     from imagestore.registry.policy import TransferPolicy
-    from imagestore.testing import BasicAuth, FaultRule
+    from imagestore.testing import BasicAuth
     from imagestore.testing.engine.engine import Shaper
     from imagestore.testing.images.builders import Image
 
 HOST = platforms.parse("linux/amd64")
 REFERENCE = "registry.example/team/app:1"
 PASSWORD = "CANARY-password"
+ALWAYS = 0
 LOGIN = TokenAuth(users={"alice": PASSWORD}, is_anonymous_allowed=False)
+
+
+def fault(what: Any, *, kind: str = "", times: int = ALWAYS, method: str = "") -> FaultRule:
+    """A fault at every request that is meant."""
+    return FaultRule(what, Where(kind=kind, method=method), times=times)
 
 
 @dataclass

@@ -8,9 +8,6 @@ import email.utils
 import json
 import logging
 import threading
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -23,106 +20,24 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.registry.auth.authenticate import MAX_ANSWERS, RegistryAuthenticator
-from imagestore.registry.auth.policy import AuthPolicy, PasswordForm, RealmTrust
+from imagestore.registry.auth.policy import AuthPolicy, PasswordForm
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES
-from imagestore.registry.credentials.lookup import CredentialResolver
-from imagestore.registry.credentials.model import Anonymous, Credential, CredentialLookup, Explicit, Found
+from imagestore.registry.credentials.model import Anonymous, Credential
 from imagestore.registry.exchange import Headers, Origin
 from imagestore.secret import Secret
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from imagestore.registry.exchange import Request
-
-ORIGIN = Origin("https", "registry.example", 443)
-REALM = "https://auth.registry.example/token"
-PASSWORD = "CANARY-password"
-SECRETS = (PASSWORD, "CANARY-identity", "CANARY-ready", base64.b64encode(f"alice:{PASSWORD}".encode()).decode())
-
-
-@dataclass
-class FakeResponse:
-    status: int
-    body: bytes = b""
-    headers: Headers = field(default_factory=Headers)
-    url: str = ""
-
-    def chunks(self) -> Iterator[bytes]:
-        yield self.body
-
-    def readinto(self, buffer: memoryview) -> int:
-        raise AssertionError("an answer to a token request is read whole")
-
-    def read(self, limit_bytes: int) -> bytes:
-        if len(self.body) > limit_bytes:
-            raise ProtocolError("too long")
-        return self.body
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> FakeResponse:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a token service saw."""
-
-    method: str
-    url: str
-    query: dict[str, list[str]]
-    form: dict[str, str]
-    authorization: str
-
-
-class TokenServer:
-    """A sender; by default every request gets a new token."""
-
-    def __init__(self, handler: Callable[[Asked], FakeResponse] | None = None) -> None:
-        self.asked: list[Asked] = []
-        self._handler = handler or self.grant
-
-    def grant(self, asked: Asked, **more: object) -> FakeResponse:
-        return FakeResponse(200, json.dumps({"token": f"CANARY-{len(self.asked)}", "expires_in": 300, **more}).encode())
-
-    def send(self, request: Request, *, cancel: CancelToken) -> FakeResponse:
-        cancel.check()
-        query: dict[str, list[str]] = {}
-        for name, value in parse_qsl(urlsplit(request.url).query, keep_blank_values=True):
-            query.setdefault(name, []).append(value)
-        form = dict(parse_qsl((request.body or b"").decode()))
-        seen = Asked(request.method, request.url, query, form, dict(request.headers).get("Authorization", ""))
-        self.asked.append(seen)
-        return self._handler(seen)
-
-
-def given(credential: Credential, host: str = "registry.example") -> CredentialLookup:
-    return CredentialResolver((Explicit(Found(credential, "file /x, member auths['h']"), host),))
-
-
-ALICE = Credential("alice", Secret(PASSWORD))
-IDENTITY = Credential(identity_token=Secret("CANARY-identity"))
-
-
-def bearer(scope: str = "repository:a/b:pull", realm: str = REALM, more: str = "") -> Headers:
-    return Headers((("WWW-Authenticate", f'Bearer realm="{realm}",service="svc",scope="{scope}"{more}'),))
-
-
-def answer(
-    authenticator: RegistryAuthenticator,
-    headers: Headers | None = None,
-    *,
-    repository: str = "a/b",
-    origin: Origin = ORIGIN,
-) -> str:
-    """One whole request that is refused once."""
-    authenticator.authorization(origin, repository)
-    return authenticator.respond(origin, repository, headers or bearer(), cancel=CancelToken())
+from tests.unit.registry.token_server import (
+    ALICE,
+    IDENTITY,
+    ORIGIN,
+    PASSWORD,
+    SECRETS,
+    Asked,
+    FakeResponse,
+    TokenServer,
+    answer,
+    bearer,
+    given,
+)
 
 
 def test_anonymous_token_by_get() -> None:
@@ -351,117 +266,6 @@ def test_parallel_layers_cause_one_exchange() -> None:
     for thread in threads:
         thread.join(10)
     assert (got, len(server.asked)) == (["Bearer CANARY-1"] * 8, 1)
-
-
-def test_two_registries_with_one_realm_never_share_a_token() -> None:
-    server = TokenServer()
-    authenticator = RegistryAuthenticator(server, Anonymous())
-    other = Origin("https", "other.registry.example", 443)
-    assert answer(authenticator) != answer(authenticator, origin=other)
-    assert len(server.asked) == 2
-
-
-def test_credentials_of_one_registry_are_not_shown_to_another() -> None:
-    server = TokenServer()
-    authenticator = RegistryAuthenticator(server, given(ALICE))
-    answer(authenticator, origin=Origin("https", "mirror.registry.example", 443))
-    answer(authenticator, origin=Origin("https", "registry.example", 5000))
-    assert [asked.authorization for asked in server.asked] == ["", ""]
-
-
-def test_a_mirror_sees_the_source_s_credentials_only_by_policy() -> None:
-    server = TokenServer()
-    policy = AuthPolicy(credential_hosts={"mirror.registry.example": "registry.example"})
-    authenticator = RegistryAuthenticator(server, given(ALICE), policy=policy)
-    answer(authenticator, origin=Origin("https", "mirror.registry.example", 443))
-    assert server.asked[0].authorization.startswith("Basic ")
-
-
-def test_docker_hub_s_api_host_has_docker_hub_s_credentials() -> None:
-    server = TokenServer()
-    authenticator = RegistryAuthenticator(server, given(ALICE, "docker.io"))
-    hub = Origin("https", "registry-1.docker.io", 443)
-    answer(authenticator, bearer(realm="https://auth.docker.io/token"), origin=hub)
-    assert server.asked[0].authorization.startswith("Basic ")
-
-
-STRANGER = bearer(realm="https://auth.stranger.test/token")
-
-
-def test_strict_mode_keeps_credentials_from_a_stranger() -> None:
-    server = TokenServer()
-    policy = AuthPolicy(realm_trust=RealmTrust.STRICT)
-    with pytest.raises(AuthenticationError, match="were not sent"):
-        answer(RegistryAuthenticator(server, given(ALICE), policy=policy), STRANGER)
-    assert server.asked == []
-    assert answer(RegistryAuthenticator(server, Anonymous(), policy=policy), STRANGER)
-    trusted = AuthPolicy(RealmTrust.STRICT, frozenset({("registry.example", "auth.stranger.test")}))
-    assert answer(RegistryAuthenticator(server, given(ALICE), policy=trusted), STRANGER)
-
-
-def test_warn_mode_names_a_stranger_once(caplog: pytest.LogCaptureFixture) -> None:
-    authenticator = RegistryAuthenticator(TokenServer(), given(ALICE))
-    with caplog.at_level(logging.WARNING):
-        answer(authenticator, STRANGER)
-        answer(authenticator, bearer("repository:a/c:pull", "https://auth.stranger.test/token"), repository="a/c")
-    assert [record.getMessage() for record in caplog.records] == [
-        "credentials go to token service https://auth.stranger.test of another domain, named by https://registry.example"
-    ]
-
-
-def test_a_password_over_plain_http_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    basic = Headers((("WWW-Authenticate", "Basic realm=x"),))
-    for host in ("registry.internal", "127.0.0.1"):
-        with caplog.at_level(logging.WARNING):
-            answer(RegistryAuthenticator(TokenServer(), given(ALICE, host)), basic, origin=Origin("http", host, 80))
-    assert ["registry.internal" in record.getMessage() for record in caplog.records] == [True]
-
-
-def test_redirects_stay_on_the_service_s_origin() -> None:
-    def handler(asked: Asked) -> FakeResponse:
-        if urlsplit(asked.url).path == "/token":
-            return FakeResponse(307, headers=Headers((("Location", "/moved?x=1"),)))
-        return server.grant(asked)
-
-    server = TokenServer(handler)
-    assert answer(RegistryAuthenticator(server, given(ALICE))) == "Bearer CANARY-2"
-    assert server.asked[1].url == "https://auth.registry.example/moved?x=1"
-
-
-@pytest.mark.parametrize(
-    "location",
-    [
-        "https://evil.example/token",
-        "//evil.example/token",
-        "http://auth.registry.example/token",
-        "https://auth.registry.example:444/token",
-    ],
-)
-def test_redirects_elsewhere_are_refused(location: str) -> None:
-    server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", location),))))
-    with pytest.raises(AuthenticationError, match="redirects to"):
-        answer(RegistryAuthenticator(server, given(ALICE)))
-    assert len(server.asked) == 1
-
-
-@pytest.mark.parametrize("location", ["", "http://[", "//[::1", "ftp://auth.registry.example/", "https://a b/"])
-def test_a_redirect_that_leads_nowhere_is_a_typed_error(location: str) -> None:
-    server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", location),))))
-    with pytest.raises((AuthenticationError, ProtocolError)):
-        answer(RegistryAuthenticator(server, given(ALICE)))
-
-
-def test_redirects_in_a_circle_end() -> None:
-    server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", "/token"),))))
-    with pytest.raises(AuthenticationError, match="at most 3 redirects"):
-        answer(RegistryAuthenticator(server, given(ALICE)))
-
-
-def test_a_post_is_not_turned_into_a_get_by_a_redirect() -> None:
-    server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", "/other"),))))
-    with pytest.raises(AuthenticationError):
-        answer(RegistryAuthenticator(server, given(IDENTITY)))
-    assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize(

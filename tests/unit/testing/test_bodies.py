@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.faults.content import FlippedBody, PaddedBody
-from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, FileBody, SyntheticBody, digest_of, read_all
+from imagestore.testing.images.bodies import (
+    PIECE_BYTES,
+    BytesBody,
+    FileBody,
+    FlippedBody,
+    PaddedBody,
+    SyntheticBody,
+    digest_of,
+    read_all,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,18 +1,16 @@
-"""Faults: each effect does what it says, and rules say where and how often."""
+"""Faults: each effect on heads and bytes does what it says, and rules say where and how often."""
 
 from __future__ import annotations
 
 import dataclasses
 import gzip
 import json
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
-from imagestore.digest import Digest
-from imagestore.errors import DocumentError, InvalidInputError
-from imagestore.testing import Registry, TokenAuth, build_index
+from imagestore.errors import InvalidInputError
+from imagestore.testing import TokenAuth
 from imagestore.testing.faults import (
     DeepJson,
     Drip,
@@ -27,7 +25,6 @@ from imagestore.testing.faults import (
     HugeManifest,
     IgnoreRange,
     LinkLoop,
-    Redirect,
     Refuse,
     RefuseRange,
     Reset,
@@ -37,41 +34,14 @@ from imagestore.testing.faults import (
     SlowHead,
     Stall,
     Truncate,
-    Unframed,
     Where,
     WrongDigest,
     WrongLength,
     WrongRange,
-    chaos,
 )
 from imagestore.testing.faults.answering import retry_after_text
 from imagestore.testing.faults.catalogue import EFFECTS
-from imagestore.testing.front_ends.transport import ReplayTransport
-from imagestore.testing.tapes.tape_read import parse_tape
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-IMAGE = build_index(["linux/amd64", "linux/arm64"])
-LAYER = IMAGE.layers[0]
-BASE = "https://registry.example/v2/app"
-BLOB = f"{BASE}/blobs/{LAYER.digest}"
-MANIFEST = f"{BASE}/manifests/1"
-CONTENT = b"".join(IMAGE.blobs[LAYER.digest].chunks())
-
-
-def registry_with(*faults: Effect | FaultRule, auth: TokenAuth | None = None) -> Registry:
-    rules = [one if isinstance(one, FaultRule) else FaultRule(one) for one in faults]
-    return Registry({"registry.example/app:1": IMAGE}, faults=rules, auth=auth)
-
-
-def client_with(*faults: Effect | FaultRule, auth: TokenAuth | None = None) -> httpx.Client:
-    return httpx.Client(transport=registry_with(*faults, auth=auth).transport)
-
-
-def statuses(client: httpx.Client, address: str, count: int, **options: dict[str, str]) -> list[int]:
-    return [client.get(address, headers=options.get("headers")).status_code for _ in range(count)]
-
+from tests.unit.testing.faulty import BASE, BLOB, CONTENT, IMAGE, LAYER, MANIFEST, client_with, registry_with, statuses
 
 # -- how often, and where ------------------------------------------------------------------------------------------
 
@@ -123,6 +93,32 @@ def test_only_answers_that_can_go_wrong_are_counted() -> None:
     token = client.get("https://registry.example/token?scope=repository:app:pull").json()["token"]
     with pytest.raises(httpx.RemoteProtocolError):
         client.get(BLOB, headers={"Authorization": f"Bearer {token}"})
+
+
+@pytest.mark.parametrize("effect", [Reset(10), Stall(10), Truncate(10), Drip(), SlowFirstByte(9.0), Flip(10)])
+def test_an_answer_without_a_body_is_no_occurrence_of_a_fault_in_bodies(effect: Effect) -> None:
+    registry = registry_with(effect)
+    with httpx.Client(transport=registry.transport) as client:
+        assert client.head(BLOB).status_code == 200
+        assert registry.ledger.entries[0].faults == ()
+        with client.stream("GET", BLOB):
+            assert registry.ledger.entries[1].faults == (effect.name,)
+
+
+def test_a_byte_that_is_not_in_the_answer_is_not_flipped_there() -> None:
+    client = client_with(Flip(at=50))
+    assert client.get(BLOB, headers={"Range": "bytes=100-"}).content == CONTENT[100:]
+    assert client.get(BLOB, headers={"Range": "bytes=0-99"}).content[50] == CONTENT[50] ^ 0xFF
+    registry = registry_with(Flip(at=len(CONTENT)))
+    assert httpx.Client(transport=registry.transport).get(BLOB).content == CONTENT
+    assert registry.ledger.entries[0].faults == ()
+
+
+@pytest.mark.parametrize("effect", [Drip, SlowHead, SlowFirstByte])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0])
+def test_no_pause_and_no_pace_is_endless_or_negative(effect: type[Effect], value: float) -> None:
+    with pytest.raises(InvalidInputError, match="expected 0 to "):
+        effect(value)  # type: ignore[call-arg]
 
 
 def test_rules_compose_on_one_answer() -> None:
@@ -276,161 +272,3 @@ def test_pages_link_to_themselves_or_elsewhere() -> None:
     page = f"{BASE}/tags/list?n=1"
     assert client_with(LinkLoop()).get(page).headers["link"] == '</v2/app/tags/list?n=1>; rel="next"'
     assert "https://evil.example/v2" in client_with(LinkLoop("evil.example")).get(page).headers["link"]
-
-
-# -- redirects -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("effect", "hosts"),
-    [
-        (Redirect("same"), ["registry.example", "registry.example"]),
-        (Redirect("same", is_relative=True), ["registry.example", "registry.example"]),
-        (Redirect("cross"), ["registry.example", "storage.example"]),
-        (Redirect("cross", "cdn.example", hops=3), ["registry.example", "cdn.example", "cdn.example", "cdn.example"]),
-        (Redirect("downgrade"), ["registry.example", "registry.example"]),
-    ],
-)
-def test_redirects_lead_to_the_content(effect: Effect, hosts: list[str]) -> None:
-    registry = registry_with(FaultRule(effect, times=0))
-    client = httpx.Client(transport=registry.transport, follow_redirects=True)
-    assert client.get(BLOB, headers={"Range": "bytes=3-5"}).content == CONTENT[3:6]
-    assert [entry.host for entry in registry.ledger.entries] == hosts
-
-
-def test_a_downgrade_leads_to_plain_http_and_a_loop_never_ends() -> None:
-    assert client_with(Redirect("downgrade", status=302)).get(BLOB).headers["location"].startswith("http://registry.")
-    with pytest.raises(httpx.TooManyRedirects):
-        client_with(Redirect("loop")).get(BLOB, follow_redirects=True)
-
-
-def test_redirected_content_needs_no_credential_and_the_ledger_shows_one_that_came() -> None:
-    registry = registry_with(FaultRule(Redirect(), Where(kind="blob"), times=0), auth=TokenAuth())
-    client = httpx.Client(transport=registry.transport)
-    token = client.get("https://registry.example/token?scope=repository:app:pull").json()["token"]
-    place = client.get(BLOB, headers={"Authorization": f"Bearer {token}"}).headers["location"]
-    assert client.get(place).content == CONTENT
-    registry.ledger.assert_no_credential_at("storage.example")
-    client.get(place, headers={"Authorization": f"Bearer {token}"})
-    with pytest.raises(AssertionError, match=r"storage\.example"):
-        registry.ledger.assert_credentials_only_at("registry.example")
-
-
-# -- the wire, as httpx sees it (the loopback server is compared with this in test_front_ends) ---------------------
-
-
-def slept(*faults: Effect) -> list[float]:
-    pauses: list[float] = []
-    transport = ReplayTransport(registry_with(*faults).engine, sleep=pauses.append)
-    httpx.Client(transport=transport).get(BLOB)
-    return [one for one in pauses if one]
-
-
-def test_pauses_come_where_they_should() -> None:
-    assert slept(SlowHead(0.5)) == [0.5]
-    assert slept(SlowFirstByte(0.25)) == [0.25]
-    assert sum(slept(Drip(len(CONTENT) * 2.0))) == pytest.approx(0.5)
-    assert slept() == []
-
-
-@pytest.mark.parametrize("effect", [SlowHead(60.0), SlowFirstByte(60.0), Stall(10)])
-def test_a_client_that_waits_less_gets_its_timeout(effect: Effect) -> None:
-    client = client_with(effect)
-    with pytest.raises(httpx.ReadTimeout):
-        client.get(BLOB, timeout=0.01)
-
-
-@pytest.mark.parametrize(
-    ("effect", "error"),
-    [
-        (Reset(10), httpx.ReadError),
-        (Reset(before_head=True), httpx.ReadError),
-        (Truncate(10), httpx.RemoteProtocolError),
-        (Truncate(10, "chunked"), httpx.RemoteProtocolError),
-        (Truncate(-1), httpx.RemoteProtocolError),
-    ],
-)
-def test_a_broken_body_is_the_error_that_httpx_has_for_it(effect: Effect, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        client_with(effect).get(BLOB)
-
-
-def test_truncation_without_a_length_is_silent() -> None:
-    answer = client_with(Truncate(10, "close")).get(BLOB)
-    assert (answer.content, "content-length" in answer.headers) == (CONTENT[:10], False)
-
-
-def test_an_unframed_body_is_whole() -> None:
-    answer = client_with(Unframed("chunked")).get(BLOB)
-    assert (answer.content, answer.headers["transfer-encoding"]) == (CONTENT, "chunked")
-
-
-# -- chaos ---------------------------------------------------------------------------------------------------------
-
-
-def mishaps(seed: int, addresses: Sequence[str]) -> dict[str, list[str]]:
-    registry = Registry({"registry.example/app:1": IMAGE}, faults=[chaos(seed, rate=0.6)])
-    client = httpx.Client(transport=ReplayTransport(registry.engine, sleep=lambda _: None))
-    for address in addresses:
-        for _ in range(6):
-            try:
-                client.get(address)
-            except httpx.HTTPError:
-                continue
-    out: dict[str, list[str]] = {}
-    for entry in registry.ledger.entries:
-        out.setdefault(entry.path, []).append(",".join(entry.faults))
-    return out
-
-
-def test_chaos_depends_on_the_seed_and_not_on_the_order_of_requests() -> None:
-    addresses = [MANIFEST, *(f"{BASE}/blobs/{one.digest}" for one in IMAGE.layers)]
-    assert mishaps(1, addresses) == mishaps(1, addresses[::-1])
-    assert mishaps(1, addresses) != mishaps(2, addresses)
-
-
-def test_chaos_lets_a_patient_client_through() -> None:
-    for seed in range(5):
-        for names in mishaps(seed, [MANIFEST, BLOB]).values():
-            assert sum(bool(name) for name in names) <= 2
-
-
-@pytest.mark.parametrize(
-    "faults",
-    [
-        [FaultRule(Flip(at=5)), FaultRule(Redirect())],
-        [FaultRule(Redirect()), FaultRule(Flip(at=5), Where(kind="blob", repository="app"))],
-    ],
-)
-def test_a_fault_beside_a_redirect_is_not_lost(faults: list[FaultRule]) -> None:
-    digest = IMAGE.layers[0].digest
-    registry = Registry({"registry.example/app:1": IMAGE}, faults=faults)
-    with httpx.Client(transport=registry.transport, follow_redirects=True) as client:
-        body = client.get(f"https://registry.example/v2/app/blobs/{digest}").content
-    assert Digest.of(body) != digest
-    assert [entry.faults for entry in registry.ledger.entries] == [("redirect",), ("flip",)]
-
-
-def test_a_stall_ends_with_a_close_for_a_client_without_timeout() -> None:
-    waits: list[float] = []
-    registry = Registry({"registry.example/app:1": IMAGE}, faults=[FaultRule(Stall(at=10, seconds=7.0))])
-    transport = ReplayTransport(registry.engine, sleep=waits.append)
-    with httpx.Client(transport=transport, timeout=None) as client, pytest.raises(httpx.RemoteProtocolError):
-        client.get(f"https://registry.example/v2/app/blobs/{IMAGE.layers[0].digest}")
-    assert waits[-1] == 7.0
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        'what = "redirect"\nform = "dowgrade"',
-        'what = "redirect"\nstatus = 200',
-        'what = "flip"\nkind = "blobs"',
-        'what = "refuse"\nstatus = -5',
-        'what = "deep-json"\ndepth = 100000000000',
-        'what = "truncate"\nframing = "chunkd"',
-    ],
-)
-def test_a_fault_in_a_tape_with_an_impossible_value_is_refused(line: str) -> None:
-    with pytest.raises(DocumentError, match="expected"):
-        parse_tape(f'format = "imagestore-tape"\nversion = 1\n[[fault]]\n{line}\n'.encode())

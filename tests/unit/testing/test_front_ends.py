@@ -234,6 +234,8 @@ def test_a_proxy_serves_logical_names_over_tls_and_plain(authority: Authority) -
             assert client.get(f"http://registry.example{PATH}").content == CONTENT
             assert client.get("https://other.example/v2/").status_code == 501
         assert httpx.get(f"{server.proxy_url}/v2/").status_code == 400
+        with_port = b"GET http://registry.example:80/v2/ HTTP/1.1\r\nConnection: close\r\n\r\n"
+        assert talk(server, with_port).startswith(b"HTTP/1.1 200 ")
 
 
 def talk(server: LoopbackServer, data: bytes) -> bytes:
@@ -259,6 +261,9 @@ def plain_server() -> Iterator[LoopbackServer]:
         b"hello\r\n\r\n",
         b"GET / HTTP/2.0\r\n\r\n",
         b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET /v2/ HTTP/1.1\r\nHost: x\r\n",
+        b"GET /v2/ HTTP/1.1\r\nHost: x",
+        b"GET /v2/ HTTP/1.1",
         b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 300 + b"\r\n",
         b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",

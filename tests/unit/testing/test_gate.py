@@ -91,6 +91,10 @@ def test_a_refresh_token_is_given_when_asked_for() -> None:
     place = "https://registry.example/token?offline_token=true"
     assert client.get(place, headers=basic("alice", "right")).json()["refresh_token"] == "identity"
     assert "refresh_token" not in client.get(place).json()
+    form = {"grant_type": "password", "username": "alice", "password": "right"}
+    given = client.post("https://registry.example/token", data={**form, "access_type": "offline"})
+    assert given.json()["refresh_token"] == "identity"
+    assert "refresh_token" not in client.post("https://registry.example/token", data=form).json()
 
 
 def test_tokens_expire_by_the_clock_and_can_be_revoked() -> None:

@@ -85,6 +85,16 @@ def test_selection_and_sums(ledger: Ledger) -> None:
     assert (ledger.count(), str(ledger)) == (0, "no requests")
 
 
+def test_the_end_of_what_was_forgotten_changes_nothing_else(ledger: Ledger) -> None:
+    open_one = note(ledger, is_open=True)
+    ledger.clear()
+    later = note(ledger, is_open=True)
+    ledger.end(open_one, sent_bytes=5, ending=Ending.COMPLETE)
+    assert [(one.number, one.ending) for one in ledger.entries] == [(later, None)]
+    ledger.end(later, sent_bytes=7, ending=Ending.COMPLETE)
+    assert [one.sent_bytes for one in ledger.entries] == [7]
+
+
 def test_number_of_requests(ledger: Ledger) -> None:
     note(ledger)
     ledger.assert_requests(1, kind="blob")

@@ -82,6 +82,18 @@ def test_a_failing_test_writes_no_tape_and_is_not_judged(pytester: pytest.Pytest
     assert not (pytester.path / "tapes" / "test_it").exists()
 
 
+def test_a_failing_test_says_what_had_no_answer(pytester: pytest.Pytester, upstream: str) -> None:
+    pytester.makepyfile(test_it=SUITE)
+    dead = run(pytester, "--record-mode=once", "--tape-upstream=registry.example=http://127.0.0.1:1")
+    dead.assert_outcomes(failed=1)
+    dead.stdout.fnmatch_lines(["*registry.example: no answer from upstream*", "*hint: is the address of --upstream*"])
+    run(pytester, "--record-mode=once", upstream).assert_outcomes(passed=1)
+    pytester.makepyfile(test_it=SUITE.replace("/v2/app/", "/v2/other/"))
+    other = run(pytester)
+    other.assert_outcomes(failed=1)
+    other.stdout.fnmatch_lines(["unexpected request: GET *v2/other/tags/list", "nearest recorded requests:"])
+
+
 def test_the_marker_names_the_tape_and_its_settings(pytester: pytest.Pytester, upstream: str) -> None:
     pytester.makepyfile(
         test_it="""

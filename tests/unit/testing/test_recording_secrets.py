@@ -134,6 +134,8 @@ def test_a_token_that_is_a_number_is_replaced(tmp_path: Path) -> None:
         ("Link", f'</v2/a/tags/list?n=1&token={CANARY}>; rel="next"'),
         ("WWW-Authenticate", f'Bearer realm="https://auth.example/token?key={CANARY}",service="x"'),
         ("WWW-Authenticate", f'Bearer realm="https://auth.example/token",nonce="{CANARY}"'),
+        ("WWW-Authenticate", f"Negotiate {CANARY}"),
+        ("WWW-Authenticate", f'Basic realm="x", Negotiate {CANARY}==, NTLM'),
         ("Set-Cookie", f"{CANARY}; Path=/"),
         ("Location", f"https://cdn.example/x?{CANARY}"),
         ("Location", f"https://cdn.example/x?{CANARY}="),
@@ -159,6 +161,12 @@ def test_a_plain_header_does_not_carry_a_secret(tmp_path: Path, name: str, value
 )
 def test_a_secret_in_a_redirects_path_is_refused(tmp_path: Path, place: str) -> None:
     assert not record(tmp_path, {BLOB: answer(b"", {"Location": place}, 307)}, [(BLOB, {})])
+
+
+@pytest.mark.parametrize("below", ["t", "v2/t"])
+def test_a_secret_in_the_path_of_a_request_is_refused(tmp_path: Path, below: str) -> None:
+    place = f"{REGISTRY}/{below}/{CANARY}{CANARY}/x"
+    assert not record(tmp_path, {place: answer({})}, [(place, {})])
 
 
 def test_an_ordinary_redirect_is_recorded(tmp_path: Path) -> None:

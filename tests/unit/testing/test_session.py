@@ -128,6 +128,11 @@ def test_recordings_of_one_tape_wait_for_each_other(tmp_path: Path, upstream: Se
 # -- the network block ---------------------------------------------------------------------------------------------
 
 
+def test_an_allowed_host_that_no_expression_can_be_is_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"allowed host '\*\.example'"), blocked_network(["*.example"]):
+        pass
+
+
 def test_a_blocked_network_lets_loopback_through_and_nothing_else() -> None:
     with Registry({"registry.example/app:1": build_image()}).serve() as server, blocked_network():
         assert httpx.get(f"{server.url()}/v2/").status_code == 200
@@ -145,6 +150,26 @@ def test_allowed_hosts_are_names_addresses_or_expressions() -> None:
         assert not isinstance(caught.value, NetworkBlockedError)
         with pytest.raises(NetworkBlockedError):
             probe.connect_ex(("198.51.100.1", 9))
+
+
+def test_every_door_is_watched() -> None:
+    there = ("192.0.2.1", 9)
+    with blocked_network(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for leave in (
+            lambda: probe.connect(there),
+            lambda: probe.connect_ex(there),
+            lambda: probe.sendto(b"x", there),
+            lambda: probe.sendto(b"x", 0, there),
+            lambda: probe.sendmsg([b"x"], [], 0, there),
+            lambda: socket.getaddrinfo(b"registry.invalid", 9),
+            lambda: socket.getaddrinfo(host="registry.invalid", port=9),
+            lambda: socket.gethostbyname("registry.invalid"),
+            lambda: socket.gethostbyname_ex("registry.invalid"),
+        ):
+            with pytest.raises(NetworkBlockedError):
+                leave()
+        with pytest.raises(TypeError):
+            probe.connect()  # type: ignore[call-arg]
 
 
 def test_the_block_ends_with_the_block() -> None:

@@ -140,6 +140,7 @@ def test_control_characters_are_visible_escapes() -> None:
             + f"[[exchange]]\nrequest = 'GET https://a/'\nstatus = 200\ntext = ''\nbody = {{digest='{ONE}',size=1}}",
             "text: an exchange has a body or a text, not both",
         ),
+        (HEAD + "[[synthetic]]\nsize = " + "1" * 5000, "not TOML: "),
         (HEAD + "[[fault]]\nwhat = 'x'", "fault[0].what: expected one of control"),
         (HEAD + "[[fault]]\nwhat = 'reset'\nat = 'x'", "fault[0].at: expected a whole number"),
         (HEAD + "[[fault]]\nwhat = 'reset'\nbefore_head = 1", "fault[0].before_head: expected true or false"),
@@ -186,6 +187,9 @@ def test_a_missing_tape_and_a_missing_body_are_named(tmp_path: Path) -> None:
     blobs.remove(next(iter(tape.contents())))
     with pytest.raises(ContentNotFoundError):
         replay(tape, blobs=blobs.root)
+    recorded = TapeExchange("GET", "https", "a.example", "/v2/", "", 200, body=TapeContent(Digest.of(b"gone"), 4))
+    with pytest.raises(ContentNotFoundError):
+        replay(Tape(exchanges=(recorded,)), blobs=blobs.root)
     with pytest.raises(ConfigError, match="folder of its bodies"):
         replay(tape)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from imagestore.testing.engine.answers import error
-from imagestore.testing.engine.engine import Engine, Shaper
+from imagestore.testing.engine.engine import Engine, Explainer, Shaper
+from imagestore.testing.engine.rules import Responder
 from imagestore.testing.faults.answering import ForeignRealm
 from imagestore.testing.faults.redirecting import RedirectTargets
 from imagestore.testing.faults.rule import FaultPlan, FaultRule
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.testing.engine.exchange import Reply, Request
-    from imagestore.testing.engine.exchanges import ExchangeResponder
     from imagestore.testing.engine.ledger import Ledger
-    from imagestore.testing.engine.rules import Responder
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +27,17 @@ class Assembly:
     plan: FaultPlan
 
 
+class Recorded(Responder, Explainer, Protocol):
+    """Recorded answers."""
+
+    def respond_open(self, request: Request) -> Reply | None:
+        """The recorded content whatever credential it needed; None when there is none."""
+
+
 class _Open:
     """Content without credentials, for what redirects lead to."""
 
-    def __init__(self, rules: Responder, exchanges: ExchangeResponder | None) -> None:
+    def __init__(self, rules: Responder, exchanges: Recorded | None) -> None:
         self._rules = rules
         self._exchanges = exchanges
 
@@ -56,7 +62,7 @@ def assemble(
     rules: Responder,
     *,
     gates: Sequence[Responder] = (),
-    exchanges: ExchangeResponder | None = None,
+    exchanges: Recorded | None = None,
     faults: Sequence[FaultRule | Shaper] = (),
     ledger: Ledger | None = None,
 ) -> Assembly:

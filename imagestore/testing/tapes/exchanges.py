@@ -3,8 +3,8 @@
 A request is compared with what was recorded: method, address (query parameters in any order, secrets as placeholders)
 and the scheme of its credential must agree; then the same Range, Accept and token are preferred, in that order.
 Several answers to one request are given in their recorded order; the last one is repeated only where that is harmless
-(a plain 200 to GET or HEAD, or the challenge before a token), and replaying it again is how a retry or a second
-reader is served. Three things are derived from a recorded whole body: a Range of it, its HEAD, and nothing else.
+(200, 401 or 404 to GET or HEAD, whole), and replaying it again is how a retry or a second reader is served. Two things
+are derived from a recorded whole body: a Range of it, and its HEAD.
 """
 
 from __future__ import annotations

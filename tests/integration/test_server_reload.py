@@ -1,0 +1,104 @@
+"""The server reloads its configuration, with clients at work."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from imagestore.errors import UnknownRuntimeHandlerError
+from imagestore.image_service import ImageSpec
+from tests.support.node import CONFIG
+from tests.support.server import serving, until
+from tests.support.slow_pulls import LARGE, MIB, SMALL, pulling, received, registry
+
+# -- reload ----------------------------------------------------------------------------------------------------------
+
+_HANDLER = """
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.extra]
+runtime_type = "io.containerd.kata.v2"
+"""
+
+
+def test_reload_changes_handlers_and_keeps_the_records_of_removed_ones(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))
+    with registry() as source, serving(tmp_path / "root", config=config) as server, server.client() as client:
+        spec = ImageSpec(source.server.reference(SMALL), runtime_handler="extra")
+        with pytest.raises(UnknownRuntimeHandlerError):
+            client.pull(spec)
+        config.write_text(config.read_text() + _HANDLER)
+        server.send(signal.SIGHUP)
+        assert "extra" in server.hear("READY=1")
+        client.pull(spec)
+        config.write_text("version = [broken")
+        server.send(signal.SIGHUP)
+        assert "stays as it was" in server.hear("READY=1")
+        assert server.log("reload failed")[0]["error"]
+        assert client.status(spec) is not None
+        config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))
+        server.send(signal.SIGHUP)
+        server.hear("READY=1")
+        with pytest.raises(UnknownRuntimeHandlerError):
+            client.pull(ImageSpec(source.server.reference(LARGE), runtime_handler="extra"))
+        assert [each.spec.runtime_handler for each in client.list()] == ["extra"]
+        client.remove(spec)
+        assert client.list() == []
+
+
+def test_pull_that_waits_in_line_keeps_its_handler_over_a_reload(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    plain = CONFIG.replace("runhcs-wcow-process", "runc")
+    config.write_text(plain + _HANDLER)
+    with (
+        registry(bytes_per_second=4.0 * MIB) as source,
+        serving(tmp_path / "root", "--max-concurrent-pulls", "1", config=config) as server,
+        server.client() as client,
+        pulling(server, source.server.reference(LARGE)) as first,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        until(lambda: received(tmp_path / "root"), "the first pull works")
+        spec = ImageSpec(source.server.reference(SMALL), runtime_handler="extra")
+        waiting = pool.submit(client.pull, spec)
+        time.sleep(0.3)
+        config.write_text(plain)
+        server.send(signal.SIGHUP)
+        server.hear("reloaded")
+        assert not first.done()
+        waiting.result()
+        assert {each.spec.runtime_handler for each in client.list()} == {"extra", "runc"}
+
+
+def test_reload_under_load_breaks_no_call(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))
+    stop = threading.Event()
+    with (
+        registry(bytes_per_second=4 * MIB) as source,
+        serving(tmp_path / "root", config=config) as server,
+        server.client() as client,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        client.pull(ImageSpec(source.server.reference(SMALL)))
+
+        def ask() -> int:
+            count = 0
+            while not stop.is_set():
+                assert client.list()
+                assert client.status(ImageSpec(source.server.reference(SMALL))) is not None
+                count += 1
+            return count
+
+        asking = [pool.submit(ask) for _ in range(3)]
+        with pulling(server, source.server.reference(LARGE)) as pull:
+            for _ in range(10):
+                server.send(signal.SIGHUP)
+                server.hear("READY=1")
+            assert pull.result(30)
+        stop.set()
+        assert all(each.result(30) > 0 for each in asking)
+        assert len(server.log("reloaded")) == 10

@@ -1,0 +1,195 @@
+"""Archives that an import refuses: whatever somebody made of one, nothing of it stays."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from imagestore.archive import layout
+from imagestore.archive.importing import ImportOptions
+from imagestore.digest import Digest
+from imagestore.errors import (
+    ContentNotFoundError,
+    DigestMismatchError,
+    DocumentError,
+    ImageNotFoundError,
+    ImageStoreError,
+    InvalidDigestError,
+    InvalidInputError,
+    SizeMismatchError,
+    UnknownRuntimeHandlerError,
+)
+from imagestore.testing import Entry, build_image, build_index, layer
+from imagestore.testing.images.builders import Image
+from tests.support.node import Node, python_image
+from tests.unit.archive.imports import KATA, image, refused
+from tests.unit.archive.making import END, layout_files, member, tar_of, write
+
+
+def changed(name: str, data: bytes) -> dict[str, bytes]:
+    return {**layout_files({"a:1": image()}), name: data}
+
+
+def index_of(**members: object) -> dict[str, bytes]:
+    """The layout with members of the index.json entry changed."""
+    files = layout_files({"a:1": image()})
+    index = json.loads(files[layout.INDEX])
+    index["manifests"][0].update(members)
+    return {**files, layout.INDEX: json.dumps(index).encode()}
+
+
+def nested(levels: int) -> Image:
+    return build_index([Entry(nested(levels - 1))] if levels else [])
+
+
+KATA_LAYER = image().manifests[0].layers[0]
+KATA_CONFIG = image().manifests[0].config
+KATA_MANIFEST = image().manifests[0].descriptor
+
+
+def short_of(digest: Digest) -> dict[str, bytes]:
+    files = layout_files({"a:1": image()})
+    place = layout.blob_name(digest)
+    return {**files, place: files[place][:-1]}
+
+
+HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] = {
+    "nothing": (b"", DocumentError, "is empty"),
+    "no archive": (b"hello" * 300, DocumentError, "is no tar archive"),
+    "another archive": (tar_of({"a": b"1"}), DocumentError, "is no image archive"),
+    "cut off": (tar_of(layout_files({"a:1": python_image()}))[:-3000], DocumentError, "is cut off"),
+    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(600), InvalidInputError, "compressed with zstd"),
+    "xz": (b"\xfd7zXZ\x00" + bytes(600), InvalidInputError, "compressed with xz"),
+    "gzip cut off": (gzip.compress(bytes(5000))[:-9], DocumentError, "gzip data that is cut off"),
+    "gzip damaged": (b"\x1f\x8b\x08" + b"\xff" * 600, DocumentError, "damaged gzip data"),
+    "gzip with a tail": (gzip.compress(tar_of({"a": b""})) + b"tail", DocumentError, "damaged gzip data"),
+    "a link in a layout": (
+        member(layout.BLOBS + "/sha256/x", b"", b"2", b"/etc/passwd") + tar_of(layout_files({"a:1": image()})),
+        DocumentError,
+        "is a symbolic link",
+    ),
+    "a name that leaves": (
+        member("../../x", b"1") + tar_of(layout_files({"a:1": image()})),
+        DocumentError,
+        "a name that leaves the archive",
+    ),
+    "index.json twice": (
+        tar_of(layout_files({"a:1": image()}))[: -len(END)] + member(layout.INDEX, b"{}") + END,
+        DocumentError,
+        "'index.json' occurs twice",
+    ),
+    "layout of another version": (
+        changed(layout.MARK, b'{"imageLayoutVersion": "2.0.0"}'),
+        DocumentError,
+        "layout version '2.0.0'",
+    ),
+    "layout mark too long": (changed(layout.MARK, b" " * 5000), DocumentError, "more than the 4096 allowed"),
+    "index.json too long": (changed(layout.INDEX, b" " * 16_777_217), DocumentError, "than the 16777216 allowed"),
+    "index.json too deep": (changed(layout.INDEX, b"[" * 100_000), DocumentError, "nested deeper"),
+    "index.json no JSON": (changed(layout.INDEX, b"{"), DocumentError, "is not JSON"),
+    "index.json with layers": (
+        changed(layout.INDEX, b'{"schemaVersion": 2, "manifests": [], "layers": []}'),
+        DocumentError,
+        "$.layers",
+    ),
+    "index.json empty": (
+        changed(layout.INDEX, b'{"schemaVersion": 2, "manifests": []}'),
+        ImageNotFoundError,
+        "holds no",
+    ),
+    "index.json missing": (
+        {key: value for key, value in layout_files({"a:1": image()}).items() if key != layout.INDEX},
+        DocumentError,
+        "has no file 'index.json'",
+    ),
+    "a name that is none": (index_of(annotations={layout.NAME_KEY: "A B"}), DocumentError, "position"),
+    "a digest with a path": (index_of(digest="sha256:../../../etc/passwd"), DocumentError, "$.manifests[0].digest"),
+    "a digest that can't be verified": (
+        index_of(digest="md5:d41d8cd98f00b204e9800998ecf8427e"),
+        InvalidDigestError,
+        "this algorithm can't be verified",
+    ),
+    "target missing": (index_of(digest=str(Digest.of(b"x"))), ContentNotFoundError, "is needed, but missing"),
+    "target of another size": (index_of(size=1), SizeMismatchError, "expected 1 bytes"),
+    "index called a manifest": (
+        index_of(mediaType="application/vnd.oci.image.manifest.v1+json"),
+        DocumentError,
+        "'config' is a required property",
+    ),
+    "manifest with other bytes": (
+        changed(layout.blob_name(KATA_MANIFEST.digest), b" " * KATA_MANIFEST.size),
+        DigestMismatchError,
+        "expected digest",
+    ),
+    "config cut short": (short_of(KATA_CONFIG.digest), SizeMismatchError, "truncated at"),
+    "layer cut short": (short_of(KATA_LAYER.digest), SizeMismatchError, "truncated at"),
+    "layer missing": (
+        layout_files({"a:1": image()}, without=[KATA_LAYER.digest]),
+        ContentNotFoundError,
+        f"layer {KATA_LAYER.digest}: is needed, but missing",
+    ),
+    "layer with other bytes": (
+        changed(layout.blob_name(KATA_LAYER.digest), bytes(KATA_LAYER.size)),
+        DigestMismatchError,
+        "expected digest",
+    ),
+    "a layer of 8 EiB": (
+        layout_files(
+            {
+                "a:1": build_image(
+                    "linux/amd64",
+                    members={
+                        "layers": [
+                            {"mediaType": KATA_LAYER.media_type, "digest": str(Digest.of(b"")), "size": 2**63 - 1}
+                        ]
+                    },
+                    layers=[layer("x")],
+                )
+            }
+        ),
+        ContentNotFoundError,
+        "is needed, but missing",
+    ),
+    "indexes in indexes": (
+        layout_files({"a:1": nested(5)}),
+        DocumentError,
+        "nest deeper",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_archives_are_refused_and_leave_nothing(here: Node, tmp_path: Path, case: str) -> None:
+    data, kind, words = HOSTILE[case]
+    refused(here, write(tmp_path / "a.tar", data), KATA, kind, words)
+
+
+def test_links_and_special_files_in_a_folder_are_refused(here: Node, tmp_path: Path) -> None:
+    files = layout_files({"a:1": image()})
+    folder = write(tmp_path / "layout", files)
+    secret = tmp_path / "secret"
+    place = folder / layout.blob_name(KATA_LAYER.digest)
+    secret.write_bytes(place.read_bytes())
+    place.unlink()
+    place.symlink_to(secret)
+    refused(here, folder, KATA, DocumentError, "is a symbolic link")
+    place.unlink()
+    os.mkfifo(place)
+    refused(here, folder, KATA, ContentNotFoundError, "is needed, but missing")
+    place.unlink()
+    (folder / "blobs" / "sha256").rename(tmp_path / "elsewhere")
+    (folder / "blobs" / "sha256").symlink_to(tmp_path / "elsewhere")
+    refused(here, folder, KATA, DocumentError, "is a symbolic link")
+
+
+def test_what_can_not_be_opened_is_named(here: Node, tmp_path: Path) -> None:
+    refused(here, tmp_path / "none.tar", KATA, InvalidInputError, "none.tar: can't be read: No such file")
+
+
+def test_an_unknown_handler_is_refused(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.tar", layout_files({"a:1": image()}))
+    refused(here, archive, ImportOptions(("nonsense",)), UnknownRuntimeHandlerError, "nonsense")

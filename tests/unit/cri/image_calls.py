@@ -1,0 +1,13 @@
+"""Names and shorthands of the tests of CRI's image calls."""
+
+from __future__ import annotations
+
+from imagestore.image_service import ImageSpec
+
+WINDOWS = "windows(10.0.20348.1)/amd64"
+CANARY = "canary-7f3a"
+HOST = "registry.example"
+
+
+def spec(image: str, handler: str = "") -> ImageSpec:
+    return ImageSpec(image, handler)

@@ -1,0 +1,47 @@
+"""What the tests of keeping and of the journal share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.media_types import OCI_MANIFEST
+from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.platforms.spec import Platform
+
+
+def restorable(store: SqliteMetadataStore) -> tuple[list[list[ImageRecord]], int]:
+    found = store.journaled()
+    return found.candidates, found.unreadable
+
+
+def digest(name: str) -> Digest:
+    return Digest.of(name.encode())
+
+
+A, B, C, D = (digest(name) for name in "abcd")
+
+
+def kept(store: SqliteMetadataStore, names: Iterable[Digest] = (A, B, C, D)) -> set[Digest]:
+    """What a collection would spare; the question that it asks again before it deletes must agree."""
+    names = list(names)
+    garbage = set(map(Digest.parse, store.garbage(map(str, names))))
+    assert set(map(Digest.parse, store.unheld(list(map(str, names))))) == garbage & set(names)
+    return set(names) - garbage
+
+
+class Clock:
+    now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def record(
+    reference: str = "registry.example/a:1", root: Digest = A, labels: dict[str, str] | None = None
+) -> ImageRecord:
+    descriptor = Descriptor(OCI_MANIFEST, root, 10)
+    platform = Platform("linux", "amd64")
+    return ImageRecord(reference, "runc", descriptor, descriptor, C, platform, "linux/amd64", (root,), 3, labels or {})

@@ -1,0 +1,119 @@
+"""Rounds of image collection: when they run, what is told, and what a change of the gate asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagestore.cancel import CancelToken
+from imagestore.errors import StoreCorruptError
+from imagestore.image_service import ContainerImage
+from imagestore.node.events import NodeEvent
+from imagestore.node.gc import CollectionPolicy, DiskUsage
+from imagestore.node.gc.disk import disk_of_images
+from imagestore.node.gc.loop import CollectionLoop
+from imagestore.node.gc.transition import GateChange, GateMarker, clean_up
+from imagestore.node.records.files import PullRecordFiles
+from imagestore.node.records.manager import PullManager
+from imagestore.node.records.model import PulledRecord
+from imagestore.node.records.verification import CredentialVerification
+from tests.support.image_services import FakeService, image
+from tests.unit.node.collecting import NODE, OFF, ON, Bed, seconds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_dry_run_shows_what_a_round_does() -> None:
+    bed = Bed(disk=DiskUsage(1000, 50))
+    bed.have("a", "b", "c")
+    plan = bed.collector.collect(dry_run=True)
+    assert (bed.removed(), bed.told(), plan.is_dry_run) == ([], [], True)
+    done = bed.collector.collect()
+    assert [each.image.key for each in plan.removed] == [each.image.key for each in done.removed]
+    assert plan.freed_bytes == done.freed_bytes == 200
+    bed = Bed(disk=DiskUsage(1000, 0))
+    bed.have("a")
+    assert bed.collector.collect(dry_run=True).missing_bytes == 100
+
+
+def test_gone_images_are_forgotten_and_new_ones_are_young_again() -> None:
+    bed = Bed(policy=CollectionPolicy(90, 80, seconds(10)))
+    bed.have("a")
+    gone, bed.service.images = bed.service.images, []
+    bed.collector.detect()
+    assert bed.collector.images() == ()
+    bed.clock.pass_seconds(20)
+    bed.service.images = gone
+    bed.collector.delete_unused()
+    assert bed.removed() == []
+
+
+def test_records_of_gone_images_are_pruned(tmp_path: Path) -> None:
+    files = PullRecordFiles(tmp_path)
+    for ref in ("used", "unused", "elsewhere"):
+        files.write(PulledRecord(ref, 1, {}))
+    bed = Bed(records=PullManager(files, CredentialVerification()))
+    bed.have("used", "unused")
+    bed.service.in_use = [ContainerImage("c1", "used")]
+    bed.collector.collect(dry_run=True)
+    assert len(files.records()[0]) == 3
+    bed.collector.delete_unused()
+    assert [record.image_ref for record in files.records()[0]] == ["used"]
+
+
+def test_only_repeated_failures_of_rounds_are_events() -> None:
+    bed = Bed(disk=DiskUsage(0, 0))
+    told: list[NodeEvent] = []
+    loop = CollectionLoop(bed.collector, recorder=told.append, node=NODE)
+    assert [loop.round(), loop.round(), loop.round()] == [False, False, False]
+    text = "invalid capacity 0 on image filesystem"
+    assert told == [NodeEvent("Warning", "ImageGCFailed", text, NODE)] * 2
+    bed.disk = DiskUsage(1000, 900)
+    assert loop.round()
+    bed.disk = DiskUsage(0, 0)
+    assert not loop.round()
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize(("policy", "rounds"), [(CollectionPolicy(100, 80), False), (CollectionPolicy(90, 80), True)])
+def test_rounds_run_only_where_the_policy_can_remove(policy: CollectionPolicy, rounds: bool) -> None:
+    bed = Bed(policy=policy, disk=DiskUsage(0, 0))
+    token = CancelToken(0.05)
+    CollectionLoop(bed.collector, recorder=bed.events.append, period=seconds(0.01)).run(token)
+    assert bool(bed.events) is rounds
+
+
+def test_the_disk_is_that_of_the_services_file_system() -> None:
+    usage = disk_of_images(FakeService())
+    assert 0 < usage.available_bytes <= usage.capacity_bytes
+
+
+def test_a_change_of_the_gate_asks_for_a_clean_up(tmp_path: Path) -> None:
+    marker = GateMarker(tmp_path / "state")
+    assert marker.check(OFF) is None
+    change = marker.check(ON)
+    assert change == GateChange(before=False, now=True)
+    assert len(change.steps) == 4
+    assert change.steps[0].startswith("RuntimeClassInImageCriApi went from off to on: ")
+    bed = Bed(gates=ON, policy=CollectionPolicy(90, 80, seconds(1000)))
+    bed.have("used", "unused")
+    bed.service.images.append(image("pinned", pinned=True))
+    bed.service.in_use = [ContainerImage("c1", "used")]
+    assert not clean_up(bed.collector, marker, ON, dry_run=True).report.failed
+    assert bed.removed() == []
+    first = clean_up(bed.collector, marker, ON)
+    assert (bed.removed(), [use.key.image_id for use in first.left]) == (["unused"], ["used"])
+    assert marker.check(ON) is not None
+    bed.service.in_use = []
+    bed.clock.pass_seconds(1)
+    assert clean_up(bed.collector, marker, ON).left == ()
+    assert marker.check(ON) is None
+    assert marker.check(OFF) == GateChange(before=True, now=False)
+
+
+def test_a_damaged_marker_is_told(tmp_path: Path) -> None:
+    (tmp_path / "image-handler-gate.json").write_text("[]")
+    with pytest.raises(StoreCorruptError):
+        GateMarker(tmp_path).check(OFF)

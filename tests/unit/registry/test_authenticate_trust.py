@@ -1,0 +1,129 @@
+"""Whom credentials are shown to: the registry they are for, its token service, and where that one redirects."""
+
+from __future__ import annotations
+
+import logging
+from urllib.parse import urlsplit
+
+import pytest
+
+from imagestore.errors import (
+    AuthenticationError,
+    ProtocolError,
+)
+from imagestore.registry.auth.authenticate import RegistryAuthenticator
+from imagestore.registry.auth.policy import AuthPolicy, RealmTrust
+from imagestore.registry.credentials.model import Anonymous
+from imagestore.registry.exchange import Headers, Origin
+from tests.unit.registry.token_server import ALICE, IDENTITY, Asked, FakeResponse, TokenServer, answer, bearer, given
+
+
+def test_two_registries_with_one_realm_never_share_a_token() -> None:
+    server = TokenServer()
+    authenticator = RegistryAuthenticator(server, Anonymous())
+    other = Origin("https", "other.registry.example", 443)
+    assert answer(authenticator) != answer(authenticator, origin=other)
+    assert len(server.asked) == 2
+
+
+def test_credentials_of_one_registry_are_not_shown_to_another() -> None:
+    server = TokenServer()
+    authenticator = RegistryAuthenticator(server, given(ALICE))
+    answer(authenticator, origin=Origin("https", "mirror.registry.example", 443))
+    answer(authenticator, origin=Origin("https", "registry.example", 5000))
+    assert [asked.authorization for asked in server.asked] == ["", ""]
+
+
+def test_a_mirror_sees_the_source_s_credentials_only_by_policy() -> None:
+    server = TokenServer()
+    policy = AuthPolicy(credential_hosts={"mirror.registry.example": "registry.example"})
+    authenticator = RegistryAuthenticator(server, given(ALICE), policy=policy)
+    answer(authenticator, origin=Origin("https", "mirror.registry.example", 443))
+    assert server.asked[0].authorization.startswith("Basic ")
+
+
+def test_docker_hub_s_api_host_has_docker_hub_s_credentials() -> None:
+    server = TokenServer()
+    authenticator = RegistryAuthenticator(server, given(ALICE, "docker.io"))
+    hub = Origin("https", "registry-1.docker.io", 443)
+    answer(authenticator, bearer(realm="https://auth.docker.io/token"), origin=hub)
+    assert server.asked[0].authorization.startswith("Basic ")
+
+
+STRANGER = bearer(realm="https://auth.stranger.test/token")
+
+
+def test_strict_mode_keeps_credentials_from_a_stranger() -> None:
+    server = TokenServer()
+    policy = AuthPolicy(realm_trust=RealmTrust.STRICT)
+    with pytest.raises(AuthenticationError, match="were not sent"):
+        answer(RegistryAuthenticator(server, given(ALICE), policy=policy), STRANGER)
+    assert server.asked == []
+    assert answer(RegistryAuthenticator(server, Anonymous(), policy=policy), STRANGER)
+    trusted = AuthPolicy(RealmTrust.STRICT, frozenset({("registry.example", "auth.stranger.test")}))
+    assert answer(RegistryAuthenticator(server, given(ALICE), policy=trusted), STRANGER)
+
+
+def test_warn_mode_names_a_stranger_once(caplog: pytest.LogCaptureFixture) -> None:
+    authenticator = RegistryAuthenticator(TokenServer(), given(ALICE))
+    with caplog.at_level(logging.WARNING):
+        answer(authenticator, STRANGER)
+        answer(authenticator, bearer("repository:a/c:pull", "https://auth.stranger.test/token"), repository="a/c")
+    assert [record.getMessage() for record in caplog.records] == [
+        "credentials go to token service https://auth.stranger.test of another domain, named by https://registry.example"
+    ]
+
+
+def test_a_password_over_plain_http_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    basic = Headers((("WWW-Authenticate", "Basic realm=x"),))
+    for host in ("registry.internal", "127.0.0.1"):
+        with caplog.at_level(logging.WARNING):
+            answer(RegistryAuthenticator(TokenServer(), given(ALICE, host)), basic, origin=Origin("http", host, 80))
+    assert ["registry.internal" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_redirects_stay_on_the_service_s_origin() -> None:
+    def handler(asked: Asked) -> FakeResponse:
+        if urlsplit(asked.url).path == "/token":
+            return FakeResponse(307, headers=Headers((("Location", "/moved?x=1"),)))
+        return server.grant(asked)
+
+    server = TokenServer(handler)
+    assert answer(RegistryAuthenticator(server, given(ALICE))) == "Bearer CANARY-2"
+    assert server.asked[1].url == "https://auth.registry.example/moved?x=1"
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "https://evil.example/token",
+        "//evil.example/token",
+        "http://auth.registry.example/token",
+        "https://auth.registry.example:444/token",
+    ],
+)
+def test_redirects_elsewhere_are_refused(location: str) -> None:
+    server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", location),))))
+    with pytest.raises(AuthenticationError, match="redirects to"):
+        answer(RegistryAuthenticator(server, given(ALICE)))
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("location", ["", "http://[", "//[::1", "ftp://auth.registry.example/", "https://a b/"])
+def test_a_redirect_that_leads_nowhere_is_a_typed_error(location: str) -> None:
+    server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", location),))))
+    with pytest.raises((AuthenticationError, ProtocolError)):
+        answer(RegistryAuthenticator(server, given(ALICE)))
+
+
+def test_redirects_in_a_circle_end() -> None:
+    server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", "/token"),))))
+    with pytest.raises(AuthenticationError, match="at most 3 redirects"):
+        answer(RegistryAuthenticator(server, given(ALICE)))
+
+
+def test_a_post_is_not_turned_into_a_get_by_a_redirect() -> None:
+    server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", "/other"),))))
+    with pytest.raises(AuthenticationError):
+        answer(RegistryAuthenticator(server, given(IDENTITY)))
+    assert len(server.asked) == 1

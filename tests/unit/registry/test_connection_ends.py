@@ -1,0 +1,189 @@
+"""How connections of our own end: limits, cancelling, TLS, and what may not reach the next request."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+
+import pytest
+import trustme
+
+from imagestore.cancel import CancelToken
+from imagestore.config.connection import ConnectionSettings
+from imagestore.errors import OperationCancelledError, RegistryUnavailableError
+from imagestore.registry.exchange import Origin, Request
+from imagestore.registry.transport.http import HttpSender, Timeouts
+from imagestore.registry.transport.message import outgoing
+from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.proxies import ProxyRules
+from tests.support.streams import drain, pieces
+from tests.unit.registry.scripted_server import BODY, HEAD, PATIENT, PIECE, SIZE, Script, Serve, get, read, say, whole
+
+TIMEOUTS = PATIENT
+
+
+def test_a_stall_in_the_body_is_unavailable(sender: HttpSender, serve: Serve) -> None:
+    server = serve(say(HEAD % SIZE + BODY[:PIECE], pause=1.0))
+    with get(sender, server) as response, pytest.raises(RegistryUnavailableError, match="within the time"):
+        drain(response)
+
+
+def test_a_body_that_drips_is_unavailable(serve: Serve) -> None:
+    server = serve(say(HEAD % SIZE, *(bytes([byte]) for byte in BODY[:100]), pause=0.02))
+    timeouts = Timeouts(idle=5.0, pace=Pace(least_bytes_per_second=1000, window_seconds=0.2))
+    with (
+        contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=timeouts)) as sender,
+        get(sender, server) as response,
+        pytest.raises(RegistryUnavailableError, match="slower than 1000 bytes"),
+    ):
+        drain(response)
+
+
+def test_cancelling_ends_a_blocked_read_at_once(serve: Serve) -> None:
+    server = serve(say(HEAD % SIZE + BODY[:PIECE], pause=1.0))
+    cancel = CancelToken()
+    with contextlib.closing(HttpSender(proxies=ProxyRules())) as sender, get(sender, server, cancel) as response:
+        coming = pieces(response)
+        next(coming)
+        timer = threading.Timer(0.1, cancel.cancel, ["enough"])
+        timer.start()
+        with pytest.raises(OperationCancelledError, match="enough"):
+            list(coming)
+        timer.join()
+
+
+def test_over_tls_the_connection_serves_again(serve: Serve) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    server = serve(whole(), whole(b"small"), whole(), context=context)
+    with authority.cert_pem.tempfile() as path, contextlib.closing(HttpSender(proxies=ProxyRules())) as sender:
+        origin = Origin("https", "127.0.0.1", server.port)
+        bound = sender.bound(origin, ConnectionSettings(ca_files=(path,)))
+        for expected in (BODY, b"small", BODY):
+            with bound.send(Request("GET", f"{origin}/x"), cancel=CancelToken()) as response:
+                assert drain(response) == expected
+    assert server.connections == 1
+
+
+def dripping(context: ssl.SSLContext, data: bytes, pause: float, *, after_handshake: bool) -> Script:
+    """Say something over TLS, byte by byte with pauses: the handshake, or what comes after it."""
+
+    def run(connection: socket.socket) -> None:
+        incoming, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+        secure = context.wrap_bio(incoming, sent, server_side=True)
+        is_shaking = True
+        with contextlib.suppress(OSError):
+            while True:
+                try:
+                    if is_shaking:
+                        secure.do_handshake()
+                        is_shaking = False
+                        secure.write(data)
+                    secure.read(65536)
+                except ssl.SSLWantReadError:
+                    pass
+                raw = sent.read()
+                if is_shaking is after_handshake:
+                    connection.sendall(raw)
+                else:
+                    for byte in raw:
+                        connection.sendall(bytes([byte]))
+                        time.sleep(pause)
+                received = connection.recv(65536)
+                if not received:
+                    return
+                incoming.write(received)
+
+    return run
+
+
+@pytest.mark.parametrize("after_handshake", [False, True], ids=["handshake", "record"])
+def test_limits_hold_inside_a_tls_record_and_handshake(after_handshake: bool) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    timeouts = Timeouts(connect=0.4, idle=0.4, pace=Pace(head_seconds=0.8))
+    script = dripping(context, HEAD % SIZE + BODY[:8000], 0.02, after_handshake=after_handshake)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        authority.cert_pem.tempfile() as path,
+        contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=timeouts)) as sender,
+    ):
+
+        def serve() -> None:
+            with contextlib.suppress(OSError), listener.accept()[0] as connection:
+                script(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        origin = Origin("https", "127.0.0.1", listener.getsockname()[1])
+        bound = sender.bound(origin, ConnectionSettings(ca_files=(path,)))
+        started = time.monotonic()
+        with pytest.raises(RegistryUnavailableError, match="within the time"):
+            bound.send(Request("GET", f"{origin}/x"), cancel=CancelToken(6))
+        assert time.monotonic() - started < 3
+    thread.join()
+
+
+def test_cancelling_is_no_end_of_a_body_that_ends_with_its_connection(sender: HttpSender, serve: Serve) -> None:
+    server = serve(say(b"HTTP/1.1 200 OK\r\n\r\n{", pause=0.4))
+    cancel = CancelToken()
+    with get(sender, server, cancel) as response:
+        coming = pieces(response)
+        assert next(coming) == b"{"
+        timer = threading.Timer(0.05, cancel.cancel, ["enough"])
+        timer.start()
+        with pytest.raises(OperationCancelledError, match="enough"):
+            list(coming)
+        timer.join()
+
+
+def test_bytes_that_come_too_late_for_their_answer_reach_nobody(sender: HttpSender, serve: Serve) -> None:
+    late = say(b"HTTP/1.1 204 No\r\n\r\n", b"{}", pause=0.05)
+    server = serve(late, whole(b"next"))
+    assert read(sender, server) == b""
+    assert read(sender, server) == b"next"
+    assert server.connections == 2
+
+
+def test_an_unread_body_that_came_with_its_head_costs_no_connection(sender: HttpSender, serve: Serve) -> None:
+    server = serve(say(b"HTTP/1.1 307 Go\r\nContent-Length: 5\r\n\r\nhello"), whole(b"next"))
+    get(sender, server).close()
+    assert read(sender, server) == b"next"
+    assert server.connections == 1
+
+
+def test_a_length_beside_a_coding_ends_the_connection(sender: HttpSender, serve: Serve) -> None:
+    both = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+    server = serve(say(both), whole(b"next"))
+    assert [read(sender, server) for _ in range(2)] == [b"ok", b"next"]
+    assert server.connections == 2
+
+
+def test_a_machine_without_sockets_to_spare_is_unavailable(sender: HttpSender, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object) -> socket.socket:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(RegistryUnavailableError, match="no connection: Too many open files"):
+        sender.send(Request("GET", "http://127.0.0.1:9/v2/x"), cancel=CancelToken())
+
+
+def test_connections_that_were_idle_too_long_are_closed(serve: Serve) -> None:
+    one, other = serve(whole(b"a")), serve(whole(b"b"))
+    with contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=Timeouts(keep_alive=0.05))) as sender:
+        assert read(sender, one) == b"a"
+        time.sleep(0.1)
+        assert read(sender, other) == b"b"
+        # Its server sees the end and is done.
+        one.threads[-1].join(2)
+        assert not one.threads[-1].is_alive()
+
+
+def test_what_is_sent_shows_no_secret() -> None:
+    request = Request("POST", "https://registry.example/x?sig=SECRET", (("Authorization", "SECRET"),), b"SECRET")
+    assert "SECRET" not in repr(outgoing(request, user_agent="x", connect_seconds=1, idle_seconds=1))

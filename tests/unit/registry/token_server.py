@@ -1,0 +1,111 @@
+"""A simulated registry and its token service, with a ledger of what they saw."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+from imagestore.cancel import CancelToken
+from imagestore.errors import ProtocolError
+from imagestore.registry.auth.authenticate import RegistryAuthenticator
+from imagestore.registry.credentials.lookup import CredentialResolver
+from imagestore.registry.credentials.model import Credential, CredentialLookup, Explicit, Found
+from imagestore.registry.exchange import Headers, Origin
+from imagestore.secret import Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from imagestore.registry.exchange import Request
+
+ORIGIN = Origin("https", "registry.example", 443)
+REALM = "https://auth.registry.example/token"
+PASSWORD = "CANARY-password"
+SECRETS = (PASSWORD, "CANARY-identity", "CANARY-ready", base64.b64encode(f"alice:{PASSWORD}".encode()).decode())
+
+
+@dataclass
+class FakeResponse:
+    status: int
+    body: bytes = b""
+    headers: Headers = field(default_factory=Headers)
+    url: str = ""
+
+    def chunks(self) -> Iterator[bytes]:
+        yield self.body
+
+    def readinto(self, buffer: memoryview) -> int:
+        raise AssertionError("an answer to a token request is read whole")
+
+    def read(self, limit_bytes: int) -> bytes:
+        if len(self.body) > limit_bytes:
+            raise ProtocolError("too long")
+        return self.body
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> FakeResponse:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a token service saw."""
+
+    method: str
+    url: str
+    query: dict[str, list[str]]
+    form: dict[str, str]
+    authorization: str
+
+
+class TokenServer:
+    """A sender; by default every request gets a new token."""
+
+    def __init__(self, handler: Callable[[Asked], FakeResponse] | None = None) -> None:
+        self.asked: list[Asked] = []
+        self._handler = handler or self.grant
+
+    def grant(self, asked: Asked, **more: object) -> FakeResponse:
+        return FakeResponse(200, json.dumps({"token": f"CANARY-{len(self.asked)}", "expires_in": 300, **more}).encode())
+
+    def send(self, request: Request, *, cancel: CancelToken) -> FakeResponse:
+        cancel.check()
+        query: dict[str, list[str]] = {}
+        for name, value in parse_qsl(urlsplit(request.url).query, keep_blank_values=True):
+            query.setdefault(name, []).append(value)
+        form = dict(parse_qsl((request.body or b"").decode()))
+        seen = Asked(request.method, request.url, query, form, dict(request.headers).get("Authorization", ""))
+        self.asked.append(seen)
+        return self._handler(seen)
+
+
+def given(credential: Credential, host: str = "registry.example") -> CredentialLookup:
+    return CredentialResolver((Explicit(Found(credential, "file /x, member auths['h']"), host),))
+
+
+ALICE = Credential("alice", Secret(PASSWORD))
+IDENTITY = Credential(identity_token=Secret("CANARY-identity"))
+
+
+def bearer(scope: str = "repository:a/b:pull", realm: str = REALM, more: str = "") -> Headers:
+    return Headers((("WWW-Authenticate", f'Bearer realm="{realm}",service="svc",scope="{scope}"{more}'),))
+
+
+def answer(
+    authenticator: RegistryAuthenticator,
+    headers: Headers | None = None,
+    *,
+    repository: str = "a/b",
+    origin: Origin = ORIGIN,
+) -> str:
+    """One whole request that is refused once."""
+    authenticator.authorization(origin, repository)
+    return authenticator.respond(origin, repository, headers or bearer(), cancel=CancelToken())

@@ -1,0 +1,149 @@
+"""The small parts of recording: what looks like a secret, placeholders, queries, addresses, upstreams."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagestore.errors import InvalidInputError
+from imagestore.testing.recording.guard import SecretLeakError, check_body, check_text
+from imagestore.testing.recording.places import port_map, upstream_map
+from imagestore.testing.recording.random_text import entropy
+from imagestore.testing.recording.redaction import check_address, redact_address, redact_authorization, redact_query
+from imagestore.testing.recording.search import Search
+from imagestore.testing.recording.secrets import Numbering, Vault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.c2lnbmF0dXJl"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"x {JWT} y", "a JSON web token"),
+        (f"token%3D{JWT}", "a JSON web token"),
+        (f"identity.{JWT}", "a JSON web token"),
+        ("-----BEGIN RSA PRIVATE KEY-----", "a private key"),
+        ("AKIAIOSFODNN7EXAMPLE", "an access key"),
+        ("ghp_" + "a1" * 18, "a personal access token"),
+        ("Authorization: Bearer abcdefghijklmnopqrstuv", "a bearer credential"),
+        ("Basic YWxpY2U6aHVudGVyMg==", "a basic credential"),
+        ("https://alice:hunter2@example/", "user information in an address"),
+        ("https://:hunter2@example/", "user information in an address"),
+    ],
+)
+def test_what_looks_like_a_secret_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(SecretLeakError, match=reason):
+        check_text(text.encode(), "the tape")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Bearer realm="https://auth.example/token",service="x"',
+        'Basic realm="registry.example"',
+        "Bearer tape-token-1",
+        "authorization = Basic tape-basic-12",
+        "sha256:" + "0123456789abcdef" * 4,
+        "basic credentials are wrong",
+        "https://registry.example:5000/v2/",
+        "eyJhbGci.eyJzdWIiOiIxMjM0NTY3ODkwIn0.c2lnbmF0dXJl",
+    ],
+)
+def test_ordinary_text_is_no_secret(text: str) -> None:
+    check_text(text.encode(), "the tape")
+
+
+@pytest.mark.parametrize("text", [b"a" * 300_000, b"eyJ" * 100_000, b"a://" + b":" * 300_000])
+def test_the_look_for_secrets_takes_no_quadratic_time(text: bytes) -> None:
+    started = time.monotonic()
+    check_text(text, "x")
+    assert time.monotonic() - started < 5.0
+
+
+def test_a_random_path_part_is_refused_and_a_digest_is_not() -> None:
+    check_address("/registry/blobs/sha256/" + "0123456789abcdef" * 4 + "/data", "x", ())
+    check_address("/a-very-long-name-of-a-repository-without-secrets/x", "x", ())
+    check_address("/v2/app/blobs/uploads/01234567-89ab-4cde-8f01-23456789abcd", "x", ())
+    with pytest.raises(SecretLeakError, match="random path part"):
+        check_address("/signed/Zx8Qp2Lm9Vt4Rk7Wn1Hs6Jd3Fb5Gc0Ya/data", "x", ())
+    check_address("/signed/Zx8Qp2Lm9Vt4Rk7Wn1Hs6Jd3Fb5Gc0Ya/data", "x", {"Zx8Qp2Lm9Vt4Rk7Wn1Hs6Jd3Fb5Gc0Ya"})
+    assert entropy("abab") == 1.0
+
+
+def test_a_secret_over_the_border_of_two_pieces_is_found() -> None:
+    class Pieces:
+        size = 0
+
+        def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+            yield from (b"....sec", b"ret-val", b"ue....")
+
+    with pytest.raises(SecretLeakError):
+        check_body(Pieces(), "x", Search(["secret-value"]))
+
+
+# -- the small parts -----------------------------------------------------------------------------------------------
+
+
+def test_a_value_has_one_placeholder_everywhere() -> None:
+    vault = Vault()
+    first = redact_authorization("Bearer abc-secret", vault)
+    assert redact_authorization("Bearer abc-secret", vault) == first
+    assert redact_authorization("Bearer other-secret", vault) != first
+    assert redact_authorization("", vault) == ""
+
+
+def test_numbers_are_given_in_order_of_appearance_per_kind() -> None:
+    vault = Vault()
+    marks = [vault.mark("token", name) for name in ("x", "y")] + [vault.mark("cookie", "z")]
+    number = Numbering()
+    assert number(f"{marks[1]} {marks[0]} {marks[2]} {marks[1]}") == (
+        "tape-token-1 tape-token-2 tape-cookie-1 tape-token-1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", ""),
+        ("scope=repository%3Aa%3Apull&service=x&n=5", "scope=repository%3Aa%3Apull&service=x&n=5"),
+        ("sig=a%20b&flag", "sig=tape-signed-1&tape-signed-2"),
+        ("client_id=me", "client_id=tape-client-1"),
+        ("c2VjcmV0LTEyMzQ==", "tape-signed-1"),
+        ("account=alice&password=pw", "account=tape-user-1&password=tape-password-1"),
+        ("empty=", "empty="),
+    ],
+)
+def test_queries_keep_plain_parameters_only(query: str, expected: str) -> None:
+    assert Numbering()(redact_query(query, Vault())) == expected
+
+
+def test_addresses_lose_user_information_and_fragment() -> None:
+    assert redact_address("//u:p@host/x#secret", Vault()) == "//host/x"
+    assert redact_address("/v2/x?n=1", Vault()) == "/v2/x?n=1"
+
+
+def test_ordinary_words_are_not_searched_for_unless_named() -> None:
+    vault = Vault(("abc", "long-enough"))
+    vault.mark("user", "repository-name")
+    vault.mark("signed", "short-value")
+    vault.mark("token", "tape-token-7")
+    assert {"long-enough", "abc"} <= vault.values(), "what the user named is searched for however short"
+    assert not {"repository-name", "short-value", "tape-token-7"} & vault.values()
+
+
+@pytest.mark.parametrize("text", ["", "host", "=http://x", "host=ftp://x", "host="])
+def test_an_upstream_needs_host_and_address(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="upstream"):
+        upstream_map([text])
+
+
+@pytest.mark.parametrize("text", ["", "host", "=1", "host=x", "host=70000", "host=\u0661"])
+def test_a_port_is_a_number(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="port"):
+        port_map([text])

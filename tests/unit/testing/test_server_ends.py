@@ -1,0 +1,105 @@
+"""The loopback server and the proxy: how they begin and end, also with clients that don't do their part."""
+
+from __future__ import annotations
+
+import glob
+import os
+import socket
+import tempfile
+import threading
+import time
+
+import httpx
+import pytest
+
+from imagestore.digest import Digest
+from imagestore.errors import ConfigError
+from imagestore.testing import FaultRule, Registry, RegistryServer, Where, build_image, synthetic_layer
+from imagestore.testing.faults import GzipCoding
+from imagestore.testing.front_ends.authority import Authority
+from imagestore.testing.front_ends.proxy import ProxyServer
+from imagestore.testing.front_ends.server import LoopbackServer
+
+IMAGES = {"registry.example/app:1": build_image()}
+
+
+def connect(address: str) -> socket.socket:
+    host, _, port = address.partition(":")
+    return socket.create_connection((host, int(port)), timeout=5)
+
+
+def running() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "recorded-registry"]
+
+
+def wait_for_threads(count: int) -> None:
+    for _ in range(500):
+        if len(running()) >= count:
+            return
+        time.sleep(0.01)
+
+
+def test_closing_waits_for_no_client_that_makes_no_handshake() -> None:
+    with RegistryServer(IMAGES, is_tls=True) as server, connect(server.address):
+        wait_for_threads(2)
+        time.sleep(0.1)
+        started = time.monotonic()
+        server.server.close()
+        assert time.monotonic() - started < 2.0
+        assert running() == []
+
+
+def test_closing_waits_for_no_client_that_makes_no_handshake_in_a_tunnel() -> None:
+    with ProxyServer(Registry(IMAGES).engine, (), authority=Authority()) as server:
+        with connect(server.proxy_url.removeprefix("http://")) as client:
+            client.sendall(b"CONNECT registry.example:443 HTTP/1.1\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+            time.sleep(0.1)
+            started = time.monotonic()
+            server.close()
+            assert time.monotonic() - started < 2.0
+        assert running() == []
+
+
+@pytest.mark.parametrize("host", ["...", "-a.example", "a" * 64 + ".example"])
+def test_a_tunnel_to_what_no_certificate_can_name_is_refused(host: str) -> None:
+    with (
+        ProxyServer(Registry(IMAGES).engine, (), authority=Authority()) as server,
+        connect(server.proxy_url.removeprefix("http://")) as client,
+    ):
+        client.sendall(f"CONNECT {host}:443 HTTP/1.1\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_port_that_is_taken_is_named_and_nothing_is_left_listening() -> None:
+    registry = Registry({**IMAGES, "other.example/app:1": build_image()})
+    bundles = os.path.join(tempfile.gettempdir(), "imagestore-authority-*.pem")
+    before = set(glob.glob(bundles))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = {"other.example": taken.getsockname()[1]}
+        server = LoopbackServer(registry.engine, registry.hosts, ports=ports)
+        proxy = ProxyServer(registry.engine, registry.hosts, authority=Authority(), ports=ports)
+        for each in (server, proxy):
+            with pytest.raises(ConfigError, match=f"listener for other.example: port {ports['other.example']} "), each:
+                pass
+    assert running() == []
+    assert set(glob.glob(bundles)) <= before
+
+
+def test_a_closed_server_opens_no_listener() -> None:
+    with RegistryServer(IMAGES) as server:
+        address = server.server.url()
+    assert server.server.url() == address
+    with pytest.raises(ConfigError, match=r"other\.example: the server is closed"):
+        server.server.url("other.example")
+    assert running() == []
+
+
+def test_an_answer_that_can_not_be_made_is_told_to_client_and_test() -> None:
+    large = synthetic_layer("large", 65 << 20, digest=Digest.of(b"not computed"))
+    images = {"registry.example/app:1": build_image(layers=[large])}
+    with RegistryServer(images, faults=[FaultRule(GzipCoding(), Where(kind="blob"))]) as server:
+        answer = httpx.get(f"{server.server.url()}/v2/app/blobs/{large.digest}")
+    assert (answer.status_code, "expected at most" in answer.text) == (500, True)
+    with pytest.raises(AssertionError, match=r"no answer to GET https://registry\.example/v2/app/blobs/"):
+        server.ledger.assert_nothing_unexpected()
