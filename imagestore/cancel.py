@@ -6,6 +6,7 @@ shut it down); the canceller runs it.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import threading
 import time
@@ -63,7 +64,10 @@ class CancelToken:
         return min(max(0.0, self._deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
     def cancel(self, reason: str = "the operation was cancelled") -> None:
-        """End the operation: later checks raise, waits end, registered callbacks run once."""
+        """End the operation: later checks raise, waits end, registered callbacks run once.
+
+        Not from a signal handler, see cancel_beside().
+        """
         with self._lock:
             if self._reason is not None:
                 return
@@ -71,8 +75,22 @@ class CancelToken:
             callbacks = list(self._callbacks.values())
             self._callbacks.clear()
         self._event.set()
-        for callback in callbacks:
-            callback()
+        with contextlib.ExitStack() as stack:
+            # One that fails keeps none of the others from being called.
+            for callback in reversed(callbacks):
+                stack.callback(callback)
+
+    def cancel_beside(self, reason: str) -> None:
+        """As cancel(), for signal handlers: in a thread of its own, and so perhaps a moment later.
+
+        A handler runs in the middle of whatever its thread does, also while that holds the lock of this token or of a
+        connection; to wait for one there would be for ever.
+        """
+        try:
+            # Without the locks of threading.Thread, which the interrupted work may hold too.
+            _thread.start_new_thread(self.cancel, (reason,))
+        except RuntimeError:  # no more threads for this process; nearly always nobody holds a lock
+            self.cancel(reason)
 
     def check(self) -> None:
         """Raise when the operation should stop.

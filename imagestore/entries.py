@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from imagestore import lookup
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ContentNotFoundError, ImageNotFoundError, IntegrityError
 from imagestore.image_service import ImageSpec, ServedImage
@@ -111,7 +112,7 @@ def served(groups: Iterable[Group], store: ImageStore, users: Users) -> list[Ser
         store: has the content and names the pinned images.
         users: whom images start as.
     """
-    pinned = {_canonical(text) for text in store.config.settings.pinned_images.values()}
+    pinned = lookup.pinned_by(store.config)
     return [_entry(records, pinned, store.content, users) for records in groups]
 
 
@@ -142,14 +143,6 @@ def _names(records: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
             tags[str(reference)] = None
         digests[str(reference.with_digest(reference.digest or record.target.digest))] = None
     return tuple(tags), tuple(digests)
-
-
-def _canonical(text: str) -> str:
-    """The canonical form of a configured reference; as it stands where it can't be read."""
-    try:
-        return str(Reference.parse(text))
-    except ValueError:
-        return text
 
 
 def _user(raw: bytes) -> str:

@@ -20,7 +20,7 @@
     ├─ RegistryError
     │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
     ├─ StoreError
-    │  ├─ StoreBusyError   StoreFullError   StoreReadOnlyError   StoreCorruptError
+    │  ├─ StoreBusyError   WriterClosedError   StoreFullError   StoreReadOnlyError   StoreCorruptError
     ├─ ServerError
     ├─ ImageServiceError
     │  ├─ ServiceUnavailableError
@@ -78,6 +78,15 @@ class ImageStoreError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(printable(message))
         self.hint = printable(hint)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # As it is: most classes are made from other arguments than the message, and a process pool that can't read the
+        # error of a worker is broken.
+        return _as_it_was, (type(self), self.args), self.__dict__
+
+
+def _as_it_was(cls: type[ImageStoreError], arguments: tuple[object, ...]) -> ImageStoreError:
+    return cls.__new__(cls, *arguments)
 
 
 class InvalidInputError(ImageStoreError, ValueError):

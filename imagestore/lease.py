@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import ImageStoreError
+from imagestore.errors import ImageStoreError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -89,8 +89,22 @@ def held(
     try:
         yield HeldLease(metadata, lease_id, renew_seconds=renew_seconds)
     finally:
+        _release(metadata, lease_id)
+
+
+def _release(metadata: MetadataStore, lease_id: str) -> None:
+    """What the work achieved, or why it failed, matters more than a lease that stays for its lifetime."""
+    try:
         with metadata.transient():
             metadata.delete_lease(lease_id)
+    except StoreError as error:
+        _warn("released", lease_id, error)
+
+
+def _warn(what: str, lease_id: str, error: Exception) -> None:
+    import logging
+
+    logging.getLogger(__name__).warning("a lease can't be %s: %s", what, error, extra={"lease": lease_id})
 
 
 @contextlib.contextmanager
@@ -108,15 +122,16 @@ def renewed(held: HeldLease) -> Iterator[None]:
                 held.renew()
             except ImageStoreError as error:
                 # The next look may go better; without any the lease ends as a dead owner's does.
-                import logging
-
-                log = logging.getLogger(__name__)
-                log.warning("a lease can't be renewed: %s", error, extra={"lease": held.id})
+                _warn("renewed", held.id, error)
 
     thread = threading.Thread(target=renew, name="imagestore-renew", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:  # no more threads for this process: it holds for its lifetime
+        _warn("renewed", held.id, error)
     try:
         yield
     finally:
         ended.set()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()

@@ -17,6 +17,7 @@ from imagestore.values import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from imagestore.config import Config
     from imagestore.metadata.api import ImageRecord, MetadataStore
 
 _ID: Final = pattern(r"(?:(sha256|sha384|sha512):)?([a-f0-9]{4,128})")
@@ -63,6 +64,18 @@ def _by_root(metadata: MetadataStore, text: str) -> list[ImageRecord]:
         return metadata.find_by_root(Digest.parse(text))
     except InvalidDigestError:
         return []
+
+
+def pinned_by(config: Config) -> frozenset[str]:
+    """The references that a configuration pins, in canonical form; as they stand where they can't be read."""
+    return frozenset(map(_canonical, config.settings.pinned_images.values()))
+
+
+def _canonical(text: str) -> str:
+    try:
+        return str(Reference.parse(text))
+    except InvalidReferenceError:
+        return text
 
 
 def find(metadata: MetadataStore, text: str, handler: str | None, default_handler: str) -> ImageRecord | None:

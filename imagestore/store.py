@@ -78,7 +78,7 @@ class ImageStore(Archives, Upkeep):
         verifier: ImageVerifier | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.root = Path(root)
+        self.root = Path(root).absolute()  # whoever opens a store may go elsewhere, as daemons do
         self.host = host or platforms.host.detect()
         self.config = config or configuration.default(self.host)
         self._clock = clock
@@ -91,7 +91,7 @@ class ImageStore(Archives, Upkeep):
         with translated("make the store's folder", self.root):
             make_directory(self.root, 0o700)
         self.content = LocalContentStore(
-            self.root / "content", self.root / "locks", sources=[Path(source) for source in sources]
+            self.root / "content", self.root / "locks", sources=[Path(source).absolute() for source in sources]
         )
         self.metadata = SqliteMetadataStore(self.root / "metadata.db", clock=clock)
 

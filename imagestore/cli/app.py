@@ -200,7 +200,7 @@ def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[C
         if first is not None and now - first >= _PATIENCE_SECONDS:
             raise KeyboardInterrupt
         first = now if first is None else first
-        token.cancel("interrupted")
+        token.cancel_beside("interrupted")
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     # Ignored ones stay so: nohup was told that the work is to go on.

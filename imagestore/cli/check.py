@@ -134,7 +134,8 @@ def _print_rebuild(report: RebuildReport | None) -> None:
     if report.was_whole:
         print("the database is whole; nothing was rebuilt")
         return
-    print(f"the damaged database is now {render.printable(str(report.kept_as))}")
+    if report.kept_as is not None:
+        print(f"the damaged database is now {render.printable(str(report.kept_as))}")
     for record in report.restored:
         print(f"restored {render.printable(record.reference)} ({record.handler})")
     for record, reason in report.skipped:

@@ -85,8 +85,11 @@ class BlobBatches:
             # One round trip between threads for several blobs, since each takes a fraction of a millisecond.
             share = -(-len(batch) // _THREADS)
             shares = [batch[at : at + share] for at in range(0, len(batch), share)]
-            paths = [path for written in self._pool.map(self._write_all, shares) for path in written]
-            self._publish(batch, paths)
+            try:
+                written = self._pool.map(self._write_all, shares)
+            except RuntimeError:  # no more threads for this process; what one of them has begun is only written twice
+                written = map(self._write_all, shares)
+            self._publish(batch, [path for some in written for path in some])
 
     def _write_all(self, blobs: Sequence[SmallBlob]) -> list[str]:
         paths = []

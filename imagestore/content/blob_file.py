@@ -6,7 +6,7 @@ import contextlib
 import errno
 import io
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import IntegrityError
 
@@ -20,13 +20,19 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
 
 
+#: What systems say of bytes that are lost: by the device, or by a file system that finds its own notes wrong.
+_LOST: Final = {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EILSEQ}
+
+
 def open_blob(path: Path, digest: Digest) -> BinaryIO:
     """Open a blob's file, buffered; no link is followed, since a link is nobody's verified bytes.
 
     Raises:
+        IntegrityError: the disk can't read what is needed for that.
         OSError: it can't be opened.
     """
-    return io.BufferedReader(_BlobFile(path, digest))
+    with damage_named(digest):
+        return io.BufferedReader(_BlobFile(path, digest))
 
 
 @contextlib.contextmanager
@@ -39,7 +45,7 @@ def damage_named(digest: Digest) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno != errno.EIO:
+        if error.errno not in _LOST:
             raise
         raise IntegrityError(f"content {digest}: the disk can't read it: {error.strerror}") from error
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from imagestore.cancel import CancelToken
     from imagestore.content.buffers import Buffers
     from imagestore.content.filling import ReadInto
     from imagestore.content.locks import FileLock
@@ -49,6 +50,7 @@ class LocalIngestWriter:
         total: size in bytes, 0 when unknown.
         lock: released by close().
         buffers: for filling.
+        cancel: ends the reading of what is there already.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class LocalIngestWriter:
         total: int,
         lock: FileLock,
         buffers: Buffers,
+        cancel: CancelToken | None = None,
     ) -> None:
         self.directory = directory
         self._data = directory / "data"
@@ -68,6 +71,7 @@ class LocalIngestWriter:
         self._ref = ref
         self._lock = lock
         self._buffers = buffers
+        self._cancel = cancel
         self._total = total
         self._algorithm = algorithm
         self._hash = new_hash(algorithm)
@@ -191,21 +195,27 @@ class LocalIngestWriter:
 
     def abort(self) -> None:
         """Throw the ingest away and close; nothing happens when closed, since another may hold the ingest now."""
-        if self._descriptor >= 0:
+        if self._descriptor < 0:
+            return
+        try:
             remove_ingest(self.directory)
+        finally:
             self._let_go()
 
     def close(self) -> None:
         """Let go; what is written stays and can be resumed."""
         if self._descriptor < 0:
             return
-        # The bytes are kept even if the note about when they came can't be; those that the disk lost are not.
-        with contextlib.suppress(OSError):
-            with self._losing_nothing():
-                reach("ingest-close")
-                os.fsync(self._descriptor)
-            replace_text(self.directory / "updatedat", now_text())
-        self._let_go()
+        try:
+            # The bytes are kept even if the note about when they came can't be; those that the disk lost are not.
+            with contextlib.suppress(OSError):
+                with self._losing_nothing():
+                    reach("ingest-close")
+                    os.fsync(self._descriptor)
+                replace_text(self.directory / "updatedat", now_text())
+        finally:
+            # Also when an impatient user interrupts the disk: others of this process wait for the lock.
+            self._let_go()
 
     def __enter__(self) -> Self:
         return self
@@ -216,8 +226,10 @@ class LocalIngestWriter:
         self.close()
 
     def _let_go(self) -> None:
-        self._let_go_of_data()
-        self._lock.release()
+        try:
+            self._let_go_of_data()
+        finally:
+            self._lock.release()
 
     def _let_go_of_data(self) -> None:
         if self._descriptor >= 0:
@@ -252,9 +264,9 @@ class LocalIngestWriter:
         try:
             self._open()
             self._rehash(self._algorithm)
-        except OSError as error:
+        except BaseException as error:
             self._let_go_of_data()
-            if error.errno != errno.EIO:
+            if not isinstance(error, OSError) or error.errno != errno.EIO:
                 raise
             import logging
 
@@ -267,6 +279,8 @@ class LocalIngestWriter:
         """Read what is there, so that the running digest covers it; a hash's state can't be kept on disk."""
         running, offset = new_hash(algorithm), 0
         while chunk := os.pread(self._descriptor, _READ_BYTES, offset):
+            if self._cancel is not None:
+                self._cancel.check()
             running.update(chunk)
             offset += len(chunk)
         os.lseek(self._descriptor, offset, os.SEEK_SET)

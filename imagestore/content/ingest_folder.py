@@ -37,7 +37,8 @@ def ingest_name(ref: str) -> str:
 def read_status(directory: Path) -> IngestStatus | None:
     """What an ingest's folder says; None when it isn't one (or is just being made or removed)."""
     try:
-        ref = (directory / "ref").read_text("utf-8")
+        # Not as text: a carriage return is a part of the name.
+        ref = (directory / "ref").read_bytes().decode("utf-8")
         data = os.lstat(directory / "data")
     except (OSError, UnicodeDecodeError):
         return None

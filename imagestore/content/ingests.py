@@ -77,8 +77,9 @@ class Ingests:
         """Remove lock files that killed processes left behind."""
         with translated("list", self._locks), os.scandir(self._locks) as entries:
             for entry in entries:
-                with FileLock(Path(entry.path)) as lock:
-                    lock.try_acquire()
+                if entry.is_file(follow_symlinks=False):
+                    with FileLock(entry.path) as lock:
+                        lock.try_acquire()
 
     def _abort_folder(self, name: str) -> bool:
         with self._lock(name) as lock:

@@ -188,7 +188,7 @@ class LocalContentStore(Ingests):
         name, lock = self._locked(ref, cancel, on_wait)
         try:
             self._check_missing(expected)
-            return self._ingest(name, ref, expected.algorithm, total, lock)
+            return self._ingest(name, ref, expected.algorithm, total, lock, cancel)
         except BaseException:
             lock.release()
             raise
@@ -214,7 +214,7 @@ class LocalContentStore(Ingests):
         name, lock = self._locked(ref, cancel, on_wait)
         try:
             self._check_missing(expected)
-            as_ingest = functools.partial(self._ingest, name, ref, expected.algorithm, total, lock)
+            as_ingest = functools.partial(self._ingest, name, ref, expected.algorithm, total, lock, cancel)
             if total > SMALL_BYTES or self._is_begun(name):
                 return as_ingest()
             return gathering.writer(ref, expected, lock, as_ingest) or as_ingest()
@@ -226,7 +226,9 @@ class LocalContentStore(Ingests):
         if self.exists(expected):
             raise AlreadyExistsError(f"content {expected} is in the store already")
 
-    def _ingest(self, name: str, ref: str, algorithm: str, total: int, lock: FileLock) -> LocalIngestWriter:
+    def _ingest(
+        self, name: str, ref: str, algorithm: str, total: int, lock: FileLock, cancel: CancelToken | None = None
+    ) -> LocalIngestWriter:
         # The system may have no descriptor left to read the module.
         with translated("open ingest", self._ingests / name):
             from imagestore.content.ingest import LocalIngestWriter
@@ -239,6 +241,7 @@ class LocalContentStore(Ingests):
             total=total,
             lock=lock,
             buffers=self._buffers,
+            cancel=cancel,
         )
 
     def try_writer(self, ref: str, *, algorithm: str, total: int) -> LocalIngestWriter:

@@ -44,15 +44,16 @@ class FileLock:
                 descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    reach("lock-taken")
+                    if _is_same_file(descriptor, self._path):
+                        self._descriptor = descriptor
+                        return True
+                    # The holder before us removed the file between our open and our lock.
                 except BlockingIOError:
-                    os.close(descriptor)
                     return False
-                reach("lock-taken")
-                if _is_same_file(descriptor, self._path):
-                    self._descriptor = descriptor
-                    return True
-                # The holder before us removed the file between our open and our lock.
-                os.close(descriptor)
+                finally:
+                    if self._descriptor != descriptor:
+                        os.close(descriptor)
 
     def acquire(self, cancel: CancelToken) -> None:
         """Wait for the lock.

@@ -74,9 +74,11 @@ class Scratch:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
-        if self._made:
-            remove_ingest(self._folder)
-        self._file_lock.release()
+        try:
+            if self._made:
+                remove_ingest(self._folder)
+        finally:
+            self._file_lock.release()
 
 
 def is_taken(target: str) -> bool:

@@ -190,7 +190,7 @@ class MetadataStore(Protocol):
         """Pin or unpin records by (reference, handler); return those that are there, as they are now."""
 
     def touch_image(self, reference: str, handler: str) -> None:
-        """Note that a record is used now; at most one write a minute, and not synced."""
+        """Note that a record is used now; at most one write a minute, not synced, and none where none is possible."""
 
     def create_lease(
         self,
@@ -226,9 +226,6 @@ class MetadataStore(Protocol):
         Raises:
             LeaseNotFoundError: it is gone.
         """
-
-    def lease_edges(self, lease_id: str, edges: Mapping[Digest, Iterable[Digest]]) -> None:
-        """Remember edges of content that a lease holds."""
 
     def leased_content(self, lease_id: str) -> tuple[Digest, ...]:
         """What a lease lists.
@@ -293,9 +290,6 @@ class MetadataStore(Protocol):
 
     def edges(self) -> Mapping[Digest, tuple[Digest, ...]]:
         """Every edge: children by parent."""
-
-    def children(self, digest: Digest) -> tuple[Digest, ...]:
-        """What one content points at, by its own words or by labels on it."""
 
     def own_children(self, digest: Digest) -> tuple[Digest, ...]:
         """What one content points at by its own words, labels aside."""

@@ -1,7 +1,8 @@
 """A little space kept back, so that a full disk can be emptied with our own tools.
 
 SQLite needs room for its log even to delete rows. The file is given up when the database can't be opened for want of
-space, and made again at the next opening that finds some.
+space, or when records are removed while there is hardly any left, whoever else has the database open. It is made again
+by the next opening or collection that finds some.
 """
 
 from __future__ import annotations
@@ -40,6 +41,13 @@ class Ballast:
                 raise
             finally:
                 os.close(descriptor)
+
+    def release_where_full(self) -> None:
+        """Give the space back if there is hardly any other; before changes that will free more than they take."""
+        with contextlib.suppress(OSError):
+            status = os.statvfs(self.path.parent)
+            if status.f_bavail * status.f_frsize < BALLAST_BYTES:
+                os.unlink(self.path)
 
     def release(self) -> bool:
         """Give the space back; say whether there was any."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-#: The counter that marks a backup until it is opened as a store.
-COPIED: Final = "copied"
 # So long may the log get before a commit has to bring it home; long work does that apart, while nobody waits.
 _LOG_PAGES: Final = 4000
 # So many rows may batches change before the log is brought home; a fraction of it while somebody waits, who would
@@ -38,12 +36,8 @@ _LOG_CHANGES: Final = 1000
 _LOG_CHANGES_AWAITED: Final = 250
 
 
-class SchemaTooNewError(StoreCorruptError):
-    """A newer version wrote the database; it is whole, and not for us."""
-
-
-class ForeignDatabaseError(StoreCorruptError):
-    """Another program's database, or ours with a damaged first page."""
+class _CallersError(Exception):
+    """Undoes a transaction for what a caller's block raised, which isn't translated as our own errors are."""
 
 
 class Database:
@@ -100,7 +94,8 @@ class Database:
             )
             try:
                 if self._is_read_only:
-                    self._refuse_foreign()
+                    schema.refuse_foreign(self._connection, self._path)
+                    schema.refuse_older(self._connection, self._path)
                 else:
                     self._prepare(is_rebuilding=is_rebuilding)
                 self._file = os.stat(self._path)
@@ -121,21 +116,19 @@ class Database:
                 )
         return f"{address}?immutable=1&mode=ro"
 
-    def _refuse_foreign(self) -> None:
-        """Another program's database is neither migrated nor guessed at."""
-        db = self._connection
-        # The mark last: another process may be making the database, tables and mark in one transaction.
-        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        (mark,) = db.execute("PRAGMA application_id").fetchone()
-        if mark != schema.APPLICATION_ID and (mark or version or tables):
-            raise ForeignDatabaseError(f"{self._path}: is another program's database", hint="choose another --root")
-
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the database's write lock; commits at the end."""
-        with self._writing():
-            yield
+        """Hold the database's write lock; commits at the end. What the block itself raises comes out as it is."""
+        error: Exception | None = None
+        with contextlib.suppress(_CallersError), self._writing():
+            try:
+                yield
+            except (OSError, sqlite3.Error) as foreign:
+                # None of the database's: its calls have words of ours for those.
+                error = foreign
+                raise _CallersError from foreign
+        if error is not None:
+            raise error
 
     @contextlib.contextmanager
     def transient(self) -> Iterator[None]:
@@ -173,28 +166,10 @@ class Database:
         Raises:
             StoreError: the target exists or can't be written, or the database can't be read.
         """
-        if os.path.lexists(target):
-            raise StoreError(f"{target}: expected a new file, but it exists", hint="name another file")
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            with self._locked(), Translated(self._path, target):
-                os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-                reach("backup-write")
-                copy = sqlite3.connect(temporary, isolation_level=None)
-                try:
-                    self._connection.backup(copy)
-                    # Whoever opens it as a store finds a journal beside it that knows more than it does.
-                    copy.execute("INSERT INTO counter VALUES (?, 1)", (COPIED,))
-                    # One file that can be copied anywhere; opening it as a store turns the log on again.
-                    copy.execute("PRAGMA journal_mode = DELETE")
-                finally:
-                    copy.close()
-                reach("backup-rename")
-                os.link(temporary, target)
-                _sync_folder(target.parent)
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        from imagestore.metadata.copying import copy_to
+
+        with self._reading() as db:
+            copy_to(db, target)
 
     def damage(self) -> tuple[str, ...]:
         """What SQLite's own check finds wrong with the file, a line each; nothing when it is whole."""
@@ -209,20 +184,14 @@ class Database:
 
     def _prepare(self, *, is_rebuilding: bool) -> None:
         db = self._connection
-        self._refuse_foreign()
+        schema.refuse_foreign(db, self._path)
         use_log(db)
         for pragma in ("synchronous = FULL", "foreign_keys = ON", f"wal_autocheckpoint = {_LOG_PAGES}"):
             db.execute(f"PRAGMA {pragma}")
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version == schema.CURRENT:
+        if schema.version(db, self._path) == schema.CURRENT:
             return
         with self._writing():
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version > schema.CURRENT:
-                raise SchemaTooNewError(
-                    f"{self._path}: schema version {version} is newer than {schema.CURRENT}, the newest this one reads",
-                    hint="use the newer imagestore that wrote it",
-                )
+            version = schema.version(db, self._path)
             if version == 0 and not is_rebuilding and self._journal.has_entries():
                 raise StoreCorruptError(
                     f"{self._path}: the database is gone, but {self._journal.path.name} beside it knows its records",
@@ -288,14 +257,14 @@ class Database:
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
         """Several reads that see one state."""
         with self._reading() as db:
-            if db.in_transaction:
-                yield db
-                return
-            db.execute("BEGIN")
+            is_outer = not db.in_transaction
             try:
+                if is_outer:
+                    db.execute("BEGIN")
                 yield db
             finally:
-                db.execute("ROLLBACK")
+                if is_outer:
+                    db.rollback()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -303,14 +272,13 @@ class Database:
         self._check_process()
         with self._locked():
             db = self._connection
-            if self._depth == 0:
-                reach("database-begin")
-                self._turns.begin(db)
-                reach("database-begun")
-                self._writer = threading.get_ident()
             self._depth += 1
             try:
                 if self._depth == 1:
+                    reach("database-begin")
+                    self._turns.begin(db)
+                    reach("database-begun")
+                    self._writer = threading.get_ident()
                     self._check_file()
                 yield db
                 if self._depth == 1:
@@ -400,11 +368,3 @@ class Database:
             raise StoreCorruptError(
                 f"{self._path}: an image record can't be read: {error}", hint=CORRUPT_HINT
             ) from error
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -26,6 +26,8 @@ _CODES: Final[dict[int, type[StoreError]]] = {
 }
 #: What the disk can't read back is damage, as a page with wrong bytes is.
 _UNREADABLE: Final = {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
+#: What Python's module says, without a code, of bytes that SQLite's own check takes for a text.
+_NO_TEXT: Final = "Could not decode to UTF-8"
 _NUMBERS: Final[dict[int, type[StoreError]]] = {
     errno.ENOSPC: StoreFullError,
     errno.EDQUOT: StoreFullError,
@@ -54,15 +56,13 @@ class Translated:
     """As a context manager: raise our errors instead of SQLite's and the system's. Every call passes through one.
 
     Args:
-        database: whose file system is looked at when SQLite can't say what is wrong.
-        shown: the file to name instead.
+        database: what is named, and whose file system is looked at when SQLite can't say what is wrong.
     """
 
-    __slots__ = ("_database", "_shown")
+    __slots__ = ("_database",)
 
-    def __init__(self, database: Path, shown: Path | None = None) -> None:
+    def __init__(self, database: Path) -> None:
         self._database = database
-        self._shown = shown or database
 
     def __enter__(self) -> None:
         return
@@ -72,16 +72,18 @@ class Translated:
     ) -> None:
         if isinstance(value, sqlite3.Error):
             ours, text = self._judged(value)
-            raise ours(f"{self._shown}: {text}", hint=_HINTS.get(ours, "")) from value
+            raise ours(f"{self._database}: {text}", hint=_HINTS.get(ours, "")) from value
         if isinstance(value, OSError):
             ours = _NUMBERS.get(value.errno or 0, StoreError)
-            raise ours(f"{self._shown}: {value.strerror or value}", hint=_HINTS.get(ours, "")) from value
+            raise ours(f"{self._database}: {value.strerror or value}", hint=_HINTS.get(ours, "")) from value
 
     def _judged(self, error: sqlite3.Error) -> tuple[type[StoreError], str]:
         """Which of our errors it is, and its text."""
         extended = getattr(error, "sqlite_errorcode", 0)
         code = extended & 0xFF
-        if code == sqlite3.SQLITE_CANTOPEN and (cause := location.cause(self._shown)) is not None:
+        if str(error).startswith(_NO_TEXT):
+            return StoreCorruptError, str(error)
+        if code == sqlite3.SQLITE_CANTOPEN and (cause := location.cause(self._database)) is not None:
             # SQLite doesn't say why; a dying disk is no question of permission.
             return _NUMBERS.get(cause, StoreError), f"{error}: {os.strerror(cause)}"
         if code == sqlite3.SQLITE_IOERR and location.is_full(self._database.parent):

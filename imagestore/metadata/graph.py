@@ -141,11 +141,6 @@ class GraphTables(Database):
                 found.setdefault(_as_written(parent), {})[_as_written(child)] = None
         return {parent: tuple(children) for parent, children in found.items()}
 
-    def children(self, digest: Digest) -> tuple[Digest, ...]:
-        """What one content points at."""
-        with self._reading() as db:
-            return tuple(map(Digest.parse, _texts(db, _CHILDREN, {"parent": str(digest)})))
-
     def own_children(self, digest: Digest) -> tuple[Digest, ...]:
         """What one content points at by its own words, labels aside."""
         with self._reading() as db:

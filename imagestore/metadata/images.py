@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
+from imagestore.errors import StoreBusyError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 from imagestore.gc_labels import EXPIRE, LeaseTerms
+from imagestore.log import get_logger
 from imagestore.metadata import rows
 from imagestore.metadata.database import Database
 from imagestore.values import replace
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from imagestore.metadata.api import ImageRecord
+
+log = get_logger(__name__)
 
 #: Times of use are kept to the minute, so that a busy image costs one write a minute.
 _USE_SECONDS: Final = 60.0
@@ -134,6 +138,7 @@ class ImageTables(Database):
         )
         if not keys:
             return []
+        self._ballast.release_where_full()
         with self._writing() as db:
             roots = [Digest.parse(text) for (text,) in db.execute(query, {"pairs": json.dumps(list(keys))})]
             db.executemany("DELETE FROM image WHERE reference = ? AND handler = ?", keys)
@@ -144,6 +149,7 @@ class ImageTables(Database):
     def remove_images(self, keys: Iterable[tuple[str, str]]) -> list[ImageRecord]:
         """Remove records in one transaction; return those that were there."""
         removed = []
+        self._ballast.release_where_full()
         with self._writing() as db:
             for key in keys:
                 record = self.get_image(*key)
@@ -169,7 +175,7 @@ class ImageTables(Database):
             return changed
 
     def touch_image(self, reference: str, handler: str) -> None:
-        """Note that a record is used now; at most one write a minute, and not synced."""
+        """Note that a record is used now; at most one write a minute, not synced, and none where none is possible."""
         now = self._clock()
         with self._reading() as db:
             key = (reference, handler)
@@ -178,10 +184,14 @@ class ImageTables(Database):
             # A clock set back must not stop the times for ever.
             if found is None or db.in_transaction or abs(now - found[0]) < _USE_SECONDS:
                 return
-        # Losing this with the power is no harm; waiting for the disk at each use would be.
-        with self._relaxed() as db:
-            reach("touch-update")
-            db.execute("UPDATE image SET used_at = ? WHERE reference = ? AND handler = ?", (now, *key))
+        # Losing this with the power is no harm; waiting for the disk at each use would be, and so would an image that
+        # is here and can't be used for want of a note.
+        try:
+            with self._relaxed() as db:
+                reach("touch-update")
+                db.execute("UPDATE image SET used_at = ? WHERE reference = ? AND handler = ?", (now, *key))
+        except (StoreBusyError, StoreFullError, StoreReadOnlyError) as error:
+            log.debug("the use of an image can't be noted: %s", error, extra={"reference": reference})
 
     def _expire_images(self) -> int:
         with self._reading_apart() as db, self._damage_named():

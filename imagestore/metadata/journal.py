@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -165,13 +164,7 @@ class RecordJournal:
         """
         temporary = f"{self.path}.tmp"
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        entries = itertools.chain(
-            # What it says, and what it leaves out, was committed up to this number.
-            [lines.begin(number)],
-            (lines.put(number, record) for record in records),
-            (lines.labels(number, digest, each) for digest, each in labels),
-            (lines.lease(number, lease, content) for lease, content in leases),
-        )
+        entries = lines.whole(number, records, labels, leases)
         with open(descriptor, "r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

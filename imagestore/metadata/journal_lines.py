@@ -20,7 +20,7 @@ from imagestore.metadata.api import ImageRecord, Lease
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,12 @@ class Reading:
     def add(self, line: bytes) -> None:
         """One line; what can't be read is counted and passed over."""
         try:
-            entry = json.loads(line)
+            entry = _decoded(line)
             if "begin" in entry:
                 self._settle(_number(entry["begin"]))
             else:
                 self._add(_parsed(entry))
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             self._unreadable += 1
 
     def _settle(self, begin: int) -> None:
@@ -216,6 +216,22 @@ def _kept(state: ImageRecord | _Labelled | _Leased | None) -> frozenset[Digest]:
     return frozenset() if state is None else frozenset(state.content)
 
 
+def whole(
+    number: int,
+    records: Iterable[ImageRecord],
+    labels_of: Iterable[tuple[Digest, Mapping[str, str]]],
+    leases: Iterable[tuple[Lease, Collection[Digest]]],
+) -> Iterator[str]:
+    """The lines of a new journal; what they say, and what they leave out, was committed up to this number."""
+    yield begin(number)
+    for record in records:
+        yield put(number, record)
+    for digest, each in labels_of:
+        yield labels(number, digest, each)
+    for leased, content in leases:
+        yield lease(number, leased, content)
+
+
 def begin(number: int) -> str:
     """The line before those of a transaction: with which number the last one ended."""
     return json.dumps({"begin": number})
@@ -254,6 +270,14 @@ def _json(entry: dict[str, object], *, is_committed: bool) -> str:
     return json.dumps({**entry, "committed": True} if is_committed else entry)
 
 
+def _decoded(line: bytes) -> Any:
+    entry = json.loads(line)
+    if b"\\u" in line:
+        # Half a character, which JSON can write and the database can't.
+        json.dumps(entry, ensure_ascii=False).encode()
+    return entry
+
+
 def _number(value: Any) -> int:
     number = int(value)
     if not 0 <= number < 2**62:
@@ -264,7 +288,7 @@ def _number(value: Any) -> int:
 def _parsed(entry: Any) -> _Line:
     number, is_committed = _number(entry["number"]), entry.get("committed") is True
     if "put" in entry:
-        return _Line(number, rows.to_record(entry["put"]), is_committed)
+        return _Line(number, rows.checked(rows.to_record(entry["put"])), is_committed)
     if "remove" in entry:
         reference, handler = entry["remove"]
         return _Line(number, _Removed((str(reference), str(handler))), is_committed=True)
@@ -274,6 +298,8 @@ def _parsed(entry: Any) -> _Line:
     if "release" in entry:
         return _Line(number, _Released(str(entry["release"])), is_committed=True)
     lease_id, created_at, expires_at, is_flat, labels, content, namespace = entry["lease"]
+    if not lease_id:
+        raise ValueError(lease_id)
     end = math.inf if expires_at is None else float(expires_at)
     checked = gc_labels.checked(dict(labels))
     lease = Lease(str(lease_id), float(created_at), end, bool(is_flat), checked, str(namespace))

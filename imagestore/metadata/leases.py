@@ -13,12 +13,11 @@ from imagestore.errors import AlreadyExistsError, InvalidInputError, LeaseNotFou
 from imagestore.gc_labels import LeaseTerms
 from imagestore.metadata.api import Lease
 from imagestore.metadata.database import Database
-from imagestore.metadata.images import insert_edges
 from imagestore.metadata.namespace_api import HOME
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 #: When a lease ends that expired and is being deleted.
 _GONE: Final = -math.inf
@@ -76,16 +75,10 @@ class LeaseTables(Database):
         """Put digests under a lease, before their presence is looked at."""
         with self._writing() as db:
             _check_lease(db, lease_id)
-            db.executemany(
-                "INSERT OR IGNORE INTO lease_content VALUES (?, ?)", [(lease_id, str(digest)) for digest in digests]
-            )
-            self._note(lease_id)
-
-    def lease_edges(self, lease_id: str, edges: Mapping[Digest, Iterable[Digest]]) -> None:
-        """Remember edges of content that a lease holds."""
-        with self._writing() as db:
-            insert_edges(db, edges)
-            self.lease_content(lease_id, list(edges))
+            pairs = [(lease_id, str(digest)) for digest in digests]
+            # The journal gets the whole list each time.
+            if db.executemany("INSERT OR IGNORE INTO lease_content VALUES (?, ?)", pairs).rowcount:
+                self._note(lease_id)
 
     def leased_content(self, lease_id: str) -> tuple[Digest, ...]:
         """What a lease lists."""

@@ -10,6 +10,7 @@ from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.metadata.api import ImageRecord
 from imagestore.platforms.spec import Platform
+from imagestore.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,8 @@ _NAMES: Final = (
     "used_at",
 )
 COLUMNS: Final = ", ".join(_NAMES)
+# What SQLite can count to, and no time and no size comes near.
+_MOST: Final = 2**62
 _NO_LABELS: Final = "{}"
 _NO_WARNINGS: Final = "[]"
 # What json.loads() does for a text, without looking at its arguments.
@@ -85,6 +88,33 @@ def to_record(row: Sequence[Any]) -> ImageRecord:
         bool(pinned),
         used_at,
     )
+
+
+def checked(record: ImageRecord) -> ImageRecord:
+    """A record that didn't come from the database, where the tables see to it that members are what they should be.
+
+    Raises:
+        ValueError: it isn't one that they take.
+    """
+    platform, descriptors = record.platform, (record.target, record.manifest)
+    texts: tuple[Any, ...] = (
+        *(record.reference, record.handler, record.wanted, *record.warnings, *record.labels, *record.labels.values()),
+        *(platform.os, platform.architecture, platform.variant, platform.os_version, *platform.os_features),
+        *(each.media_type for each in descriptors),
+    )
+    # Nothing is of its type yet.
+    sizes: tuple[Any, ...] = (record.content_size, *(each.size for each in descriptors))
+    numbers: tuple[Any, ...] = (record.content_size, record.created_at, record.updated_at, record.used_at)
+    is_right = (
+        all(isinstance(each, str) for each in texts)
+        and all(isinstance(each, int | float) and 0 <= each < _MOST for each in numbers)
+        and all(isinstance(each, int) for each in sizes)
+        and record.handler
+    )
+    if not is_right:
+        raise ValueError(f"no record of an image: {record.reference!r}")
+    Reference.parse(record.reference)
+    return record
 
 
 def _descriptor_text(descriptor: Descriptor) -> str:

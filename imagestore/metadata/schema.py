@@ -5,7 +5,13 @@ Strict tables; ``user_version`` counts the steps taken. A step is never edited a
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import StoreCorruptError, StoreReadOnlyError
+
+if TYPE_CHECKING:
+    import sqlite3
+    from pathlib import Path
 
 #: Step n brings a database from user_version n to n + 1.
 STEPS: Final[tuple[tuple[str, ...], ...]] = (
@@ -142,3 +148,57 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
 CURRENT: Final = len(STEPS)
 #: Marks our files (PRAGMA application_id); the letters "imgs".
 APPLICATION_ID: Final = 0x696D6773
+#: The counter that marks a backup until it is opened as a store.
+COPIED: Final = "copied"
+
+
+class SchemaTooNewError(StoreCorruptError):
+    """A newer version wrote the database; it is whole, and not for us."""
+
+
+class ForeignDatabaseError(StoreCorruptError):
+    """Another program's database, or ours with a damaged first page."""
+
+
+def refuse_foreign(db: sqlite3.Connection, path: Path) -> None:
+    """Another program's database is neither migrated nor guessed at.
+
+    Raises:
+        ForeignDatabaseError: it is one.
+    """
+    # The mark last: another process may be making the database, tables and mark in one transaction.
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (mark,) = db.execute("PRAGMA application_id").fetchone()
+    if mark != APPLICATION_ID and (mark or version or tables):
+        raise ForeignDatabaseError(f"{path}: is another program's database", hint="choose another --root")
+
+
+def version(db: sqlite3.Connection, path: Path) -> int:
+    """How many steps were taken.
+
+    Raises:
+        SchemaTooNewError: more than we know.
+    """
+    (found,) = db.execute("PRAGMA user_version").fetchone()
+    if found > CURRENT:
+        raise SchemaTooNewError(
+            f"{path}: schema version {found} is newer than {CURRENT}, the newest this one reads",
+            hint="use the newer imagestore that wrote it",
+        )
+    return int(found)
+
+
+def refuse_older(db: sqlite3.Connection, path: Path) -> None:
+    """What can't be written can't be brought up to date.
+
+    Raises:
+        SchemaTooNewError: as version().
+        StoreReadOnlyError: steps are missing.
+    """
+    found = version(db, path)
+    if found < CURRENT:
+        raise StoreReadOnlyError(
+            f"{path}: expected schema version {CURRENT}, found {found}, and the file system is read-only",
+            hint="mount it writable once",
+        )

@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 from imagestore.metadata import location
-from imagestore.metadata.database import COPIED
 from imagestore.metadata.images import ImageTables
 from imagestore.metadata.leases import LeaseTables
 from imagestore.metadata.named_images import NamedImageTables
 from imagestore.metadata.namespaces import NamespaceTables
+from imagestore.metadata.schema import COPIED
 from imagestore.metadata.watch import ChangeWatch
 
 if TYPE_CHECKING:
@@ -103,11 +103,13 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
 
     def expire(self) -> int:
         """Delete expired leases, and images whose gc.expire label is past; return how many."""
+        self._ballast.release_where_full()
         return self._expire_images() + self._expire_named_images() + self._expire_leases()
 
     def tidy(self) -> None:
-        """Shorten the journal if it is much longer than its records need."""
+        """Shorten the journal if it is much longer than its records need, and keep some space back again."""
         self._shorten_journal()
+        self._ballast.keep()
 
     def close(self) -> None:
         """Close the database."""

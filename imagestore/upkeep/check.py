@@ -23,11 +23,12 @@ from imagestore.errors import (
     IntegrityError,
     InvalidDigestError,
     InvalidInputError,
+    StoreCorruptError,
     StoreError,
 )
 from imagestore.failpoint import reach
 from imagestore.upkeep.held import held_documents
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,7 +146,12 @@ def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptio
     hashing = _Hashing(content, options, cancel)
     hashing.run()
     faults += [_damage(digest) for digest in sorted(hashing.damaged)]
-    records = metadata.find_images()
+    try:
+        records = metadata.find_images()
+    except StoreCorruptError as error:
+        # What was found so far took long to find.
+        faults.append(Fault(FaultKind.DATABASE_DAMAGED, "records", str(error)))
+        records = []
     seen = {fault.digest for fault in faults}
     for record in records:
         cancel.check()
@@ -166,9 +172,12 @@ def record_faults(metadata: MetadataStore, content: ContentStore, record: ImageR
         record: the record.
     """
     faults = list(_record_faults(metadata, content, record))
-    if faults and metadata.get_image(record.reference, record.handler) != record:
+    if not faults:
         return []
-    return faults
+    current = metadata.get_image(record.reference, record.handler)
+    # To be used or pinned mends nothing.
+    is_same = current is not None and record == replace(current, used_at=record.used_at, is_pinned=record.is_pinned)
+    return faults if is_same else []
 
 
 def is_whole(content: ContentStore, digest: Digest) -> bool:
@@ -235,6 +244,8 @@ def _config_faults(content: ContentStore, record: ImageRecord, manifest: Manifes
     try:
         config = ImageConfig.parse(content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES), what=what)
         config.check_layers(len(manifest.layers), what=what)
+    except ContentNotFoundError:  # removed since the look
+        return
     except IntegrityError:
         yield _damage(manifest.config.digest)
         return
@@ -345,7 +356,7 @@ class _Hashing:
 
 def _hash(content: ContentStore, digest: Digest, read: Callable[[int], None]) -> None:
     verifier = Verifier(digest)
-    with content.open(digest) as blob:
+    with content.open(digest) as blob, translated("read", f"content {digest}"):
         while chunk := blob.read(_CHUNK_BYTES):
             verifier.update(chunk)
             read(len(chunk))

@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import sync_directory, translated
 from imagestore.content.local import LocalContentStore
@@ -22,11 +22,11 @@ from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityErro
 from imagestore.failpoint import reach
 from imagestore.lease import LIFETIME_SECONDS
 from imagestore.media_types import DOCKER_MANIFEST, OCI_MANIFEST
-from imagestore.metadata.database import ForeignDatabaseError, SchemaTooNewError
 from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.schema import ForeignDatabaseError, SchemaTooNewError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.upkeep.held import held_documents
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -64,6 +64,9 @@ class RebuildReport:
     replaced_lease: str = ""
 
 
+_WHOLE: Final = RebuildReport(was_whole=True, kept_as=None, restored=(), skipped=(), unreadable=0)
+
+
 def rebuild(root: Path) -> RebuildReport:
     """Restore the records of a store whose database is damaged. Nothing else may use the store meanwhile.
 
@@ -76,40 +79,46 @@ def rebuild(root: Path) -> RebuildReport:
     """
     path = root / "metadata.db"
     if _is_whole(path):
-        return RebuildReport(True, None, (), (), 0)
+        return _WHOLE
     content = LocalContentStore(root / "content", root / "locks")
     with FileLock(root / "locks" / "rebuild") as lock, translated("rebuild", path):
         if not lock.try_acquire():
             raise StoreBusyError(f"{path}: another process is rebuilding it", hint="wait for it")
         if _is_whole(path):  # by another, since the look
-            return RebuildReport(True, None, (), (), 0)
+            return _WHOLE
         fresh = path.with_name("metadata.db.rebuilt")
         _remove(fresh)
         metadata = SqliteMetadataStore(fresh, is_rebuilding=True)
         try:
-            with metadata.exclusive():
-                journaled = metadata.journaled()
-                restored, skipped = _restore_records(metadata, content, journaled)
-                labelled = _restore_labels(metadata, content, journaled)
-                leases = _restore_leases(metadata, content, journaled)
-                replaced = _still_there(content, journaled, restored)
-                replaced_lease = _keep(metadata, content, replaced)
+            report = _restored(metadata, content)
         finally:
             metadata.close()
         kept_as = _put_aside(path)
         reach("rebuild-replace")
         os.replace(fresh, path)
         sync_directory(root)
+    return replace(report, kept_as=kept_as)
+
+
+def _restored(metadata: SqliteMetadataStore, content: LocalContentStore) -> RebuildReport:
+    """Fill an empty database with what the journal says and the content bears out."""
+    with metadata.exclusive():
+        journaled = metadata.journaled()
+        restored, skipped = _restore_records(metadata, content, journaled)
+        labelled = _restore_labels(metadata, content, journaled)
+        leases = _restore_leases(metadata, content, journaled)
+        replaced = _still_there(content, journaled, restored)
+        replaced_lease = _keep(metadata, content, replaced)
     return RebuildReport(
-        False,
-        kept_as,
-        tuple(restored),
-        tuple(skipped),
-        journaled.unreadable,
-        labelled,
-        leases,
-        replaced,
-        replaced_lease,
+        was_whole=False,
+        kept_as=None,
+        restored=tuple(restored),
+        skipped=tuple(skipped),
+        unreadable=journaled.unreadable,
+        labelled=labelled,
+        leases=leases,
+        replaced=replaced,
+        replaced_lease=replaced_lease,
     )
 
 
@@ -214,22 +223,29 @@ def _is_whole(path: Path) -> bool:
 
 
 def _put_aside(path: Path) -> Path | None:
-    """Give the damaged database a second name and move its log there, so that nothing of it is lost.
+    """Give the damaged database another name, with its log, so that nothing of it is lost; None where there is none.
 
-    The log goes before the new database comes: SQLite would play an old log into it.
+    Who dies meanwhile leaves all of it or no database: without its log it would be an older one that may look whole.
+    And SQLite would play a log that stays into the new one.
     """
-    if not path.exists():
-        return None
     number = 1
-    while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
+    while any(os.path.lexists(f"{path}.damaged-{number}{suffix}") for suffix in ("", "-wal")):
         number += 1
-    reach("rebuild-link")
-    os.link(path, target)
-    for suffix in ("-wal", "-shm"):
+    target = path.with_name(f"{path.name}.damaged-{number}")
+    with contextlib.suppress(FileNotFoundError):
+        reach("rebuild-link")
+        os.link(f"{path}-wal", f"{target}-wal")
+    kept_as: Path | None = None
+    with contextlib.suppress(FileNotFoundError):
         reach("rebuild-rename")
+        os.rename(path, target)
+        kept_as = target
+    for suffix in ("-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
-            os.rename(f"{path}{suffix}", f"{target}{suffix}")
-    return target
+            reach("rebuild-unlink")
+            os.unlink(f"{path}{suffix}")
+    sync_directory(path.parent)
+    return kept_as
 
 
 def _remove(path: Path) -> None:

@@ -11,7 +11,7 @@ from imagestore.cancel import CancelToken
 from imagestore.errors import ImageNotFoundError, InvalidInputError
 from imagestore.observe import ignore
 from imagestore.upkeep.removal import Remover
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from imagestore.metadata.sqlite import SqliteMetadataStore
     from imagestore.observe import Observer
     from imagestore.registry.client import RegistryClient
-    from imagestore.upkeep.accounting import StoreUsage
+    from imagestore.upkeep.accounting import ImageUsage, StoreUsage
     from imagestore.upkeep.check import CheckOptions, CheckReport
     from imagestore.upkeep.policy import Eviction, Policy
     from imagestore.upkeep.repair import RepairReport
@@ -144,7 +144,7 @@ class Upkeep(abc.ABC):
         return why.explain(self.metadata, digest)
 
     def evict(self, rules: Policy, *, dry_run: bool = False) -> EvictionReport:
-        """Remove the records that a policy lets go, and free their content.
+        """Remove the records that a policy lets go, and free their content; what the configuration pins is spared too.
 
         What the next collection frees anyway counts as free already: no image goes for the sake of garbage.
 
@@ -162,7 +162,7 @@ class Upkeep(abc.ABC):
         if rules.high_percent is not None:
             garbage = collect.collect(self.metadata, self.content, dry_run=True, clock=self._clock).bytes_freed
             disk = accounting.Disk(disk.total_bytes, disk.free_bytes + garbage)
-        chosen = policy.choose(usage.images, disk, rules, now=self._clock())
+        chosen = policy.choose(self._with_pins(usage.images), disk, rules, now=self._clock())
         if dry_run:
             gone = {(each.record.reference, each.record.handler) for each in chosen}
             staying = [each for each in usage.images if (each.record.reference, each.record.handler) not in gone]
@@ -260,6 +260,14 @@ class Upkeep(abc.ABC):
             StoreError: the file exists already or can't be written.
         """
         self.metadata.backup(target)
+
+    def _with_pins(self, images: Iterable[ImageUsage]) -> list[ImageUsage]:
+        """What the configuration pins (the pause image), CRI's clients see as pinned; so no policy may take it."""
+        pinned = lookup.pinned_by(self.config)
+        return [
+            replace(each, record=replace(each.record, is_pinned=True)) if each.record.reference in pinned else each
+            for each in images
+        ]
 
     def _is_unchanged(self, record: ImageRecord) -> bool:
         return self.metadata.get_image(record.reference, record.handler) == record

@@ -120,6 +120,32 @@ def test_a_disk_that_is_full_to_the_last_byte_can_be_emptied_with_our_own_tools(
     assert results[4][1] == ""
 
 
+HOLDS = """
+import os, sys, time, imagestore
+with imagestore.open(sys.argv[1]), open(sys.argv[2], "x"):
+    while os.path.exists(sys.argv[2]):
+        time.sleep(0.05)
+"""
+
+
+def test_a_full_disk_can_be_emptied_while_somebody_has_the_store_open(tmp_path: Path, server: RegistryServer) -> None:
+    """As a server has; then the database needs no space to be opened, and some to be written."""
+    small = server.server.reference(SMALL)
+    holder, held = tmp_path / "holder.py", tmp_path / "held"
+    holder.write_text(HOLDS)
+    results = on_disk(
+        tmp_path,
+        'mount -t tmpfs -o size=4m none "$DISK"',
+        f"$IMAGESTORE pull --platform linux/amd64 {small}",
+        f"{sys.executable} {holder} $DISK {held} > /dev/null 2>&1 & while ! test -e {held}; do sleep 0.05; done",
+        "dd if=/dev/zero of=$DISK/fill bs=1k; true",
+        f"$IMAGESTORE rmi {small} --gc",
+        f"find $DISK/content -type f; rm {held}",
+    )
+    assert [result[0] for result in results] == [0, 0, 0, 0, 0], results
+    assert results[4][1] == ""
+
+
 @pytest.mark.parametrize("command", ["images -q", "inspecti {small}", "match --offline {small}", "gc --dry-run"])
 def test_a_read_only_disk_can_be_looked_at(tmp_path: Path, server: RegistryServer, command: str) -> None:
     small = server.server.reference(SMALL)

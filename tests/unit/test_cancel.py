@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -76,3 +78,44 @@ def test_a_child_can_end_alone() -> None:
         child.cancel()
         assert child.is_cancelled
     parent.check()
+
+
+def test_a_callback_that_fails_keeps_no_other_from_being_called() -> None:
+    token, called = CancelToken(), []
+
+    def fail() -> None:
+        called.append("first")
+        raise ValueError("of the first")
+
+    both = token.on_cancel(fail), token.on_cancel(lambda: called.append("second"))
+    with both[0], both[1], pytest.raises(ValueError, match="of the first"):
+        token.cancel()
+    assert called == ["first", "second"]
+
+
+# Raises the signal while the main thread holds the lock of its own token, as it may happen at any request.
+SIGNALLED = """
+import signal, sys, time
+from imagestore import cancel
+from imagestore.cli.app import cancelled_by_signals
+
+def trace(frame, event, argument):
+    if frame.f_code is on_cancel and "key" in frame.f_locals and not raised:
+        raised.append(True)
+        signal.raise_signal(signal.SIGTERM)
+    return trace if frame.f_code is on_cancel else None
+
+on_cancel, raised, called = cancel.CancelToken.on_cancel.__wrapped__.__code__, [], []
+with cancelled_by_signals() as token:
+    sys.settrace(trace)
+    with token.on_cancel(lambda: called.append(True)):
+        sys.settrace(None)
+        while not called:
+            time.sleep(0.001)
+print(raised, called, token.is_cancelled)
+"""
+
+
+def test_a_signal_cancels_also_while_its_thread_holds_the_token() -> None:
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == "[True] [True] True\n"

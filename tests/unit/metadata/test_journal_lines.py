@@ -193,3 +193,44 @@ def test_the_first_begin_tells_about_lines_of_an_older_version() -> None:
 def test_a_hostile_begin_is_counted_and_passed_over(line: str) -> None:
     found = read([journal_lines.begin(0), journal_lines.put(1, record("x", A)), line])
     assert (newest(found), found.unreadable) == ({"x": A}, 1)
+
+
+LABELLED = '{"number": 2, "labels": ["' + str(A) + '", {"key": %s}]}'
+LEASED = '{"number": 2, "lease": [%s, 1, 2, false, {}, [], "k8s.io"]}'
+
+
+def put_with(place: int, value: object) -> str:
+    line = json.loads(journal_lines.put(2, record("x", B)))
+    line["put"][place] = value
+    return json.dumps(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(put_with(0, value) for value in (5, "", None, "half a \ud83d", "no name")),
+        *(put_with(1, value) for value in (5, "", None)),
+        *(put_with(2, json.dumps(value)) for value in ([1, str(A), 5], ["x", str(A), "y"])),
+        put_with(5, '["linux", 5, "", "", []]'),
+        *(put_with(6, value) for value in (7, None)),
+        *(put_with(7, value) for value in ("x", -1, 2**70, 1.5)),
+        *(put_with(8, value) for value in ("[1]", "5", '{"key": 5}', "[]")),
+        *(put_with(9, value) for value in ("[1]", "5")),
+        *(put_with(10, value) for value in ("x", None, math.nan, math.inf)),
+        *(put_with(13, value) for value in ("x", None)),
+        *(LABELLED % value for value in ("5", "null", '"\\ud83d"')),
+        *(LEASED % value for value in ('""', '"\\ud83d"', "null")),
+        '{"begin": 1e400}',
+        "[]",
+        "5",
+    ],
+)
+def test_a_line_that_the_database_would_refuse_is_counted_and_passed_over(line: str) -> None:
+    """A rebuild that fails for one line would bring nothing back."""
+    found = read([journal_lines.put(1, record("x", A)), line])
+    assert (newest(found), found.labels, found.leases, found.unreadable) == ({"x": A}, {}, [], 1)
+
+
+def test_characters_of_every_kind_come_back() -> None:
+    found = read([journal_lines.labels(1, A, {"key": "\U0001f600 \\u \x00 ü"})])
+    assert found.labels == {A: {"key": "\U0001f600 \\u \x00 ü"}}

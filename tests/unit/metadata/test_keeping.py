@@ -80,7 +80,7 @@ def test_a_root_label_keeps_content_and_what_its_reference_labels_name(store: Sq
     assert kept(store) == {A, B, C}
     assert [store.is_held(each) for each in (A, B, C, D)] == [True, True, True, False]
     assert store.content_labels(A).keys() == {gc_labels.ROOT, f"{gc_labels.REFERENCE}.0", "free"}
-    assert (store.children(A), store.parents(B)) == ((B,), (A,))
+    assert (store.children_of([str(A)]), store.parents(B)) == ({str(A): [str(B)]}, (A,))
     store.label_content(A, {"free": "text"})
     assert kept(store) == set()
     assert store.parents(B) == ()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from imagestore.digest import Digest
-from imagestore.errors import StoreError
-from imagestore.metadata import schema
+from imagestore.errors import StoreError, StoreReadOnlyError
+from imagestore.metadata import location, schema
 from imagestore.metadata.location import NETWORK, file_system
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
@@ -158,3 +160,49 @@ def test_a_backup_is_a_whole_database_and_never_replaces_a_file(tmp_path: Path) 
             store.backup(copy)
         with pytest.raises(StoreError, match="No such file"):
             store.backup(tmp_path / "nowhere" / "file")
+
+
+def test_an_older_database_on_a_read_only_disk_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version_1(tmp_path / "metadata.db")
+    monkeypatch.setattr(location, "is_read_only", lambda _: True)
+    with pytest.raises(StoreReadOnlyError, match=f"expected schema version {schema.CURRENT}, found 1") as caught:
+        SqliteMetadataStore(tmp_path / "metadata.db")
+    assert "mount it writable" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", [FileNotFoundError, sqlite3.OperationalError])
+def test_what_a_callers_transaction_raises_is_the_callers(tmp_path: Path, kind: type[Exception]) -> None:
+    """Not a failure of the store's database, whose name would be all that it says."""
+    raised = kind("of somebody else")
+
+    def fail(store: SqliteMetadataStore) -> None:
+        with store.exclusive():
+            store.create_lease("undone", lifetime_seconds=60)
+            raise raised
+
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        with pytest.raises(kind) as caught:
+            fail(store)
+        assert caught.value is raised
+        assert (raised.__cause__, raised.__context__) == (None, None)
+        assert list(store.leases()) == []
+
+
+def test_a_backup_goes_where_no_file_has_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a memory stick."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        store.create_lease("mine", lifetime_seconds=60)
+        store.backup(tmp_path / "copy")
+        (tmp_path / "there").write_text("mine")
+        with pytest.raises(StoreError, match="it exists"):
+            store.backup(tmp_path / "there")
+    with contextlib.closing(sqlite3.connect(tmp_path / "copy")) as copy:
+        assert copy.execute("SELECT id FROM lease").fetchall() == [("mine",)]
+    assert not list(tmp_path.glob(".*"))

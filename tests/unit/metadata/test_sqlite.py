@@ -131,7 +131,7 @@ def test_removal_returns_what_was_there(store: SqliteMetadataStore) -> None:
 def test_edges_lead_from_manifests_to_children(store: SqliteMetadataStore) -> None:
     store.put_image(record(), edges())
     parent = digest("manifest config")
-    assert set(store.children(parent)) == {digest("config"), digest("layer")}
+    assert set(store.own_children(parent)) == {digest("config"), digest("layer")}
     assert set(store.edges()[parent]) == {digest("config"), digest("layer")}
     store.forget_content([str(parent)])
     assert store.edges() == {}
@@ -262,14 +262,15 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         assert len(store.find_images()) == 60
 
 
-def test_a_store_opened_before_a_fork_is_refused_in_the_child(tmp_path: Path) -> None:
+@pytest.mark.parametrize("work", ["find_images()", "damage()", "backup(Path(sys.argv[1] + str(os.getpid())))"])
+def test_a_store_opened_before_a_fork_is_refused_in_the_child(tmp_path: Path, work: str) -> None:
     code = (
         "import os, sys; from pathlib import Path;"
         "from imagestore.errors import StoreError; from imagestore.metadata.sqlite import SqliteMetadataStore;"
         "store = SqliteMetadataStore(Path(sys.argv[1]));"
         "child = os.fork();"
         # One write each: two processes share the pipe.
-        "\ntry: store.find_images(); os.write(1, b'used\\n')"
+        f"\ntry: store.{work}; os.write(1, b'used\\n')"
         "\nexcept StoreError as error: os.write(1, f'{error}\\n'.encode())"
         "\nif child: os.wait()"
     )
@@ -313,6 +314,51 @@ def test_a_little_space_is_kept_back_and_given_up_when_the_disk_is_full(
     assert not ballast.exists()
     SqliteMetadataStore(tmp_path / "metadata.db").close()
     assert ballast.exists()
+
+
+def test_a_transaction_that_fails_at_its_very_begin_is_over(tmp_path: Path) -> None:
+    """Everybody else would wait for it, and this process could write no more."""
+    begin = (
+        "import sys; from pathlib import Path; from imagestore.metadata.sqlite import SqliteMetadataStore as Store\n"
+        "store = Store(Path(sys.argv[1]))\n"
+        "for name in 'abc':\n"
+        "    try: print(store.create_lease(name, lifetime_seconds=1).id)\n"
+        "    except Exception as error: print(error)\n"
+    )
+    path = tmp_path / "metadata.db"
+    # The first transaction makes the tables.
+    environment = {**os.environ, "IMAGESTORE_FAILPOINT": "database-begun:3:ENOSPC"}
+    command = [sys.executable, "-c", begin, os.fspath(path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["a", f"{path}: No space left on device", "c"], done.stderr
+
+
+def test_an_image_can_be_used_where_that_cannot_be_noted(store: SqliteMetadataStore, tmp_path: Path) -> None:
+    """A sandbox that starts, or a pull of what is here, needs no space."""
+    used = store.put_image(record(), {})
+    touch = (
+        "import sys; from pathlib import Path; from imagestore.metadata.sqlite import SqliteMetadataStore as Store\n"
+        "Store(Path(sys.argv[1])).touch_image(sys.argv[2], sys.argv[3])\n"
+    )
+    command = [sys.executable, "-c", touch, os.fspath(tmp_path / "metadata.db"), used.reference, used.handler]
+    environment = {**os.environ, "IMAGESTORE_FAILPOINT": "touch-update:1:ENOSPC"}
+    subprocess.run(command, env=environment, timeout=60, check=True)
+    assert store.find_images() == [used]
+    subprocess.run(command, timeout=60, check=True)
+    assert store.find_images() != [used]
+
+
+def test_a_text_that_is_none_is_damage(tmp_path: Path) -> None:
+    """SQLite's own check lets it pass, and Python's module tells no code."""
+    path = tmp_path / "metadata.db"
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        store.put_image(record(), {})
+    path.write_bytes(path.read_bytes().replace(b"amd64", b"\xff\xffd64"))
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        assert store.damage() == ()
+        with pytest.raises(StoreCorruptError, match="UTF-8") as caught:
+            store.find_images()
+    assert "check --rebuild" in caught.value.hint
 
 
 def test_all_who_make_the_database_at_once_get_it(tmp_path: Path) -> None:

@@ -166,3 +166,14 @@ def test_a_page_begins_behind_an_image_that_is_gone(here: Node) -> None:
 def test_an_empty_page_is_refused(here: Node, limit: int) -> None:
     with pytest.raises(InvalidInputError, match="at least 1"):
         here.store.list(limit=limit)
+
+
+def test_a_store_opened_by_a_relative_path_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Daemons go to the root folder after they opened what they need."""
+    monkeypatch.chdir(tmp_path)
+    with node(Path("store")) as here:
+        monkeypatch.chdir("/")
+        image = here.store.pull(PYTHON, runtime_handler="kata")
+        assert image.layer_paths[0].is_relative_to(tmp_path / "store")
+        assert [each.id for each in here.store.list()] == [image.id]
+        here.store.collect_garbage()

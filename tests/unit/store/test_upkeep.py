@@ -28,7 +28,7 @@ from imagestore.testing import build_index
 from imagestore.upkeep.check import CheckOptions, CheckProgress, FaultKind
 from imagestore.upkeep.policy import Policy
 from imagestore.upkeep.rebuild import rebuild
-from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node
+from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node
 
 OTHER = "registry.example/library/other:1"
 
@@ -149,6 +149,14 @@ def test_why_leads_from_records_to_a_shared_layer(here: Node) -> None:
         (HolderKind.IMAGE, HYPERV),
     }
     assert {each.digests for each in chains} == {(first.manifest.digest, shared), (second.manifest.digest, shared)}
+
+
+def test_eviction_spares_what_the_configuration_pins(tmp_path: Path) -> None:
+    """CRI lists it as pinned, and nobody would pull the pause image again in time."""
+    pinned = f'[plugins."io.containerd.cri.v1.images".pinned_images]\nsandbox = "{OTHER}"\n'
+    with node(tmp_path, {OTHER: build_index(["linux/amd64"], seed="other")}, text=CONFIG + pinned) as here:
+        here.store.pull(OTHER, runtime_handler="kata")
+        assert here.store.evict(Policy(keep_last=0)).evicted == ()
 
 
 def test_eviction_spares_pins_and_a_dry_run_says_the_same(here: Node) -> None:

@@ -1,0 +1,71 @@
+"""A copy of the database in one new file, made while others go on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import StoreError
+from imagestore.failpoint import reach
+from imagestore.metadata.failures import Translated
+from imagestore.metadata.schema import COPIED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: What file systems say that know no second names (those of memory sticks, some of the network).
+_NO_LINKS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+def copy_to(connection: sqlite3.Connection, target: Path) -> None:
+    """Write what a connection sees to a new file.
+
+    Raises:
+        StoreError: the target exists or can't be written.
+        sqlite3.Error: the database can't be read.
+    """
+    if os.path.lexists(target):
+        raise StoreError(f"{target}: expected a new file, but it exists", hint="name another file")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with Translated(target):
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            reach("backup-write")
+            copy = sqlite3.connect(temporary, isolation_level=None)
+            try:
+                connection.backup(copy)
+                # Whoever opens it as a store finds a journal beside it that knows more than it does.
+                copy.execute("INSERT INTO counter VALUES (?, 1)", (COPIED,))
+                # One file that can be copied anywhere; opening it as a store turns the log on again.
+                copy.execute("PRAGMA journal_mode = DELETE")
+            finally:
+                copy.close()
+            reach("backup-rename")
+            _name(temporary, target)
+            _sync_folder(target.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+def _name(temporary: Path, target: Path) -> None:
+    """Give a file its name, which must be free."""
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # Only an empty file of ours is replaced.
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        os.replace(temporary, target)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,133 @@
+"""Work on content that is interrupted, cancelled or refused by the system holds no lock and no file afterwards."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from imagestore.cancel import CancelToken
+from imagestore.content.batch import SmallBlob
+from imagestore.content.ingest import LocalIngestWriter
+from imagestore.content.local import LocalContentStore
+from imagestore.content.locks import FileLock
+from imagestore.digest import Digest
+from imagestore.errors import IntegrityError, OperationCancelledError, StoreError
+
+DATA = b"hello"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalContentStore:
+    return LocalContentStore(tmp_path / "content", tmp_path / "locks")
+
+
+def opened(store: LocalContentStore, ref: str = "r", cancel: CancelToken | None = None) -> LocalIngestWriter:
+    return store.writer(ref, expected=Digest.of(DATA), total=len(DATA), cancel=cancel or CancelToken())
+
+
+def open_files() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def test_a_lock_that_the_system_refuses_holds_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    before = open_files()
+    with monkeypatch.context() as broken:
+        broken.setattr(fcntl, "flock", refuse)
+        with pytest.raises(StoreError, match="No locks available"):
+            FileLock(tmp_path / "lock").try_acquire()
+    assert open_files() == before
+    with FileLock(tmp_path / "lock") as lock:
+        assert lock.try_acquire()
+
+
+@pytest.mark.parametrize("end", [LocalIngestWriter.close, LocalIngestWriter.abort])
+def test_an_interrupt_while_an_ingest_ends_lets_go_of_its_lock(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch, end: Callable[[LocalIngestWriter], None]
+) -> None:
+    """Others of this process would wait for it for ever."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = open_files()
+    writer = opened(store)
+    writer.write(DATA)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", interrupt)
+        broken.setattr(os, "unlink", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            end(writer)
+    # Interrupted twice, at its lock's file too, which stays in nobody's way.
+    assert open_files() == before
+    opened(store).close()
+
+
+def test_reading_what_an_ingest_has_can_be_cancelled(store: LocalContentStore) -> None:
+    with opened(store) as writer:
+        writer.write(DATA)
+    token = CancelToken()
+    token.cancel("enough")
+    before = open_files()
+    with pytest.raises(OperationCancelledError, match="enough"):
+        opened(store, cancel=token)
+    assert open_files() == before
+    with opened(store) as writer:
+        assert writer.offset == len(DATA)
+
+
+def test_a_name_with_line_breaks_of_every_kind_is_resumed(store: LocalContentStore) -> None:
+    with opened(store, "a\r\nb\rc\n") as writer:
+        writer.write(DATA)
+    assert [status.ref for status in store.statuses()] == ["a\r\nb\rc\n"]
+    with opened(store, "a\r\nb\rc\n") as writer:
+        assert writer.offset == len(DATA)
+
+
+def test_what_is_no_lock_file_ends_no_collection(store: LocalContentStore) -> None:
+    locks = store.root.parent / "locks"
+    (locks / "folder").mkdir()
+    (locks / "dead").touch()
+    store.clear_locks()
+    assert [path.name for path in locks.iterdir()] == ["folder"]
+
+
+def test_a_process_without_threads_stores_batches_itself(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    blobs = [bytes([number]) for number in range(9)]
+    with store.batches(CancelToken()) as batches:
+        batches.put([SmallBlob(Digest.of(each), 1, functools.partial(bytes, each), "a blob") for each in blobs])
+    assert {info.digest for info in store.walk()} == set(map(Digest.of, blobs))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG])
+def test_what_a_broken_file_system_cannot_open_is_damage(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    with opened(store) as writer:
+        writer.write(DATA)
+        digest = writer.commit()
+
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "open", fail)
+        with pytest.raises(IntegrityError, match="the disk can't read it"):
+            store.open(digest)
+    with store.open(digest) as blob:
+        assert blob.read() == DATA

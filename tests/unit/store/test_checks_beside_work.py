@@ -1,0 +1,73 @@
+"""A check while others work on the store, and on a database that only some readers can read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from imagestore.errors import ContentNotFoundError
+from imagestore.upkeep.check import FaultKind, record_faults
+from tests.support.node import HYPERV, PYTHON, Node, node
+from tests.unit.store.test_upkeep import spoil
+
+if TYPE_CHECKING:
+    from imagestore.content.api import ContentStore
+    from imagestore.digest import Digest
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Node]:
+    with node(tmp_path) as opened:
+        opened.store.pull(PYTHON, runtime_handler=HYPERV)
+        yield opened
+
+
+def test_an_image_that_is_used_or_pinned_meanwhile_keeps_its_faults(here: Node) -> None:
+    (record,) = here.store.metadata.find_images()
+    lost = here.store.get(PYTHON, runtime_handler=HYPERV).layers[0].digest
+    here.store.content.delete(lost)
+    here.store.pin(PYTHON, runtime_handler=HYPERV)
+    (used,) = here.store.metadata.find_images()
+    assert used != record
+    faults = record_faults(here.store.metadata, here.store.content, record)
+    assert [(each.kind, each.digest) for each in faults] == [(FaultKind.BLOB_MISSING, lost)]
+    here.store.remove(PYTHON, runtime_handler=HYPERV)
+    assert record_faults(here.store.metadata, here.store.content, record) == []
+
+
+class Vanishing:
+    """Content whose configs go between the look and the reading, as a collection takes them."""
+
+    def __init__(self, content: ContentStore, gone: Digest) -> None:
+        self._content = content
+        self._gone = gone
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._content, name)
+
+    def read(self, digest: Digest, *, limit_bytes: int) -> bytes:
+        if digest == self._gone:
+            raise ContentNotFoundError(f"content {digest} is gone")
+        return self._content.read(digest, limit_bytes=limit_bytes)
+
+
+def test_a_config_that_is_collected_meanwhile_ends_no_check(here: Node) -> None:
+    (record,) = here.store.metadata.find_images()
+    content = cast("ContentStore", Vanishing(here.store.content, record.image_id))
+    assert record_faults(here.store.metadata, content, record) == []
+
+
+def test_records_that_cannot_be_read_hide_no_damage_of_blobs(here: Node) -> None:
+    """They are read when every blob was hashed, which may have taken hours."""
+    layer = here.store.get(PYTHON, runtime_handler=HYPERV).layers[0].digest
+    spoil(here.store, layer)
+    with sqlite3.connect(here.store.root / "metadata.db") as database:
+        database.execute("UPDATE image SET warnings = '['")
+    database.close()
+    report = here.store.check()
+    assert [each.kind for each in report.faults] == [FaultKind.BLOB_DAMAGED, FaultKind.DATABASE_DAMAGED]
+    assert report.damaged == {layer}

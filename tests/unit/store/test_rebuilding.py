@@ -1,0 +1,79 @@
+"""What becomes of a damaged database and its log while a new one is made in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from imagestore.errors import StoreCorruptError
+from imagestore.store import ImageStore
+from imagestore.testing import build_index
+from imagestore.upkeep.rebuild import rebuild
+from tests.support.node import PYTHON, node, python_image
+from tests.unit.store.test_upkeep import OTHER
+
+REBUILD = "import sys, pathlib; from imagestore.upkeep.rebuild import rebuild; rebuild(pathlib.Path(sys.argv[1]))"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A store that was killed: one record is in the database, another only in its log."""
+    root = tmp_path / "store"
+    with node(root, {PYTHON: python_image(), OTHER: build_index(["linux/amd64"], seed="other")}) as here:
+        here.store.pull(PYTHON, runtime_handler="kata")
+        with contextlib.closing(sqlite3.connect(root / "metadata.db")) as database:
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        here.store.pull(OTHER, runtime_handler="kata")
+        here.store.metadata.create_lease("of work that died", lifetime_seconds=60)
+        for name in ("metadata.db", "metadata.db-wal"):
+            shutil.copy(root / name, tmp_path / name)
+    for name in ("metadata.db", "metadata.db-wal"):
+        os.replace(tmp_path / name, root / name)
+    return root
+
+
+def references(root: Path) -> set[str]:
+    with ImageStore(root) as store:
+        assert store.metadata.damage() == ()
+        return {image.reference for image in store.list()}
+
+
+def damage(path: Path) -> None:
+    """A page that neither the log has nor a list of images reads."""
+    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)) as database:
+        query = "SELECT rootpage, page_size FROM sqlite_schema, pragma_page_size WHERE name = 'named_image'"
+        ((page, size),) = database.execute(query).fetchall()
+    with open(path, "r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"7" * 200)
+
+
+def test_a_log_whose_database_is_gone_is_not_played_into_the_new_one(root: Path) -> None:
+    (root / "metadata.db").unlink()
+    report = rebuild(root)
+    assert report.kept_as is None
+    assert {record.reference for record in report.restored} == {PYTHON, OTHER}
+    assert references(root) == {PYTHON, OTHER}
+    with ImageStore(root) as store:
+        assert list(store.metadata.leases()) == []
+
+
+def test_a_rebuild_that_dies_leaves_no_older_database_that_looks_whole(root: Path) -> None:
+    """A collection on it would take what only the log knew."""
+    damage(root / "metadata.db")
+    for place in ("link:1", "rename:1", "unlink:1", "unlink:2", "replace:1"):
+        environment = {**os.environ, "IMAGESTORE_FAILPOINT": f"rebuild-{place}"}
+        command = [sys.executable, "-c", REBUILD, os.fspath(root)]
+        assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+        with contextlib.suppress(StoreCorruptError), ImageStore(root) as store:
+            assert {image.reference for image in store.list()} == {PYTHON, OTHER}, place
+    assert {record.reference for record in rebuild(root).restored} == {PYTHON, OTHER}
+    assert references(root) == {PYTHON, OTHER}

@@ -1,0 +1,69 @@
+"""Leases: of running work when the database refuses, and what lasting ones cost."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagestore import lease
+from imagestore.digest import Digest
+from imagestore.errors import ImageStoreError, StoreFullError
+from imagestore.metadata.sqlite import SqliteMetadataStore
+
+
+class Full(SqliteMetadataStore):
+    """As on a disk that became full while the work ran."""
+
+    def delete_lease(self, lease_id: str) -> bool:
+        """There is no room even for that."""
+        raise StoreFullError(f"lease {lease_id}: no space")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
+    with contextlib.closing(Full(tmp_path / "metadata.db")) as store:
+        yield store
+
+
+def test_work_that_succeeded_does_not_fail_for_its_lease(
+    store: SqliteMetadataStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), lease.held(store, purpose="pull") as held:
+        pass
+    assert [each.id for each in store.leases()] == [held.id]
+    assert "a lease can't be released" in caplog.text
+
+
+def test_work_that_failed_says_why_and_not_that_its_lease_stays(store: SqliteMetadataStore) -> None:
+    with pytest.raises(ImageStoreError, match="the reason"), lease.held(store, purpose="pull"):
+        raise ImageStoreError("the reason")
+
+
+def test_a_process_without_threads_holds_a_lease_for_its_lifetime(
+    store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with lease.held(store, purpose="pull") as held, lease.renewed(held):
+        assert [each.id for each in store.leases()] == [held.id]
+    assert "a lease can't be renewed: can't start new thread" in caplog.text
+
+
+def test_what_a_lasting_lease_lists_already_costs_no_line_of_the_journal(
+    store: SqliteMetadataStore, tmp_path: Path
+) -> None:
+    """A line has the whole list."""
+    store.create_lease("lasting", lifetime_seconds=math.inf)
+    listed = [Digest.of(bytes([number])) for number in range(9)]
+    store.lease_content("lasting", listed)
+    before = (tmp_path / "records.jsonl").read_bytes()
+    store.lease_content("lasting", listed[3:])
+    assert (tmp_path / "records.jsonl").read_bytes() == before
