@@ -80,7 +80,7 @@ DIFFERENCES: Final = (
         upstream="an unknown runtime handler silently gets what the default one gets",
         here="it is refused, with the known ones",
         because="KEP-4216 asks for it, and the pod could not start anyway",
-        test="config/test_handlers.py::test_an_unknown_handler_is_refused_with_the_known_ones",
+        test="config/test_handler_keys.py::test_an_unknown_handler_is_refused_with_the_known_ones",
     ),
     Difference(
         identifier="one-matcher",
@@ -96,21 +96,21 @@ DIFFERENCES: Final = (
         "fits is the end",
         here="the next best is tried",
         because="an index that promises more than it holds must not hide the manifest beside it",
-        test="documents/test_select.py::test_where_the_best_index_holds_nothing_that_fits_the_next_entry_is_tried",
+        test="documents/test_select_nested.py::test_where_the_best_index_holds_nothing_that_fits_the_next_entry_is_tried",
     ),
     Difference(
         identifier="several-configs",
         upstream="of several entries without platform only the first is looked into",
         here="they are tried in the order of the index, manifests by their configs, indexes by their entries",
         because="indexes without any platform exist, with one manifest for each",
-        test="documents/test_select.py::test_platformless_entries_have_their_turn_in_the_order_of_the_index",
+        test="documents/test_select_nested.py::test_platformless_entries_have_their_turn_in_the_order_of_the_index",
     ),
     Difference(
         identifier="bounds",
         upstream="indexes may nest and list as much as they like",
         here="4 levels, 64 indexes, 10,000 entries and 16 configs are looked at, counting what has to be opened",
         because="documents come from strangers, and each look may cost a request",
-        test="documents/test_select.py::test_indexes_nest_four_deep_and_no_deeper",
+        test="documents/test_select_nested.py::test_indexes_nest_four_deep_and_no_deeper",
     ),
     Difference(
         identifier="missing-documents",
