@@ -65,4 +65,5 @@ class _BlobFile(io.FileIO):
 
 
 def _without_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+    # Not to wait for the other end of a pipe that somebody put in a blob's place.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -108,7 +108,7 @@ class LocalContentStore(Ingests):
         with translated("open", path):
             try:
                 return open_blob(path, digest)
-            except (FileNotFoundError, NotADirectoryError) as error:
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
                 raise self._missing(digest) from error
             except OSError as error:
                 if error.errno == errno.ELOOP:
