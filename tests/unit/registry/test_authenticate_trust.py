@@ -9,7 +9,6 @@ import pytest
 
 from imagestore.errors import (
     AuthenticationError,
-    ProtocolError,
 )
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.auth.policy import AuthPolicy, RealmTrust
