@@ -161,3 +161,20 @@ def test_a_file_that_cannot_even_be_looked_at_hides_no_other(tmp_path: Path, mon
     assert {info.digest: info.size for info in store.walk()} == {digest: 0, other: 5}
     with pytest.raises(IntegrityError, match="the disk can't read it"):
         store.info(digest)
+
+
+@pytest.mark.parametrize("number", [errno.EUCLEAN, errno.EBADMSG, errno.ENODATA])
+def test_a_partial_ingest_that_a_broken_file_system_cannot_read_is_begun_again(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As one whose sectors can't be read."""
+    with opened(store) as writer:
+        writer.write(DATA[:2])
+
+    def fail(*_: object) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pread", fail)
+        with opened(store) as writer:
+            assert writer.offset == 0
