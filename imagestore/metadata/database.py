@@ -297,6 +297,13 @@ class Database:
                     self._numbering.end()
                     self._after_commit.clear()
 
+    @contextlib.contextmanager
+    def _removing(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction that frees more than it takes, also where there is hardly any space left."""
+        self._ballast.release_where_full()
+        with self._writing() as db:
+            yield db
+
     def _is_writing(self) -> bool:
         return self._writer == threading.get_ident()
 

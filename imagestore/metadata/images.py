@@ -138,8 +138,7 @@ class ImageTables(Database):
         )
         if not keys:
             return []
-        self._ballast.release_where_full()
-        with self._writing() as db:
+        with self._removing() as db:
             roots = [Digest.parse(text) for (text,) in db.execute(query, {"pairs": json.dumps(list(keys))})]
             db.executemany("DELETE FROM image WHERE reference = ? AND handler = ?", keys)
             number, gone = self._number_change(), tuple(keys)
@@ -149,8 +148,7 @@ class ImageTables(Database):
     def remove_images(self, keys: Iterable[tuple[str, str]]) -> list[ImageRecord]:
         """Remove records in one transaction; return those that were there."""
         removed = []
-        self._ballast.release_where_full()
-        with self._writing() as db:
+        with self._removing() as db:
             for key in keys:
                 record = self.get_image(*key)
                 if record is not None:
