@@ -45,15 +45,16 @@ def test_partial_downloads_go_although_the_database_has_no_space(
         monkeypatch.context() as patch,
     ):
         content, wanted = here.store.content, python_image().target
-        patch.setattr(here.store.metadata, "delete_lease", full)
-        with (
-            pytest.raises(DocumentError, match="breaks its rules"),
-            undone_on_failure(here.store.metadata, content, held, [wanted]),
-        ):
-            with content.writer(
-                ingest_ref(wanted), expected=wanted.digest, total=wanted.size, cancel=CancelToken()
-            ) as writer:
+
+        def fetch() -> None:
+            with (
+                undone_on_failure(here.store.metadata, content, held, [wanted]),
+                content.writer(ingest_ref(wanted), expected=wanted.digest, total=9, cancel=CancelToken()) as writer,
+            ):
                 writer.write(b"part")
-            assert len(list(content.statuses())) == 1
-            raise DocumentError("manifest", ["breaks its rules"])
+                raise DocumentError("manifest", ["breaks its rules"])
+
+        patch.setattr(here.store.metadata, "delete_lease", full)
+        with pytest.raises(DocumentError, match="breaks its rules"):
+            fetch()
         assert list(content.statuses()) == []
