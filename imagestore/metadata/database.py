@@ -123,7 +123,7 @@ class Database:
         with contextlib.suppress(_CallersError), self._writing():
             try:
                 yield
-            except (OSError, sqlite3.Error) as foreign:
+            except (OSError, sqlite3.Error, UnicodeEncodeError) as foreign:
                 # None of the database's: its calls have words of ours for those.
                 error = foreign
                 raise _CallersError from foreign

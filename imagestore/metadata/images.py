@@ -25,6 +25,8 @@ log = get_logger(__name__)
 
 #: Times of use are kept to the minute, so that a busy image costs one write a minute.
 _USE_SECONDS: Final = 60.0
+#: SQLite counts no further.
+_MOST_ROWS: Final = 2**63 - 1
 
 
 class ImageTables(Database):
@@ -99,7 +101,7 @@ class ImageTables(Database):
             conditions.append("(reference, handler) > (?, ?)")
             values += after
         if limit is not None:
-            return self._select(" AND ".join(conditions) or "TRUE", values, limit)
+            return self._select(" AND ".join(conditions) or "TRUE", values, min(limit, _MOST_ROWS))
         if reference is None and image_id_prefix is None:
             with self._reading_apart() as db, self._damage_named():
                 query = _query(" AND ".join(conditions) or "TRUE")
