@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from imagestore.errors import ContentNotFoundError, IntegrityError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -73,10 +75,9 @@ class Image:
         Raises:
             ContentNotFoundError, IntegrityError: the store was damaged from outside.
         """
-        from imagestore.documents.decode import MAX_DOCUMENT_BYTES
         from imagestore.documents.manifest import Manifest
 
-        raw = self._content.read(self.manifest.digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        raw = self._document(self.manifest.digest)
         return Manifest.parse(raw, media_type=self.manifest.media_type, what=f"manifest {self.manifest.digest}")
 
     @functools.cached_property
@@ -87,10 +88,9 @@ class Image:
             DocumentError: it is an artifact and has no image config.
             ContentNotFoundError, IntegrityError: the store was damaged from outside.
         """
-        from imagestore.documents.decode import MAX_DOCUMENT_BYTES
         from imagestore.documents.image_config import ImageConfig
 
-        raw = self._content.read(self.id, limit_bytes=MAX_DOCUMENT_BYTES)
+        raw = self._document(self.id)
         return ImageConfig.parse(raw, what=f"image config {self.id}")
 
     @property
@@ -106,6 +106,15 @@ class Image:
             ContentNotFoundError: the store was damaged from outside.
         """
         return tuple(self._content.path(layer.digest) for layer in self.layers)
+
+    def _document(self, digest: Digest) -> bytes:
+        from imagestore.documents.decode import MAX_DOCUMENT_BYTES
+
+        try:
+            return self._content.read(digest, limit_bytes=MAX_DOCUMENT_BYTES)
+        except (ContentNotFoundError, IntegrityError) as error:
+            error.hint = error.hint or "'imagestore repair' fetches again what is damaged"
+            raise
 
     def __repr__(self) -> str:
         return f"Image({self.reference}, runtime_handler={self.runtime_handler!r}, id={self.id.short})"

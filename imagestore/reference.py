@@ -21,6 +21,8 @@ DOCKER_HUB: Final = "docker.io"
 DEFAULT_TAG: Final = "latest"
 # Host, slash and path together, as the distribution project caps it.
 _MAX_NAME: Final = 255
+# A name, a tag and a digest, with room for the longest there is.
+_MAX_TEXT: Final = 1024
 
 _PATH: Final = pattern(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 _TAG: Final = pattern(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
@@ -59,6 +61,9 @@ class Reference:
         Raises:
             InvalidReferenceError: says the reason and the position.
         """
+        if len(text) > _MAX_TEXT:
+            # Looked at no further: whoever sends megabytes would keep us busy for seconds.
+            raise InvalidReferenceError(text, _MAX_TEXT, f"is longer than {_MAX_TEXT} characters")
         _check_characters(text)
         rest, digest = _split_digest(text)
         slash = rest.rfind("/")

@@ -35,7 +35,7 @@ from imagestore.pull.undo import undone_on_failure
 from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from imagestore.archive.contents import ArchiveImage, ArchiveOrigin
     from imagestore.archive.source import Source
@@ -121,16 +121,26 @@ class _Plan:
     record: ImageRecord
     others: tuple[Found, ...]
     reader: Documents
+    documents: tuple[Descriptor, ...]
+    blobs: tuple[Descriptor, ...]
+
+    @classmethod
+    def of(
+        cls, reference: Reference, choice: Choice, record: ImageRecord, others: tuple[Found, ...], reader: Documents
+    ) -> _Plan:
+        """With each document and each other blob once."""
+        pointing = [each for found in others for each in (*found.chain, found.descriptor)]
+        pointed_at = [each for found in others if found.manifest is not None for each in found.manifest.children]
+        documents = {each.digest: each for each in (*choice.documents, *pointing)}
+        blobs = {each.digest: each for each in (*choice.manifest.children, *pointed_at)}
+        roots = tuple(dict.fromkeys((*record.roots, *(each.digest for each in pointing))))
+        size = sum(each.size for each in (documents | blobs).values())
+        record = replace(record, roots=roots, content_size=size)
+        return cls(reference, choice, record, others, reader, tuple(documents.values()), tuple(blobs.values()))
 
     @property
-    def documents(self) -> tuple[Descriptor, ...]:
-        more = [each for found in self.others for each in (*found.chain, found.descriptor)]
-        return tuple({each.digest: each for each in (*self.choice.documents, *more)}.values())
-
-    @property
-    def blobs(self) -> tuple[Descriptor, ...]:
-        more = [each for found in self.others if found.manifest is not None for each in found.manifest.children]
-        return tuple({each.digest: each for each in (*self.choice.manifest.children, *more)}.values())
+    def key(self) -> tuple[str, str]:
+        return self.record.reference, self.record.handler
 
     @property
     def wanted(self) -> Iterator[Wanted]:
@@ -138,10 +148,6 @@ class _Plan:
             yield Wanted(self.reference, each, self.reader.raw(each))
         for each in self.blobs:
             yield Wanted(self.reference, each, self.reader.remembered(each))
-
-    @property
-    def size(self) -> int:
-        return sum({each.digest: each.size for each in (*self.documents, *self.blobs)}.values())
 
     @property
     def edges(self) -> dict[Digest, list[Digest]]:
@@ -201,7 +207,7 @@ class ImportWork:
                 raise DocumentError(self.source.what, [f"{fault}; import some of its images at a time"])
         for name, target in dict.fromkeys((plan.record.reference, plan.choice.target) for plan in plans):
             self.verifier.verify(name, target, cancel=self.cancel)
-        names.check_free(self.metadata, [plan.record for plan in plans], may_replace=self.options.may_replace)
+        self._check_free(plans)
         return self._report(self._bring(plans, contents.origin), plans, contents.origin)
 
     def _plans(self, reference: Reference, image: ArchiveImage, origin: ArchiveOrigin) -> list[_Plan]:
@@ -258,11 +264,9 @@ class ImportWork:
             # A single manifest, taken with a warning by a handler that was asked for; here nobody asked for this one.
             raise NoMatchingManifestError(str(reference), decider.wanted_text, [format_all(record.platform)])
         others = self._others(choice, documents, origin) if self.options.has_all_platforms else ()
-        more = [each.digest for other in others for each in (*other.chain, other.descriptor)]
-        record = replace(record, roots=tuple(dict.fromkeys((*record.roots, *more))))
-        plan = _Plan(reference, choice, record, others, documents)
+        plan = _Plan.of(reference, choice, record, others, documents)
         self._check_content(plan, origin)
-        return replace(plan, record=replace(record, content_size=plan.size))
+        return plan
 
     def _others(self, choice: Choice, documents: Documents, origin: ArchiveOrigin) -> tuple[Found, ...]:
         """The manifests that weren't chosen, but are wholly there."""
@@ -299,14 +303,20 @@ class ImportWork:
             with self.metadata.exclusive():
                 confirm(self.content, everything.values(), what=self.source.what)
                 # Somebody else may have pulled the name meanwhile.
-                records = [plan.record for plan in plans]
-                names.check_free(self.metadata, records, may_replace=self.options.may_replace)
-                return self.metadata.put_images((self._joined(plan), plan.edges) for plan in plans)
+                here = self._check_free(plans)
+                return self.metadata.put_images(
+                    [(self._joined(plan, here.get(plan.key)), plan.edges) for plan in plans]
+                )
 
-    def _joined(self, plan: _Plan) -> ImageRecord:
+    def _check_free(self, plans: Iterable[_Plan]) -> Mapping[tuple[str, str], ImageRecord]:
+        """Check that no name would be moved that may not be, and return the records of these names that are here."""
+        here = self.metadata.get_images([plan.key for plan in plans])
+        names.check_free(here, (plan.record for plan in plans), may_replace=self.options.may_replace)
+        return here
+
+    def _joined(self, plan: _Plan, current: ImageRecord | None) -> ImageRecord:
         """Another import of the same content may have kept more of its platforms; they stay, if they are whole."""
         record = plan.record
-        current = self.metadata.get_image(record.reference, record.handler)
         if current is None or current.target.digest != record.target.digest:
             return record
         more = [digest for digest in current.roots if digest not in record.roots]

@@ -13,11 +13,11 @@ from imagestore.errors import AlreadyExistsError, DigestMismatchError, ImageNotF
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from imagestore.archive.contents import ArchiveImage
     from imagestore.descriptor import Descriptor
-    from imagestore.metadata.api import ImageRecord, MetadataStore
+    from imagestore.metadata.api import ImageRecord
 
 
 def assign(
@@ -69,8 +69,15 @@ def check_digest(reference: Reference, target: Descriptor) -> None:
         raise DigestMismatchError(str(reference), expected=str(reference.digest), actual=str(target.digest))
 
 
-def check_free(metadata: MetadataStore, records: Iterable[ImageRecord], *, may_replace: bool) -> None:
+def check_free(
+    here: Mapping[tuple[str, str], ImageRecord], records: Iterable[ImageRecord], *, may_replace: bool
+) -> None:
     """Check that no record would be moved to other content, unless it may.
+
+    Args:
+        here: records of these names that there are, by (reference, handler).
+        records: that are to be.
+        may_replace: whether it may.
 
     Raises:
         AlreadyExistsError: one would.
@@ -78,7 +85,7 @@ def check_free(metadata: MetadataStore, records: Iterable[ImageRecord], *, may_r
     if may_replace:
         return
     for record in records:
-        current = metadata.get_image(record.reference, record.handler)
+        current = here.get((record.reference, record.handler))
         if current is None or _content(current) == _content(record):
             continue
         what, there, new = "target", current.target.digest, record.target.digest

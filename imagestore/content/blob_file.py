@@ -12,7 +12,6 @@ from imagestore.errors import IntegrityError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from typing import BinaryIO
 
     from _typeshed import WriteableBuffer
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 LOST: Final = {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EILSEQ}
 
 
-def open_blob(path: Path, digest: Digest) -> BinaryIO:
+def open_blob(path: str, digest: Digest) -> BinaryIO:
     """Open a blob's file, buffered; no link is followed, since a link is nobody's verified bytes.
 
     Raises:
@@ -51,7 +50,7 @@ def damage_named(digest: Digest) -> Iterator[None]:
 
 
 class _BlobFile(io.FileIO):
-    def __init__(self, path: Path, digest: Digest) -> None:
+    def __init__(self, path: str, digest: Digest) -> None:
         super().__init__(path, "rb", opener=_without_links)
         self._digest = digest
 
@@ -65,4 +64,5 @@ class _BlobFile(io.FileIO):
 
 
 def _without_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+    # Not to wait for the other end of a pipe that somebody put in a blob's place.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

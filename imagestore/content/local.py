@@ -107,11 +107,11 @@ class LocalContentStore(Ingests):
 
     def open(self, digest: Digest) -> BinaryIO:
         """The blob, opened for reading."""
-        path = self._blob(digest)
+        path = self._blob_text(digest)
         with translated("open", path):
             try:
                 return open_blob(path, digest)
-            except (FileNotFoundError, NotADirectoryError) as error:
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
                 raise self._missing(digest) from error
             except OSError as error:
                 if error.errno == errno.ELOOP:
@@ -120,7 +120,7 @@ class LocalContentStore(Ingests):
 
     def read(self, digest: Digest, *, limit_bytes: int) -> bytes:
         """A small blob whole, hashed again on the way."""
-        with self.open(digest) as blob, translated("read", self._blob(digest)):
+        with self.open(digest) as blob, translated("read", self._blob_text(digest)):
             data = blob.read(limit_bytes + 1)
         if len(data) > limit_bytes:
             raise SizeMismatchError(f"content {digest}", expected=limit_bytes, actual=len(data))

@@ -149,6 +149,9 @@ class MetadataStore(Protocol):
     def get_image(self, reference: str, handler: str) -> ImageRecord | None:
         """One record, or None."""
 
+    def get_images(self, keys: Collection[tuple[str, str]]) -> Mapping[tuple[str, str], ImageRecord]:
+        """Those of some records that are there, by (reference, handler)."""
+
     def find_images(
         self,
         *,

@@ -29,6 +29,13 @@ _USE_SECONDS: Final = 60.0
 _MOST_ROWS: Final = 2**63 - 1
 
 
+# Each pair is looked up; left to choose, SQLite reads all images instead.
+_GIVEN: Final = (
+    "json_each(?) p CROSS JOIN image ON reference = json_extract(p.value, '$[0]')"
+    " AND handler = json_extract(p.value, '$[1]')"
+)
+
+
 class ImageTables(Database):
     """Records by (reference, handler)."""
 
@@ -74,6 +81,11 @@ class ImageTables(Database):
     def get_image(self, reference: str, handler: str) -> ImageRecord | None:
         """One record, or None."""
         return next(iter(self.find_images(reference=reference, handler=handler)), None)
+
+    def get_images(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ImageRecord]:
+        """Those of some records that are there, by (reference, handler)."""
+        found = self._select("TRUE", [json.dumps(list(keys))], source=_GIVEN) if keys else []
+        return {(each.reference, each.handler): each for each in found}
 
     def find_images(
         self,
@@ -213,18 +225,20 @@ class ImageTables(Database):
         with self._damage_named():
             yield from map(rows.to_record, db.execute(_query("TRUE")))
 
-    def _select(self, condition: str, values: Sequence[str], limit: int = -1) -> list[ImageRecord]:
+    def _select(
+        self, condition: str, values: Sequence[str], limit: int = -1, *, source: str = "image"
+    ) -> list[ImageRecord]:
         with self._reading() as db:
-            found = db.execute(f"{_query(condition)} LIMIT ?", [*values, limit]).fetchall()
+            found = db.execute(f"{_query(condition, source)} LIMIT ?", [*values, limit]).fetchall()
         with self._damage_named():
             return [rows.to_record(row) for row in found]
 
 
-def _query(condition: str) -> str:
+def _query(condition: str, source: str = "image") -> str:
     return (
         f"SELECT {rows.COLUMNS}, (SELECT json_group_array(digest) FROM (SELECT digest FROM image_root r"  # noqa: S608
         " WHERE r.reference = image.reference AND r.handler = image.handler ORDER BY position))"
-        f" FROM image WHERE {condition} ORDER BY reference, handler"
+        f" FROM {source} WHERE {condition} ORDER BY reference, handler"
     )
 
 

@@ -147,7 +147,8 @@ class Documents:
         return None if config is None else config.platform
 
     def _stored(self, descriptor: Descriptor) -> bytes | None:
-        if self._content is None:
+        # Asking first: to open what isn't there takes ten times as long.
+        if self._content is None or not self._content.exists(descriptor.digest):
             return None
         try:
             raw = self._content.read(descriptor.digest, limit_bytes=MAX_DOCUMENT_BYTES)

@@ -93,7 +93,9 @@ class FolderMemory:
                     stream.write(f"{until:.3f}")
                 os.replace(temporary, self._path(origin))
             except BaseException:
-                os.unlink(temporary)
+                # Gone already perhaps; an interrupt mustn't be lost in what is suppressed above.
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
                 raise
 
     def _path(self, origin: Origin) -> str:

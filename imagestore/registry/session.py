@@ -237,7 +237,7 @@ class Session:
         seen = {request.url}
         while True:
             response = self.line.sender.send(request, cancel=self.cancel)
-            self._pass_on_warnings(response, secrets)
+            self._pass_on_warnings(response, secrets, signed=request.url if len(seen) > 1 else "")
             if response.status not in redirect.STATUSES:
                 return response
             with response:
@@ -251,9 +251,10 @@ class Session:
                 )
             seen.add(request.url)
 
-    def _pass_on_warnings(self, response: Response, secrets: tuple[str, ...]) -> None:
+    def _pass_on_warnings(self, response: Response, secrets: tuple[str, ...], *, signed: str) -> None:
         for text in warning_texts(response.headers):
-            message = f"{self.endpoint.host} says: {without(text, secrets)}"
+            hidden = sorted({*secrets, *secrets_in((), signed=signed)}, key=len, reverse=True)
+            message = f"{self.endpoint.host} says: {without(text, hidden)}"
             if self.operation.is_news(message):
                 self.shared.observer(Noticed(message))
 

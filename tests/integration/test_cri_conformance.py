@@ -245,7 +245,7 @@ def test_the_command_line_works_through_the_server(
     run("pull", name, registries.name("tags:2"))
     listed = json.loads(run("images", "-o", "json"))["images"]
     assert [each["reference"] for each in listed] == [name, registries.name("tags:2")]
-    assert json.loads(run("images", name, "-o", "json"))["images"] == listed
+    assert json.loads(run("images", name, "-o", "json"))["images"] == listed[:1]
     shown = json.loads(run("inspecti", name, "-o", "json"))
     assert (shown["id"], shown["platform"]["text"]) == (listed[0]["id"], PLATFORM)
     assert json.loads(run("fsinfo", "-o", "json"))["imageFilesystems"][0]["timestamp"]

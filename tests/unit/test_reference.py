@@ -116,3 +116,12 @@ def test_what_may_be_a_digest_is_shown(text: str) -> None:
 def test_with_digest_drops_the_tag() -> None:
     digest = Digest.parse(SHA256)
     assert str(Reference.parse("python:3").with_digest(digest)) == f"docker.io/library/python@{SHA256}"
+
+
+def test_a_text_of_megabytes_is_looked_at_no_further() -> None:
+    longest = f"registry.example/{'a/' * 118}a:{'t' * 128}@sha512:{'0' * 128}"
+    assert Reference.parse(longest).tag == "t" * 128
+    for text in ("a" * 1025, "[" + ":" * 8_000_000, "@" * 8_000_000):
+        with pytest.raises(InvalidReferenceError, match="longer than 1024 characters") as caught:
+            Reference.parse(text)
+        assert len(str(caught.value)) < 500

@@ -163,11 +163,17 @@ class TokenService:
                     return parse_reply(response.read(MAX_REPLY_BYTES), where)
                 if response.status not in allowed:
                     raise _RefusedError(response.status, _error_code(response), _retry_after(response))
-                target = urls.join(request.url, response.headers.get("Location"))
-            if urls.origin_of(target) != self._realm.origin:
+                location = response.headers.get("Location")
+            try:
+                target = urls.join(request.url, location)
+                origin = urls.origin_of(target)
+            except ProtocolError as error:
                 raise AuthenticationError(
-                    f"{where}: redirects to {urls.origin_of(target)}; expected an answer from its own origin",
-                    host=self._registry,
+                    f"{where}: redirects where nobody can go: {error}", host=self._registry
+                ) from error
+            if origin != self._realm.origin:
+                raise AuthenticationError(
+                    f"{where}: redirects to {origin}; expected an answer from its own origin", host=self._registry
                 )
             request = Request(request.method, target, request.headers, request.body)
         raise AuthenticationError(

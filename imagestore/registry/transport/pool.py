@@ -129,15 +129,16 @@ class Pool:
         outdated: deque[_Kept] = deque()
         with self._lock:
             if self._context is None or stamp != self._stamp:
-                self._roots_folder = tls.quick_roots()
-                self._context = tls.make_context(self._settings, roots_folder=self._roots_folder)
-                outdated, self._idle, self._stamp = self._idle, deque(), stamp
+                folder = tls.quick_roots()
+                self._context = tls.make_context(self._settings, roots_folder=folder)
+                self._roots_folder, self._stamp = folder, stamp
+                outdated, self._idle = self._idle, deque()
             context = self._context
         _close_all(outdated)
         return context
 
     def _whole_context(self, refused: ssl.SSLContext) -> ssl.SSLContext | None:
-        """One that has read all authorities; None when the one that refused had, too."""
+        """The one to try next, at last one that has read all authorities; None when the one that refused had, too."""
         with self._lock:
             if self._context is refused:
                 if not self._roots_folder:
@@ -147,15 +148,15 @@ class Pool:
 
     def _connect(self, request: Outgoing, exchange: Exchange, context: ssl.SSLContext | None) -> Link:
         """A new connection; one more if a certificate was refused without having read all authorities."""
-        try:
-            return self._link(request, exchange, context)
-        except ConnectError as error:
-            if context is None or not tls.is_refusal(error):
-                raise
-            whole = self._whole_context(context)
-            if whole is None:
-                raise
-        return self._link(request, exchange, whole)
+        while True:
+            try:
+                return self._link(request, exchange, context)
+            except ConnectError as error:
+                # Seldom twice: files that changed meanwhile have made a new context, which hasn't read them all either.
+                whole = self._whole_context(context) if context is not None and tls.is_refusal(error) else None
+                if whole is None:
+                    raise
+                context = whole
 
     def _link(self, request: Outgoing, exchange: Exchange, context: ssl.SSLContext | None) -> Link:
         until = time.monotonic() + request.connect_seconds

@@ -258,17 +258,22 @@ class LoopbackServer:
 
     def _answer(self, connection: socket.socket, request: Request, *, is_local: bool) -> bool:
         """Answer one request; ``is_local`` rewrites logical addresses. Gives whether the connection can go on."""
+        answered = None
         try:
             answered = self.engine.answer(request)
+            reply = replace(answered.reply, fields=self._localised(answered.reply)) if is_local else answered.reply
         except ImageStoreError as problem:
-            # A body that is gone, a fault that can't be: told to client and test, as an unexpected request is.
+            # A body that is gone, a fault that can't be, an address that can't be listened for: told to client and
+            # test, as an unexpected request is.
             text = f"no answer to {request.method} {request.scheme}://{request.host}{request.path}: {problem}"
-            self.engine.ledger.note_unexpected(text)
+            if not self._stopping.is_set():  # then it is only that nothing is opened any more
+                self.engine.ledger.note_unexpected(text)
             refused = error(500, "UNKNOWN", text, kind="unexpected")
-            send_reply(connection, refused, request.method, stopping=self._stopping, is_last=True)
+            sent = send_reply(connection, refused, request.method, stopping=self._stopping, is_last=True)
+            if answered is not None:
+                answered.end(sent_bytes=sent.body_bytes, ending=sent.ending)
             return False
         is_last = request.fields.get("Connection").lower() == "close"
-        reply = replace(answered.reply, fields=self._localised(answered.reply)) if is_local else answered.reply
         sent = send_reply(connection, reply, request.method, stopping=self._stopping, is_last=is_last)
         answered.end(sent_bytes=sent.body_bytes, ending=sent.ending)
         return sent.is_reusable

@@ -29,8 +29,11 @@ _SPECIFIC: Final = {
 }
 _LINK_TARGET: Final = re.compile(r"<([^>]*)>")
 _CHALLENGE_PART: Final = re.compile(r'([A-Za-z_-]{1,40})=("(?:[^"\\]|\\.)*"|[^\s,"]+)')
-# A challenge that is one value instead of parameters (token68, RFC 9110 section 11.2), as Negotiate has it.
-_CHALLENGE_VALUE: Final = re.compile(r"((?:^|,) *[A-Za-z0-9-]{1,40} +)([A-Za-z0-9+/._~-]{2,}={0,2})(?= *(?:,|$))")
+# A challenge that is one value instead of parameters (token68, RFC 9110 section 11.2), as Negotiate has it; or quoted
+# text, which is passed over as a whole: sentences in it have commas too.
+_CHALLENGE_VALUE: Final = re.compile(
+    r'"(?:[^"\\]|\\.)*"|((?:^|,) *[A-Za-z0-9-]{1,40} +)([A-Za-z0-9+/._~-]{2,}={0,2})(?= *(?:,|$))'
+)
 _PLAIN_CHALLENGE: Final = frozenset({"charset", "error", "error_description", "scope", "service"})
 # An entity tag that is a digest or a counter; any other one may be a session's name.
 _PLAIN_ETAG: Final = re.compile(
@@ -147,13 +150,15 @@ def _addressed(name: str, value: str, request: Request, vault: Vault, plain: Con
             return f'{key}="{target(text) if "/" in text else text}"'
         return found.group() if key.lower() in _PLAIN_CHALLENGE else f'{key}="{vault.mark("private", text)}"'
 
+    def bare(found: re.Match[str]) -> str:
+        return found[1] + vault.mark("credential", found[2]) if found[2] else found.group()
+
     if name == "location":
         return target(value)
     if name == "link":
         return _LINK_TARGET.sub(lambda found: f"<{target(found[1])}>", value)
     if name == "www-authenticate":
-        bare = _CHALLENGE_VALUE.sub(lambda found: found[1] + vault.mark("credential", found[2]), value)
-        return _CHALLENGE_PART.sub(part, bare)
+        return _CHALLENGE_PART.sub(part, _CHALLENGE_VALUE.sub(bare, value))
     return value
 
 

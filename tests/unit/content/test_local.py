@@ -23,6 +23,7 @@ from imagestore.errors import (
     DeadlineExceededError,
     DigestMismatchError,
     ImageStoreError,
+    IntegrityError,
     InvalidDigestError,
     InvalidInputError,
     SizeMismatchError,
@@ -352,3 +353,18 @@ def test_a_writer_can_change_its_algorithm(store: LocalContentStore) -> None:
         writer.write(b"")
         writer.commit(wanted, 5)
     assert store.read(wanted, limit_bytes=5) == b"hello"
+
+
+@pytest.mark.parametrize("what", ["folder", "pipe", "link"])
+def test_what_is_no_file_in_a_blobs_place_is_a_blob_that_is_missing(store: LocalContentStore, what: str) -> None:
+    path = store.path(put(store, b"hello")).with_name("0" * 64)
+    digest = Digest("sha256", path.name)
+    if what == "folder":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(store.path(Digest.of(b"hello")))
+    assert not store.exists(digest)
+    with pytest.raises((ContentNotFoundError, IntegrityError)):
+        store.read(digest, limit_bytes=10)

@@ -9,7 +9,6 @@ import pytest
 
 from imagestore.errors import (
     AuthenticationError,
-    ProtocolError,
 )
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.auth.policy import AuthPolicy, RealmTrust
@@ -110,10 +109,12 @@ def test_redirects_elsewhere_are_refused(location: str) -> None:
 
 
 @pytest.mark.parametrize("location", ["", "http://[", "//[::1", "ftp://auth.registry.example/", "https://a b/"])
-def test_a_redirect_that_leads_nowhere_is_a_typed_error(location: str) -> None:
+def test_a_redirect_that_leads_nowhere_is_refused_in_the_service_s_name(location: str) -> None:
     server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", location),))))
-    with pytest.raises((AuthenticationError, ProtocolError)):
+    service = r"^token service https://auth\.registry\.example of registry\.example: "
+    with pytest.raises(AuthenticationError, match=service) as raised:
         answer(RegistryAuthenticator(server, given(ALICE)))
+    assert raised.value.host == "registry.example"
 
 
 def test_redirects_in_a_circle_end() -> None:

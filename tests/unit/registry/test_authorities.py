@@ -22,16 +22,22 @@ from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.proxies import ProxyRules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 OF_OTHERS = "0badcafe.0"
 
 
 class Server:
-    """Answers each request of a TLS connection; counts connections, those that came to nothing too."""
+    """Answers each request of a TLS connection; counts connections, those that came to nothing too.
 
-    def __init__(self, authority: trustme.CA) -> None:
+    Args:
+        authority: whose certificate it shows.
+        on_connection: told the number of each connection before it is answered.
+    """
+
+    def __init__(self, authority: trustme.CA, on_connection: Callable[[int], None] = lambda _: None) -> None:
+        self._on_connection = on_connection
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert("127.0.0.1", key_type=trustme.KeyType.ECDSA).configure_cert(self._context)
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -53,9 +59,10 @@ class Server:
             while True:
                 connection, _ = self._socket.accept()
                 self.connections += 1
-                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+                threading.Thread(target=self._answer, args=(connection, self.connections), daemon=True).start()
 
-    def _answer(self, plain: socket.socket) -> None:
+    def _answer(self, plain: socket.socket, number: int) -> None:
+        self._on_connection(number)
         with contextlib.suppress(OSError), plain, self._context.wrap_socket(plain, server_side=True) as connection:
             while connection.recv(65536):
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
@@ -181,3 +188,29 @@ def test_where_authorities_cannot_be_looked_up_all_are_read(
     with Server(authority) as server:
         assert ask(sender, server) == b"hello"
         assert server.connections == 1
+
+
+def test_an_authority_is_found_too_when_a_change_of_files_makes_a_new_context_during_the_refusal(
+    system: System, authority: trustme.CA, sender: HttpSender, tmp_path: Path
+) -> None:
+    system.add_to_bundle(authority)
+    named = trustme.CA(key_type=trustme.KeyType.ECDSA)
+    system.add_by_name(named)
+    pem = tmp_path / "ca.pem"
+    trustme.CA(key_type=trustme.KeyType.ECDSA).cert_pem.write_to_path(str(pem))
+    settings = ConnectionSettings(ca_files=(str(pem),))
+
+    def ask_with_file(server: Server) -> bytes:
+        request = Request("GET", f"{server.origin}/")
+        with sender.bound(server.origin, settings).send(request, cancel=CancelToken(10)) as response:
+            return response.read(100)
+
+    def replaced(connections: int) -> None:
+        # While the first handshake of one thread waits, another thread asks and finds the file changed.
+        if connections == 1:
+            trustme.CA(key_type=trustme.KeyType.ECDSA).cert_pem.write_to_path(str(pem), append=True)
+            with Server(named) as other:
+                assert ask_with_file(other) == b"hello"
+
+    with Server(authority, on_connection=replaced) as server:
+        assert ask_with_file(server) == b"hello"

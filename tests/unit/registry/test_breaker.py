@@ -128,6 +128,20 @@ def test_a_memory_that_cannot_be_written_leaves_nothing_behind(
     assert os.listdir(tmp_path) == []
 
 
+def test_an_interrupt_behind_the_writing_of_a_memory_is_not_lost(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def interrupted(source: str, destination: str) -> None:
+        replace(source, destination)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Breaker(FolderMemory(str(tmp_path)), clock=clock).failed(MIRROR, DEAD)
+
+
 def test_a_folder_that_cannot_be_written_only_forgets(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "file").touch()
     breaker = Breaker(FolderMemory(str(tmp_path / "file" / "below")), clock=clock)

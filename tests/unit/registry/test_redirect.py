@@ -13,6 +13,7 @@ from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import AccessDeniedError, AuthenticationError, ProtocolError, RegistryUnavailableError
 from imagestore.media_types import OCI_INDEX
+from imagestore.observe import Noticed
 from imagestore.reference import Reference
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.transport.urls import origin_of
@@ -237,6 +238,13 @@ def test_what_storage_quotes_of_a_signed_url_is_not_shown(bench: Any) -> None:
         read(bench(web))
     assert raised.value.hint == "registry.example redirected there, where nobody logs in; try again later"
     assert "secret" not in f"{raised.value} {raised.value.said} {raised.value.hint}"
+
+
+def test_what_storage_quotes_of_a_signed_url_in_a_warning_is_not_passed_on(bench: Any) -> None:
+    warning = {"Warning": '299 - "X-Signature=very-secret will expire soon"'}
+    opened = bench(Web().on(FIRST, to(STORAGE)).on(STORAGE, httpx.Response(200, headers=warning, content=CONTENT)))
+    assert read(opened) == CONTENT
+    assert opened.events == [Noticed("registry.example says: X-Signature=(hidden) will expire soon")]
 
 
 def test_a_client_certificate_and_skipped_checks_stay_with_their_host() -> None:

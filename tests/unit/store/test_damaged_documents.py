@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagestore.digest import Digest
+from imagestore.errors import ContentNotFoundError, IntegrityError
 from imagestore.image import Image
 from imagestore.testing import build_image, layer
 from tests.support.node import HYPERV, PYTHON, Node, node, python_image
@@ -93,3 +94,15 @@ def test_an_import_mends_the_manifest_that_a_docker_archive_implies(here: Node, 
     path = damage(here, imported.manifest.digest, "changed")
     here.store.import_images(archive)
     assert Digest.of(path.read_bytes()) == imported.manifest.digest
+
+
+@pytest.mark.parametrize("which", ["manifest_document", "config"])
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_who_reads_a_damaged_document_is_told_what_mends_it(here: Node, which: str, is_gone: bool) -> None:
+    image = here.store.pull(PYTHON)
+    path = damage(here, image.id if which == "config" else image.manifest.digest, "changed")
+    if is_gone:
+        path.unlink()
+    with pytest.raises((ContentNotFoundError, IntegrityError)) as caught:
+        getattr(image, which)
+    assert "repair" in caught.value.hint

@@ -169,6 +169,14 @@ def test_a_secret_in_the_path_of_a_request_is_refused(tmp_path: Path, below: str
     assert not record(tmp_path, {place: answer({})}, [(place, {})])
 
 
+@pytest.mark.parametrize("member", ["realm", "error_description"])
+def test_quoted_words_of_a_challenge_are_no_credential(tmp_path: Path, member: str) -> None:
+    challenge = f'Bearer service="x",{member}="Expired, see documentation, then log in"'
+    refusal = answer({"message": "see documentation"}, {**JSON, "WWW-Authenticate": challenge}, 401)
+    assert record(tmp_path, {f"{REGISTRY}/v2/": refusal}, [(f"{REGISTRY}/v2/", {})])
+    assert b"Expired, see documentation, then log in" in written(tmp_path)
+
+
 def test_an_ordinary_redirect_is_recorded(tmp_path: Path) -> None:
     place = f"https://cdn.example/registry-v2/docker/registry/v2/blobs/sha256/ab/{'ab' * 32}/data?sig=abc"
     answers = {

@@ -15,7 +15,7 @@ import pytest
 from imagestore.digest import Digest
 from imagestore.errors import ConfigError
 from imagestore.testing import FaultRule, Registry, RegistryServer, Where, build_image, synthetic_layer
-from imagestore.testing.faults import GzipCoding
+from imagestore.testing.faults import GzipCoding, SetHeader
 from imagestore.testing.front_ends.authority import Authority
 from imagestore.testing.front_ends.proxy import ProxyServer
 from imagestore.testing.front_ends.server import LoopbackServer
@@ -103,3 +103,17 @@ def test_an_answer_that_can_not_be_made_is_told_to_client_and_test() -> None:
     assert (answer.status_code, "expected at most" in answer.text) == (500, True)
     with pytest.raises(AssertionError, match=r"no answer to GET https://registry\.example/v2/app/blobs/"):
         server.ledger.assert_nothing_unexpected()
+
+
+def test_an_address_that_no_listener_can_stand_for_is_told_to_client_and_test() -> None:
+    link = SetHeader("Link", '<https://next..example/v2/>; rel="next"')
+    registry, authority = Registry(IMAGES, faults=[FaultRule(link, Where(kind="tags"))]), Authority()
+    with (
+        LoopbackServer(registry.engine, registry.hosts, authority=authority) as server,
+        httpx.Client(verify=authority.client_context()) as client,
+    ):
+        answer = client.get(f"{server.url()}/v2/app/tags/list")
+    assert (answer.status_code, "no certificate can name it" in answer.text) == (500, True)
+    assert registry.ledger.entries[0].finished is not None
+    with pytest.raises(AssertionError, match=r"no answer to GET https://registry\.example/v2/app/tags/list"):
+        registry.ledger.assert_nothing_unexpected()
