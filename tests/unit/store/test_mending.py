@@ -113,7 +113,7 @@ def test_labels_on_a_manifest_are_no_wrong_edges_and_no_reason_to_pull_again(her
 
 
 #: Reading it fails as reading a bad sector does.
-UNREADABLE = Path("/proc/self/mem")
+UNREADABLE = "/proc/self/mem"
 
 
 @pytest.mark.parametrize("which", ["layer", "manifest", "config"])
