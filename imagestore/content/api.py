@@ -130,6 +130,7 @@ class ContentStore(Protocol):
 
         Raises:
             ContentNotFoundError: it isn't here.
+            IntegrityError: the disk can't even say that.
         """
 
     def path(self, digest: Digest) -> Path:
@@ -155,7 +156,7 @@ class ContentStore(Protocol):
         """
 
     def walk(self) -> Iterator[ContentInfo]:
-        """Every blob, in no particular order."""
+        """Every blob, in no particular order; of size 0 where the disk can't say it."""
 
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""

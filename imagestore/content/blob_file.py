@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 #: What systems say of bytes that are lost: by the device, or by a file system that finds its own notes wrong.
-_LOST: Final = {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EILSEQ}
+LOST: Final = {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EILSEQ}
 
 
 def open_blob(path: str, digest: Digest) -> BinaryIO:
@@ -44,7 +44,7 @@ def damage_named(digest: Digest) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _LOST:
+        if error.errno not in LOST:
             raise
         raise IntegrityError(f"content {digest}: the disk can't read it: {error.strerror}") from error
 

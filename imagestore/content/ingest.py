@@ -7,11 +7,11 @@ synced.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.blob_file import LOST
 from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
 from imagestore.content.ingest_folder import now_text, read_status, remove_ingest
 from imagestore.digest import Digest, new_hash
@@ -266,7 +266,7 @@ class LocalIngestWriter:
             self._rehash(self._algorithm)
         except BaseException as error:
             self._let_go_of_data()
-            if not isinstance(error, OSError) or error.errno != errno.EIO:
+            if not isinstance(error, OSError) or error.errno not in LOST:
                 raise
             import logging
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import ContentInfo
-from imagestore.content.blob_file import open_blob
+from imagestore.content.blob_file import LOST, damage_named, open_blob
 from imagestore.content.buffers import MOST_SMALL_KEPT, SMALL_BUFFER_BYTES, SMALL_BYTES, Buffers
 from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directories, sync_directory, translated
@@ -86,6 +86,9 @@ class LocalContentStore(Ingests):
                 status = os.lstat(path)  # a link is nobody's verified bytes
             except (FileNotFoundError, NotADirectoryError):
                 return None
+            except OSError:
+                with damage_named(digest):
+                    raise
         return ContentInfo(digest, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
 
     def info(self, digest: Digest) -> ContentInfo:
@@ -140,6 +143,12 @@ class LocalContentStore(Ingests):
                     try:
                         status = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:  # deleted since it was listed
+                        continue
+                    except OSError as error:
+                        if error.errno not in LOST:
+                            raise
+                        # One broken file hides none of the others, and whoever reads it is told that it is damaged.
+                        yield ContentInfo(Digest(algorithm, name), 0, 0.0)
                         continue
                     if stat.S_ISREG(status.st_mode):
                         yield ContentInfo(Digest(algorithm, name), status.st_size, status.st_mtime)

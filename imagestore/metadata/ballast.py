@@ -1,8 +1,8 @@
 """A little space kept back, so that a full disk can be emptied with our own tools.
 
 SQLite needs room for its log even to delete rows. The file is given up when the database can't be opened for want of
-space, or when records are removed while there is hardly any left, whoever else has the database open. It is made again
-by the next opening or collection that finds some.
+space, or when records or leases are removed while there is hardly any left, whoever else has the database open. It is
+made again by the next opening or collection that finds some.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: What file systems say that know no second names (those of memory sticks, some of the network).
-_NO_LINKS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
+NO_LINKS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 def copy_to(connection: sqlite3.Connection, target: Path) -> None:
@@ -56,7 +56,7 @@ def _name(temporary: Path, target: Path) -> None:
     try:
         os.link(temporary, target)
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in NO_LINKS:
             raise
         # Only an empty file of ours is replaced.
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))

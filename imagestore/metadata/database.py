@@ -123,7 +123,7 @@ class Database:
         with contextlib.suppress(_CallersError), self._writing():
             try:
                 yield
-            except (OSError, sqlite3.Error) as foreign:
+            except (OSError, sqlite3.Error, UnicodeEncodeError) as foreign:
                 # None of the database's: its calls have words of ours for those.
                 error = foreign
                 raise _CallersError from foreign
@@ -296,6 +296,13 @@ class Database:
                     self._writer = 0
                     self._numbering.end()
                     self._after_commit.clear()
+
+    @contextlib.contextmanager
+    def _removing(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction that frees more than it takes, also where there is hardly any space left."""
+        self._ballast.release_where_full()
+        with self._writing() as db:
+            yield db
 
     def _is_writing(self) -> bool:
         return self._writer == threading.get_ident()

@@ -7,7 +7,14 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import StoreBusyError, StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
+from imagestore.errors import (
+    InvalidInputError,
+    StoreBusyError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+)
 from imagestore.metadata import location
 
 if TYPE_CHECKING:
@@ -35,6 +42,7 @@ _NUMBERS: Final[dict[int, type[StoreError]]] = {
     errno.EACCES: StoreReadOnlyError,
     errno.EPERM: StoreReadOnlyError,
 }
+_SHOWN: Final = 200
 CORRUPT_HINT: Final = (
     "the content beside it is not touched; 'imagestore check --rebuild' keeps the file and restores the records"
 )
@@ -76,6 +84,8 @@ class Translated:
         if isinstance(value, OSError):
             ours = _NUMBERS.get(value.errno or 0, StoreError)
             raise ours(f"{self._database}: {value.strerror or value}", hint=_HINTS.get(ours, "")) from value
+        if isinstance(value, UnicodeEncodeError):
+            raise InvalidInputError(f"{value.object[:_SHOWN]!r}: expected UTF-8") from value
 
     def _judged(self, error: sqlite3.Error) -> tuple[type[StoreError], str]:
         """Which of our errors it is, and its text."""

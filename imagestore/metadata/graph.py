@@ -145,7 +145,8 @@ class GraphTables(Database):
         """What one content points at by its own words, labels aside."""
         with self._reading() as db:
             found = db.execute("SELECT child FROM edge WHERE parent = ?", (str(digest),)).fetchall()
-        return tuple(Digest.parse(text) for (text,) in found)
+        with self._damage_named():
+            return tuple(Digest.parse(text) for (text,) in found)
 
     def parents(self, digest: Digest) -> tuple[Digest, ...]:
         """Which contents point at this one."""

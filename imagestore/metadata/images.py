@@ -25,6 +25,8 @@ log = get_logger(__name__)
 
 #: Times of use are kept to the minute, so that a busy image costs one write a minute.
 _USE_SECONDS: Final = 60.0
+#: SQLite counts no further.
+_MOST_ROWS: Final = 2**63 - 1
 
 
 # Each pair is looked up; left to choose, SQLite reads all images instead.
@@ -111,7 +113,7 @@ class ImageTables(Database):
             conditions.append("(reference, handler) > (?, ?)")
             values += after
         if limit is not None:
-            return self._select(" AND ".join(conditions) or "TRUE", values, limit)
+            return self._select(" AND ".join(conditions) or "TRUE", values, min(limit, _MOST_ROWS))
         if reference is None and image_id_prefix is None:
             with self._reading_apart() as db, self._damage_named():
                 query = _query(" AND ".join(conditions) or "TRUE")
@@ -150,8 +152,7 @@ class ImageTables(Database):
         )
         if not keys:
             return []
-        self._ballast.release_where_full()
-        with self._writing() as db:
+        with self._removing() as db:
             roots = [Digest.parse(text) for (text,) in db.execute(query, {"pairs": json.dumps(list(keys))})]
             db.executemany("DELETE FROM image WHERE reference = ? AND handler = ?", keys)
             number, gone = self._number_change(), tuple(keys)
@@ -161,8 +162,7 @@ class ImageTables(Database):
     def remove_images(self, keys: Iterable[tuple[str, str]]) -> list[ImageRecord]:
         """Remove records in one transaction; return those that were there."""
         removed = []
-        self._ballast.release_where_full()
-        with self._writing() as db:
+        with self._removing() as db:
             for key in keys:
                 record = self.get_image(*key)
                 if record is not None:

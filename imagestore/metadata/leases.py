@@ -89,7 +89,7 @@ class LeaseTables(Database):
 
     def unlease_content(self, lease_id: str, digests: Collection[Digest]) -> None:
         """Take digests off a lease."""
-        with self._writing() as db:
+        with self._removing() as db:
             _check_lease(db, lease_id)
             pairs = [(lease_id, str(digest)) for digest in digests]
             db.executemany("DELETE FROM lease_content WHERE lease = ? AND digest = ?", pairs)
@@ -100,7 +100,7 @@ class LeaseTables(Database):
 
     def delete_lease(self, lease_id: str) -> bool:
         """Release a lease; say whether it was there."""
-        with self._writing() as db:
+        with self._removing() as db:
             query = "DELETE FROM lease WHERE id = ? RETURNING expires_at - created_at"
             found = db.execute(query, (lease_id,)).fetchall()
             if found and found[0][0] > LASTING_SECONDS:

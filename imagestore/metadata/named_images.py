@@ -90,7 +90,7 @@ class NamedImageTables(Database):
 
     def remove_named_image(self, namespace: str, name: str) -> bool:
         """Remove an image; say whether it was there."""
-        with self._writing() as db:
+        with self._removing() as db:
             key = (namespace, name)
             return db.execute("DELETE FROM named_image WHERE namespace = ? AND name = ?", key).rowcount > 0
 

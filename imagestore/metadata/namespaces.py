@@ -119,7 +119,7 @@ class NamespaceTables(GraphTables):
 
     def forget_record(self, owner: str, digest: Digest) -> bool:
         """Let an owner forget a blob; say whether it knew it."""
-        with self._writing() as db:
+        with self._removing() as db:
             return _forget(db, owner, [str(digest)]) > 0
 
     def owners(self, digest: Digest) -> tuple[str, ...]:

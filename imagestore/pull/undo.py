@@ -50,7 +50,8 @@ def undone_on_failure(
 
 
 def _undo(metadata: MetadataStore, content: LocalContentStore, held: HeldLease, new: Sequence[Descriptor]) -> None:
-    metadata.delete_lease(held.id)
+    # First, since it needs no database, which may lack the space that this gives back.
     for descriptor in new:
         content.abort(ingest_ref(descriptor))
+    metadata.delete_lease(held.id)
     sweep(metadata, content, [str(each.digest) for each in new])

@@ -150,14 +150,19 @@ def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptio
         records = metadata.find_images()
     except StoreCorruptError as error:
         # What was found so far took long to find.
-        faults.append(Fault(FaultKind.DATABASE_DAMAGED, "records", str(error)))
+        faults.append(_corrupt(error))
         records = []
     seen = {fault.digest for fault in faults}
     for record in records:
         cancel.check()
-        for fault in record_faults(metadata, content, record):
-            # Several records may share a blob that is missing.
-            if fault.kind is FaultKind.RECORD_WRONG or fault.digest not in seen:
+        try:
+            found = record_faults(metadata, content, record)
+        except StoreCorruptError as error:
+            found = [_corrupt(error)]
+        for fault in found:
+            # Several records may share a blob that is missing, or a page.
+            is_known = fault in faults if fault.digest is None else fault.digest in seen
+            if fault.kind is FaultKind.RECORD_WRONG or not is_known:
                 faults.append(fault)
                 seen.add(fault.digest)
     return CheckReport(tuple(faults), hashing.blobs_done, hashing.bytes_hashed, len(records))
@@ -229,6 +234,9 @@ def _manifest_faults(
         except ContentNotFoundError:
             yield _missing(child.digest, subject)
             continue
+        except IntegrityError:
+            yield _damage(child.digest)
+            continue
         if size != child.size:
             detail = f"expected {child.size} bytes, found {size}"
             yield Fault(FaultKind.BLOB_DAMAGED, str(child.digest), detail, child.digest)
@@ -238,13 +246,13 @@ def _config_faults(content: ContentStore, record: ImageRecord, manifest: Manifes
     if record.image_id != manifest.config.digest:
         detail = f"expected image id {manifest.config.digest}, found {record.image_id}"
         yield Fault(FaultKind.RECORD_WRONG, subject, detail)
-    if not manifest.is_image or not content.exists(manifest.config.digest):
+    if not manifest.is_image:
         return
     what = f"image config of {subject}"
     try:
         config = ImageConfig.parse(content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES), what=what)
         config.check_layers(len(manifest.layers), what=what)
-    except ContentNotFoundError:  # removed since the look
+    except ContentNotFoundError:  # which the manifest's faults say
         return
     except IntegrityError:
         yield _damage(manifest.config.digest)
@@ -361,6 +369,10 @@ def _hash(content: ContentStore, digest: Digest, read: Callable[[int], None]) ->
             verifier.update(chunk)
             read(len(chunk))
     verifier.finish()
+
+
+def _corrupt(error: StoreCorruptError) -> Fault:
+    return Fault(FaultKind.DATABASE_DAMAGED, "records", str(error))
 
 
 def _missing(digest: Digest, subject: str) -> Fault:

@@ -214,7 +214,10 @@ def _is_whole(path: Path) -> bool:
     except StoreCorruptError:
         return False
     try:
-        metadata.find_images()
+        # SQLite's own check takes any bytes for a text.
+        for record in metadata.find_images():
+            for digest in record.roots:
+                metadata.own_children(digest)
         return not metadata.damage()
     except StoreCorruptError:
         return False
@@ -234,7 +237,7 @@ def _put_aside(path: Path) -> Path | None:
     target = path.with_name(f"{path.name}.damaged-{number}")
     with contextlib.suppress(FileNotFoundError):
         reach("rebuild-link")
-        os.link(f"{path}-wal", f"{target}-wal")
+        _name_twice(f"{path}-wal", f"{target}-wal")
     kept_as: Path | None = None
     with contextlib.suppress(FileNotFoundError):
         reach("rebuild-rename")
@@ -246,6 +249,20 @@ def _put_aside(path: Path) -> Path | None:
             os.unlink(f"{path}{suffix}")
     sync_directory(path.parent)
     return kept_as
+
+
+def _name_twice(path: str, target: str) -> None:
+    """Give a file a second name; a copy where the file system knows no second names."""
+    try:
+        os.link(path, target)
+    except OSError as error:
+        from imagestore.metadata.copying import NO_LINKS
+
+        if error.errno not in NO_LINKS:
+            raise
+        import shutil
+
+        shutil.copyfile(path, target)
 
 
 def _remove(path: Path) -> None:

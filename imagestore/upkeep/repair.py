@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from imagestore import lease
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
-from imagestore.errors import ImageStoreError, IntegrityError, OperationCancelledError
+from imagestore.errors import ImageStoreError, IntegrityError, OperationCancelledError, StoreError
 from imagestore.media_types import Kind
 from imagestore.metadata.api import HolderKind
 from imagestore.pull.fetch import Fetcher
@@ -97,8 +97,12 @@ class Repairer:
             with self.metadata.exclusive():
                 is_held = self.metadata.is_held(digest)
                 if not is_held:
-                    self.content.delete(digest)
-                    deleted.append(digest)
+                    try:
+                        self.content.delete(digest)
+                    except StoreError as error:  # what is mended is to be told nevertheless
+                        self._failures.append((str(digest), str(error)))
+                    else:
+                        deleted.append(digest)
             if is_held:
                 self._tell_kept(digest)
         return RepairReport(

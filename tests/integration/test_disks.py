@@ -146,6 +146,25 @@ def test_a_full_disk_can_be_emptied_while_somebody_has_the_store_open(tmp_path: 
     assert results[4][1] == ""
 
 
+REMOVES_LEASES = """
+import subprocess, sys, imagestore
+root = sys.argv[1]
+with imagestore.open(root) as store:
+    for lease_id, seconds in (("of work", 60), ("lasting", 1e9)):
+        store.metadata.create_lease(lease_id, lifetime_seconds=seconds)
+    subprocess.run(["dd", "if=/dev/zero", f"of={root}/fill", "bs=1k"], capture_output=True)
+    print([store.metadata.delete_lease(each.id) for each in store.metadata.leases()])
+"""
+
+
+def test_leases_can_be_removed_from_a_full_disk_while_the_store_is_open(tmp_path: Path) -> None:
+    """Else what they keep stays for their lifetime, and with it the disk full."""
+    (tmp_path / "removes.py").write_text(REMOVES_LEASES)
+    line = f"{sys.executable} {tmp_path}/removes.py $DISK"
+    ((status, out, err),) = on_disk(tmp_path, 'mount -t tmpfs -o size=4m none "$DISK"', line)
+    assert (status, out) == (0, "[True, True]\n"), err
+
+
 @pytest.mark.parametrize("command", ["images -q", "inspecti {small}", "match --offline {small}", "gc --dry-run"])
 def test_a_read_only_disk_can_be_looked_at(tmp_path: Path, server: RegistryServer, command: str) -> None:
     small = server.server.reference(SMALL)

@@ -109,6 +109,38 @@ def test_a_sector_that_cannot_be_read_is_found_and_its_blob_fetched_again(
     assert results[5].out.count("fetched and verified") == 1
 
 
+DAMAGES_INODE = """
+import os, re, subprocess, sys
+image, disk, path = sys.argv[1:]
+inode, block = os.stat(path).st_ino, os.statvfs(disk).f_bsize
+subprocess.run(["umount", disk], check=True)
+told = subprocess.run(["debugfs", "-R", f"imap <{inode}>", image], capture_output=True, text=True, check=True).stdout
+found = re.search(r"block ([0-9]+), offset 0x([0-9a-f]+)", told)
+with open(image, "r+b") as file:
+    file.seek(int(found[1]) * block + int(found[2], 16) + 32)
+    file.write(bytes([255] * 8))
+subprocess.run(["mount", "-o", "loop", image, disk], check=True)
+"""
+
+
+def test_a_blob_whose_inode_is_damaged_is_named_and_hides_no_other(tmp_path: Path, server: RegistryServer) -> None:
+    """Such a file can't even be looked at, nor deleted: that takes a repair of the file system."""
+    (tmp_path / "damage.py").write_text(DAMAGES_INODE)
+    results = on_disk(
+        tmp_path,
+        "ext4",
+        pull(server, LARGE),
+        f"{sys.executable} $DISK/../damage.py $IMAGE $DISK $(find $DISK/store/content/blobs -type f -size +7M)",
+        "$IMAGESTORE check",
+        "$IMAGESTORE repair",
+        pull(server, LARGE),
+    )
+    assert [each.status for each in results] == [0, 0, 7, 7, 7], results
+    assert results[2].out.count("blob damaged") == 1
+    assert "can't delete: Bad message" in results[3].out
+    assert "the disk can't read it: Bad message" in results[4].err
+
+
 def test_a_device_that_takes_no_more_makes_no_blob_that_only_the_memory_has(
     tmp_path: Path, server: RegistryServer
 ) -> None:

@@ -149,7 +149,9 @@ class EngineConnection:
                     if not isinstance(error, BlockingIOError) or time.monotonic() >= give_up_at:
                         reason = error.strerror or str(error)
                         hint = "is the engine running, and may you use its socket?"
-                        raise ServiceUnavailableError(f"{self._shown}: can't be reached: {reason}", hint=hint) from error
+                        raise ServiceUnavailableError(
+                            f"{self._shown}: can't be reached: {reason}", hint=hint
+                        ) from error
                 if cancel is not None:
                     cancel.check()
                 time.sleep(_KNOCK_AGAIN_SECONDS)

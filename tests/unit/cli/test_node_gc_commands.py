@@ -1,4 +1,4 @@
-"""``imagestore node gc``: what a clean-up remembers, what is told beside a disk that refuses, and whose state is whose."""
+"""``imagestore node gc``: what a clean-up remembers, what is told beside a disk that refuses, whose state is whose."""
 
 from __future__ import annotations
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -131,3 +133,48 @@ def test_what_a_broken_file_system_cannot_open_is_damage(
             store.open(digest)
     with store.open(digest) as blob:
         assert blob.read() == DATA
+
+
+def test_a_file_that_cannot_even_be_looked_at_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one whose inode is damaged: its name is there, and every look at it fails."""
+    store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
+    with opened(store) as writer:
+        writer.write(DATA)
+        digest = writer.commit()
+    with store.writer("other", expected=Digest.of(b"other"), total=5, cancel=CancelToken()) as writer:
+        writer.write(b"other")
+        other = writer.commit()
+    lstat, scandir = os.lstat, os.scandir
+
+    def fail(path: str) -> os.stat_result:
+        if os.fspath(path).endswith(digest.encoded):
+            raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
+        return lstat(path)
+
+    @contextlib.contextmanager
+    def listed(path: str) -> Iterator[list[SimpleNamespace]]:
+        with scandir(path) as entries:
+            yield [SimpleNamespace(name=each.name, stat=lambda each=each, **_: fail(each.path)) for each in entries]
+
+    monkeypatch.setattr(os, "lstat", fail)
+    monkeypatch.setattr(os, "scandir", listed)
+    assert {info.digest: info.size for info in store.walk()} == {digest: 0, other: 5}
+    with pytest.raises(IntegrityError, match="the disk can't read it"):
+        store.info(digest)
+
+
+@pytest.mark.parametrize("number", [errno.EUCLEAN, errno.EBADMSG, errno.ENODATA])
+def test_a_partial_ingest_that_a_broken_file_system_cannot_read_is_begun_again(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As one whose sectors can't be read."""
+    with opened(store) as writer:
+        writer.write(DATA[:2])
+
+    def fail(*_: object) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pread", fail)
+        with opened(store) as writer:
+            assert writer.offset == 0

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from imagestore import lease
-from imagestore.errors import DocumentError, StoreBusyError
+from imagestore.cancel import CancelToken
+from imagestore.errors import DocumentError, StoreBusyError, StoreFullError
+from imagestore.pull.fetch import ingest_ref
 from imagestore.pull.undo import undone_on_failure
 from tests.support.node import node, python_image
 
@@ -27,3 +29,32 @@ def test_the_failure_that_came_first_is_told(tmp_path: Path, monkeypatch: pytest
             undone_on_failure(here.store.metadata, here.store.content, held, [python_image().target]),
         ):
             raise DocumentError("manifest", ["breaks its rules"])
+
+
+def test_partial_downloads_go_although_the_database_has_no_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are what takes it."""
+
+    def full(_: str) -> None:
+        raise StoreFullError("metadata.db: database or disk is full")
+
+    with (
+        node(tmp_path) as here,
+        lease.held(here.store.metadata, purpose="pull") as held,
+        monkeypatch.context() as patch,
+    ):
+        content, wanted = here.store.content, python_image().target
+
+        def fetch() -> None:
+            with (
+                undone_on_failure(here.store.metadata, content, held, [wanted]),
+                content.writer(ingest_ref(wanted), expected=wanted.digest, total=9, cancel=CancelToken()) as writer,
+            ):
+                writer.write(b"part")
+                raise DocumentError("manifest", ["breaks its rules"])
+
+        patch.setattr(here.store.metadata, "delete_lease", full)
+        with pytest.raises(DocumentError, match="breaks its rules"):
+            fetch()
+        assert list(content.statuses()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +10,17 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from imagestore.errors import ContentNotFoundError
+from imagestore.cancel import CancelToken
+from imagestore.digest import Digest
+from imagestore.errors import ContentNotFoundError, StoreError
+from imagestore.store import ImageStore
 from imagestore.upkeep.check import FaultKind, record_faults
+from imagestore.upkeep.rebuild import rebuild
 from tests.support.node import HYPERV, PYTHON, Node, node
 from tests.unit.store.test_upkeep import spoil
 
 if TYPE_CHECKING:
     from imagestore.content.api import ContentStore
-    from imagestore.digest import Digest
 
 
 @pytest.fixture
@@ -71,3 +75,42 @@ def test_records_that_cannot_be_read_hide_no_damage_of_blobs(here: Node) -> None
     report = here.store.check()
     assert [each.kind for each in report.faults] == [FaultKind.BLOB_DAMAGED, FaultKind.DATABASE_DAMAGED]
     assert report.damaged == {layer}
+
+
+@pytest.mark.parametrize("child", [b"\xff", b"nonsense"])
+def test_an_edge_that_cannot_be_read_hides_no_damage_of_blobs(here: Node, child: bytes) -> None:
+    """SQLite's own check takes any bytes for a text; and who is sent to rebuild the database has it rebuilt."""
+    layer = here.store.get(PYTHON, runtime_handler=HYPERV).layers[0].digest
+    spoil(here.store, layer)
+    with contextlib.closing(sqlite3.connect(here.store.root / "metadata.db")) as database, database:
+        query = "UPDATE edge SET child = CAST(? AS TEXT) WHERE child = (SELECT max(child) FROM edge)"
+        database.execute(query, (child,))
+    report = here.store.check()
+    assert [each.kind for each in report.faults] == [FaultKind.BLOB_DAMAGED, FaultKind.DATABASE_DAMAGED]
+    here.store.close()
+    assert not rebuild(here.store.root).was_whole
+    with ImageStore(here.store.root) as store:
+        assert [each.kind for each in store.check().faults] == [FaultKind.BLOB_DAMAGED]
+
+
+def test_damage_that_cannot_be_deleted_keeps_no_repair_from_telling_what_it_did(
+    here: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file whose inode is damaged, which nothing needs any more."""
+    layer = here.store.get(PYTHON, runtime_handler=HYPERV).layers[0].digest
+    spoil(here.store, layer)
+    with here.store.content.writer("r", expected=Digest.of(b"x"), total=1, cancel=CancelToken()) as writer:
+        writer.write(b"x")
+        lost = writer.commit()
+    spoil(here.store, lost)
+    delete = here.store.content.delete
+
+    def fail(digest: Digest) -> int:
+        if digest == lost:
+            raise StoreError("can't delete")
+        return delete(digest)
+
+    report = here.store.check()
+    monkeypatch.setattr(here.store.content, "delete", fail)
+    mended = here.store.repair(report)
+    assert (mended.fetched, mended.deleted, mended.failures) == ((layer,), (), ((str(lost), "can't delete"),))

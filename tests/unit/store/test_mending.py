@@ -113,7 +113,7 @@ def test_labels_on_a_manifest_are_no_wrong_edges_and_no_reason_to_pull_again(her
 
 
 #: Reading it fails as reading a bad sector does.
-UNREADABLE = Path("/proc/self/mem")
+UNREADABLE = "/proc/self/mem"
 
 
 @pytest.mark.parametrize("which", ["layer", "manifest", "config"])
@@ -123,7 +123,7 @@ def test_what_the_disk_cannot_read_is_damage(here: Node, monkeypatch: pytest.Mon
     whole = here.store.content.open
 
     def opened(digest: Digest) -> object:
-        return open_blob(UNREADABLE, digest) if digest == bad else whole(digest)
+        return open_blob(str(UNREADABLE), digest) if digest == bad else whole(digest)
 
     with monkeypatch.context() as broken:
         broken.setattr(here.store.content, "open", opened)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from imagestore.digest import Digest
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
+from imagestore.store import ImageStore
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node, python_image
 
 ALIAS = "registry.example/library/python:alias"
@@ -177,3 +179,15 @@ def test_a_store_opened_by_a_relative_path_stays_where_it_is(tmp_path: Path, mon
         assert image.layer_paths[0].is_relative_to(tmp_path / "store")
         assert [each.id for each in here.store.list()] == [image.id]
         here.store.collect_garbage()
+
+
+@pytest.mark.parametrize("what", ["runtime_handler", "after"])
+def test_what_is_no_text_is_refused_with_a_typed_error(tmp_path: Path, what: str) -> None:
+    asked: dict[str, Any] = {"runtime_handler": "\ud800", "after": ("\ud800", "kata")}
+    with ImageStore(tmp_path) as store, pytest.raises(InvalidInputError, match="expected UTF-8"):
+        store.list(**{what: asked[what]})
+
+
+def test_a_page_may_be_larger_than_any_store(tmp_path: Path) -> None:
+    with ImageStore(tmp_path) as store:
+        assert list(store.list(limit=2**70)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -76,4 +77,18 @@ def test_a_rebuild_that_dies_leaves_no_older_database_that_looks_whole(root: Pat
         with contextlib.suppress(StoreCorruptError), ImageStore(root) as store:
             assert {image.reference for image in store.list()} == {PYTHON, OTHER}, place
     assert {record.reference for record in rebuild(root).restored} == {PYTHON, OTHER}
+    assert references(root) == {PYTHON, OTHER}
+
+
+def test_a_file_system_without_second_names_keeps_a_copy_of_the_log(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    log = (root / "metadata.db-wal").read_bytes()
+    (root / "metadata.db").unlink()
+    monkeypatch.setattr(os, "link", refuse)
+    assert not rebuild(root).was_whole
+    assert (root / "metadata.db.damaged-1-wal").read_bytes() == log
     assert references(root) == {PYTHON, OTHER}
