@@ -123,7 +123,7 @@ def test_what_the_disk_cannot_read_is_damage(here: Node, monkeypatch: pytest.Mon
     whole = here.store.content.open
 
     def opened(digest: Digest) -> object:
-        return open_blob(str(UNREADABLE), digest) if digest == bad else whole(digest)
+        return open_blob(UNREADABLE, digest) if digest == bad else whole(digest)
 
     with monkeypatch.context() as broken:
         broken.setattr(here.store.content, "open", opened)
