@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import types
 from pathlib import Path
@@ -127,7 +128,8 @@ def cli(
             # Their debug lines show whole header lists.
             logging.getLogger(noisy).setLevel(logging.WARNING)
     for source in sources:
-        if not (source / "blobs").is_dir():
+        # Not Path.is_dir(), which raises where the folder may not be looked into.
+        if not os.path.isdir(source / "blobs"):
             say(f"imagestore: --source {printable(str(source))}: has no folder blobs, so nothing comes from there")
     app = App(root, config_path, sources)
     app.remote = _remote(ctx, endpoint, image_endpoint, crictl_config)

@@ -29,7 +29,7 @@ class AnswerMemory:
         self._cache = cache
         self._state = state
         self.methods = frozenset(methods)
-        self._computing: dict[tuple[Hashable, str, bytes], asyncio.Event] = {}
+        self._computing: dict[tuple[Hashable, str, bytes], _Computation] = {}
 
     def known(self, method: str, request: bytes) -> Answer | None:
         """The answer, if it is remembered and still holds.
@@ -48,6 +48,7 @@ class AnswerMemory:
             request: its bytes.
             compute: makes the answer; not called while another caller does. What it raises is the caller's alone.
         """
+        has_waited = False
         while True:
             state = self._state()
             known = self._cache.get(state, method, request)
@@ -59,14 +60,26 @@ class AnswerMemory:
             other = self._computing.get(key)
             if other is None:
                 break
-            await other.wait()
-        done = self._computing[key] = asyncio.Event()
+            await other.ended.wait()
+            if has_waited and other.answer is not None:
+                # It was begun after we asked, and so is as good as our own, even where it isn't remembered.
+                return other.answer
+            has_waited = True
+        mine = self._computing[key] = _Computation()
         try:
             with computing() as found:
-                answer = await compute()
+                mine.answer = await compute()
             if found.is_lasting:
-                self._cache.put(state, method, request, answer)
-            return answer
+                self._cache.put(state, method, request, mine.answer)
+            return mine.answer
         finally:
             del self._computing[key]
-            done.set()
+            mine.ended.set()
+
+
+class _Computation:
+    """An answer that somebody makes, and that others wait for."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+        self.answer: Answer | None = None

@@ -87,8 +87,10 @@ def gc(
         folder = found.folder
         state = CollectorState.load(folder, now=time.time_ns())
         marker = GateMarker(folder)
-        was_noted, change = marker.is_noted, marker.check(settings.gates)
-        is_unchanged = after_gate_change and was_noted and change is None
+        # A value that a clean-up finds unknown is noted when all is clean, else the next one would take it for done.
+        is_known = not after_gate_change or marker.is_noted
+        change = marker.check(settings.gates) if is_known else None
+        is_unchanged = after_gate_change and is_known and change is None
         found = replace(found, settings=settings)
         collector = _collector(found, state, sandbox_image, heard, numbers)
         result: CollectionReport | None = None
@@ -101,25 +103,28 @@ def gc(
                 result, left = cleaned.report, cleaned.left
             else:
                 result = (collector.delete_unused if is_all else collector.collect)(dry_run=dry_run)
-        except ImageCollectionError as error:
-            failures.append(error)
+        except (ImageCollectionError, StoreError) as error:
             result = collector.last_report
+            if result is None:
+                raise
+            failures.append(error)
         finally:
             # What was done is told in any case; a disk that is full or read-only is told after it.
             try:
                 state.save(folder, collector.images())
             except StoreError as error:
                 failures.append(error)
-    change = marker.check(settings.gates) if after_gate_change else change
+    if change is not None and after_gate_change:
+        change = marker.check(settings.gates)
     if output == "json":
         render.dump_json(_json(found.name, collector, result, heard, change, left, failures))
     else:
         _print(found.name, collector, result, heard, change, left)
         if is_unchanged:
             print("gate: as it was when images were pulled, so there is nothing to clean up")
+    statuses = [report(failure) for failure in failures]
     if metrics is not None:
         metrics.write_text(numbers.text(), "utf-8")
-    statuses = [report(failure) for failure in failures]
     if statuses:
         return statuses[0]
     return ExitStatus.FAILURE if left and not dry_run else ExitStatus.OK

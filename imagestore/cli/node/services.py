@@ -61,8 +61,11 @@ class ServiceChoice:
         if self.state is not None:
             return self.state
         own = app.root / "node"
-        # Sixteen digits of the hash are enough for the services of a node.
-        return own / hashlib.sha256(os.fsencode(socket_path)).hexdigest()[:16] if socket_path else own
+        if not socket_path:
+            return own
+        # However it is spelled: /var/run leads to /run. Sixteen digits of the hash are enough for a node's services.
+        path = os.fsencode(os.path.realpath(socket_path))
+        return own / hashlib.sha256(path).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import contextlib
 import socket
 import ssl
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
@@ -28,6 +29,7 @@ _MAX_ERROR_BYTES: Final = 64 * 1024
 _HOST: Final = "http://docker"
 #: A socket that may not wait at all would fail before the token is asked.
 _SHORTEST_WAIT: Final = 0.001
+_KNOCK_AGAIN_SECONDS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class EngineConnection:
         Raises:
             As request(); OperationCancelledError when the token ends it.
         """
-        self._knock()
+        self._knock(cancel)
         # A deadline calls nobody; a read that waits for longer wouldn't see it pass.
         left = cancel.remaining_seconds() if cancel is not None else None
         waits = min(stall_seconds, threading.TIMEOUT_MAX if left is None else max(left, _SHORTEST_WAIT))
@@ -133,16 +135,26 @@ class EngineConnection:
         """Give the connections back."""
         self._client.close()
 
-    def _knock(self) -> None:
+    def _knock(self, cancel: CancelToken | None = None) -> None:
         """See whether anybody listens: httpcore leaves the sockets open whose connection failed."""
+        give_up_at = time.monotonic() + self._timeout
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
             probe.settimeout(self._timeout)
-            try:
-                probe.connect(self._socket_path)
-            except OSError as error:
-                reason = error.strerror or str(error)
-                hint = "is the engine running, and may you use its socket?"
-                raise ServiceUnavailableError(f"{self._shown}: can't be reached: {reason}", hint=hint) from error
+            while True:
+                try:
+                    probe.connect(self._socket_path)
+                    return
+                except OSError as error:
+                    # An engine that accepts slowly: a unix socket with a timeout doesn't wait for a place in the line.
+                    if not isinstance(error, BlockingIOError) or time.monotonic() >= give_up_at:
+                        reason = error.strerror or str(error)
+                        hint = "is the engine running, and may you use its socket?"
+                        raise ServiceUnavailableError(
+                            f"{self._shown}: can't be reached: {reason}", hint=hint
+                        ) from error
+                if cancel is not None:
+                    cancel.check()
+                time.sleep(_KNOCK_AGAIN_SECONDS)
 
     def _whole(self, response: httpx.Response, limit_bytes: int) -> Answer:
         body = bytearray()

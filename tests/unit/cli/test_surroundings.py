@@ -120,6 +120,14 @@ def test_a_source_that_has_nothing_is_named(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, told)
 
 
+def test_a_source_that_cannot_be_looked_into_ends_no_command(tmp_path: Path) -> None:
+    # As a folder that another user closed, which would not keep root out.
+    source = tmp_path / ("x" * 300)
+    done = shell(f"{COMMAND} --source {source} images", tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+    assert "has no folder blobs" in done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_that_are_ignored_from_the_start_stay_ignored(number: signal.Signals) -> None:
     def work() -> int:

@@ -1,0 +1,82 @@
+"""``imagestore node gc``: what a clean-up remembers, what is told beside a disk that refuses, whose state is whose."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from imagestore.cli.app import App
+from imagestore.cli.main import main
+from imagestore.cli.node.services import ServiceChoice
+from imagestore.errors import StoreError
+from imagestore.node.gc.state import CollectorState
+from imagestore.node.gc.transition import GateMarker
+from imagestore.testing import RegistryServer, build_index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+APP = "registry.example/team/app:1"
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[str]:
+    """The id of an image that was pulled."""
+    monkeypatch.setenv("IMAGESTORE_ROOT", str(tmp_path / "store"))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with RegistryServer({APP: build_index(("linux/amd64", "linux/arm64"), seed="app")}) as running:
+        yield run(capsys, "ensure", running.server.reference(APP))[1]["imageRef"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    status = main(["node", *arguments, "--output", "json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise StoreError("read-only file system")
+
+
+def test_a_clean_up_that_was_planned_or_is_incomplete_can_be_done(
+    image: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clean_up = ("gc", "--after-gate-change")
+    _, planned = run(capsys, *clean_up, "--dry-run")
+    assert [each["id"] for each in planned["removed"]] == [image]
+    status, told = run(capsys, *clean_up, "--in-use", image)
+    assert (status, [each["id"] for each in told["left"]]) == (1, [image])
+    status, told = run(capsys, *clean_up)
+    assert (status, [each["id"] for each in told["removed"]]) == (0, [image])
+    assert run(capsys, *clean_up)[1]["gateChange"] == []
+    assert main(["node", *clean_up]) == 0
+    assert "gate: as it was when images were pulled" in capsys.readouterr().out
+
+
+def test_a_gate_that_cannot_be_noted_is_told_after_what_was_done(
+    image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GateMarker, "note", refuse)
+    status, told = run(capsys, "gc", "--after-gate-change")
+    assert (status, [each["id"] for each in told["removed"]], told["error"]) == (8, [image], "read-only file system")
+
+
+def test_what_failed_is_told_also_where_metrics_cannot_be_written(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CollectorState, "save", refuse)
+    assert main(["node", "gc", "--dry-run", "--metrics", str(tmp_path / "none" / "metrics")]) == 1
+    told = capsys.readouterr().err
+    assert "read-only file system" in told
+    assert "metrics: No such file or directory" in told
+
+
+def test_a_service_has_one_state_whatever_link_leads_to_its_socket(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "var").symlink_to(tmp_path / "run")
+    choice, app = ServiceChoice("", "", "", None, None, None, None), App(tmp_path / "store", None, ())
+    folders = {choice.folder(app, f"{tmp_path}/{name}/docker.sock") for name in ("run", "var", "var/../run")}
+    assert len(folders) == 1
+    assert choice.folder(app, f"{tmp_path}/run/other.sock") not in folders
