@@ -171,12 +171,12 @@ def rows(bench: Bench) -> dict[str, float]:
     middle = bench.key(size // 2)
     prefix = str(Digest.of(f"config {size // 2}".encode()))[:20]
     found = {
-        "commit one image (4 blobs, synced)": seconds(lambda: bench.put(next(fresh), bench.commit), 15),
+        "commit one image (4 blobs, synced)": seconds(lambda: bench.put(next(fresh), bench.commit), 51),
         "find by name": seconds(lambda: bench.metadata.get_image(*middle), 101),
         "find by id": seconds(lambda: bench.metadata.find_images(image_id_prefix=prefix), 101),
         "list a page of 100": seconds(lambda: bench.metadata.find_images(after=middle, limit=100), 101),
         "list all": seconds(bench.metadata.find_images, 5),
-        "delete one image with its bytes": seconds(lambda: bench.delete(next(doomed)), 15),
+        "delete one image with its bytes": seconds(lambda: bench.delete(next(doomed)), 101),
         "collect, nothing to free": seconds(lambda: collect(bench.metadata, bench.content), 3),
         "account (df)": seconds(lambda: measure(bench.metadata, bench.content, bench.root)),
     }
