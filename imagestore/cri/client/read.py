@@ -1,7 +1,7 @@
 """CRI's messages as the port's values, and back. A peer's answer is checked before it counts.
 
-Clients of CRI refuse an image without an id or with the size 0, and a version with an empty member: a server that
-answers such a thing is broken, and taking it for an image would end in a removal or a pull of the wrong one.
+Clients of CRI refuse an image without an id, a status with the size 0, and a version with an empty member: a server
+that answers such a thing is broken, and taking it for an image would end in a removal or a pull of the wrong one.
 """
 
 from __future__ import annotations
@@ -90,13 +90,18 @@ def sandbox_message(sandbox: SandboxMetadata) -> api_pb2.PodSandboxConfig:
     )
 
 
-def image_value(message: api_pb2.Image, endpoint: str) -> ServedImage:
+def image_value(message: api_pb2.Image, endpoint: str, *, needs_size: bool = True) -> ServedImage:
     """One image.
+
+    Args:
+        message: as the server sent it.
+        endpoint: for errors.
+        needs_size: as the kubelet asks of a status; of a list it doesn't, or one image would hide all others.
 
     Raises:
         ImageServiceError: no id, or no size.
     """
-    if not message.id or not message.size:
+    if not message.id or (needs_size and not message.size):
         name = message.id or next(iter(message.repo_tags), "") or message.spec.image
         raise ImageServiceError(f"{endpoint}: image {name!r}: expected an id and a size, got {message.size} bytes")
     spec = message.spec

@@ -100,7 +100,7 @@ class CriImageService:
                 self._images.ListImages, request, name="ListImages", seconds=self._seconds
             )
             messages = list(answer.images)
-        return [image_value(message, self.endpoint) for message in messages]
+        return [image_value(message, self.endpoint, needs_size=False) for message in messages]
 
     def status(self, spec: ImageSpec) -> ServedImage | None:
         """See ImageService."""

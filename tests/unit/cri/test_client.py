@@ -110,8 +110,8 @@ def test_a_stream_that_breaks_off_gives_nothing() -> None:
         client.list()
 
 
-@pytest.mark.parametrize("image", [cri.Image(id="sha256:1"), cri.Image(size=1, repo_tags=["a:1"])])
-def test_an_image_without_id_or_size_is_an_error(image: cri.Image) -> None:
+def test_an_image_without_id_is_an_error() -> None:
+    image = cri.Image(size=1, repo_tags=["a:1"])
     with (
         serving(
             StreamImages=lambda *_: iter([cri.StreamImagesResponse(images=[IMAGE, image])]),
@@ -120,6 +120,19 @@ def test_an_image_without_id_or_size_is_an_error(image: cri.Image) -> None:
     ):
         with pytest.raises(ImageServiceError, match="expected an id and a size"):
             client.list()
+        with pytest.raises(ImageServiceError, match="expected an id and a size"):
+            client.status(ImageSpec("a:1"))
+
+
+def test_an_image_without_size_is_an_error_by_itself_and_hides_no_other_in_a_list() -> None:
+    image = cri.Image(id="sha256:1")
+    with (
+        serving(
+            StreamImages=lambda *_: iter([cri.StreamImagesResponse(images=[IMAGE, image])]),
+            ImageStatus=lambda *_: cri.ImageStatusResponse(image=image),
+        ) as (client, _),
+    ):
+        assert [each.size for each in client.list()] == [IMAGE.size, 0]
         with pytest.raises(ImageServiceError, match="expected an id and a size"):
             client.status(ImageSpec("a:1"))
 
