@@ -13,6 +13,7 @@ installed, and needs root.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import tempfile
 import threading
@@ -41,6 +42,8 @@ SIZES = (1_000, 10_000, 100_000)
 NEVER = CancelToken()
 #: Between two writes of the process that waits; without one it would hold the lock most of the time itself.
 _PAUSE_SECONDS = 0.005
+#: So often each store has its turn at a short operation.
+_TURNS = 101
 
 
 class Bench:
@@ -164,19 +167,25 @@ def collect_everything(bench: Bench) -> None:
     assert collect(bench.metadata, bench.content).kept_blobs == 0
 
 
-def rows(bench: Bench) -> dict[str, float]:
-    """Milliseconds by operation."""
+def short_operations(bench: Bench) -> dict[str, Callable[[], object]]:
+    """What takes a few milliseconds at most, by name; to be called many times."""
     size = bench.size
-    fresh, doomed = iter(range(size, size + 1000)), iter(range(size - 1, 0, -1))
+    fresh, doomed = iter(range(size, 2 * size)), iter(range(size - 1, 0, -1))
     middle = bench.key(size // 2)
     prefix = str(Digest.of(f"config {size // 2}".encode()))[:20]
+    return {
+        "commit one image (4 blobs, synced)": lambda: bench.put(next(fresh), bench.commit),
+        "find by name": lambda: bench.metadata.get_image(*middle),
+        "find by id": lambda: bench.metadata.find_images(image_id_prefix=prefix),
+        "list a page of 100": lambda: bench.metadata.find_images(after=middle, limit=100),
+        "delete one image with its bytes": lambda: bench.delete(next(doomed)),
+    }
+
+
+def long_operations(bench: Bench) -> dict[str, float]:
+    """Seconds by operation of what takes long; nothing is left afterwards."""
     found = {
-        "commit one image (4 blobs, synced)": seconds(lambda: bench.put(next(fresh), bench.commit), 51),
-        "find by name": seconds(lambda: bench.metadata.get_image(*middle), 101),
-        "find by id": seconds(lambda: bench.metadata.find_images(image_id_prefix=prefix), 101),
-        "list a page of 100": seconds(lambda: bench.metadata.find_images(after=middle, limit=100), 101),
         "list all": seconds(bench.metadata.find_images, 5),
-        "delete one image with its bytes": seconds(lambda: bench.delete(next(doomed)), 101),
         "collect, nothing to free": seconds(lambda: collect(bench.metadata, bench.content), 3),
         "account (df)": seconds(lambda: measure(bench.metadata, bench.content, bench.root)),
     }
@@ -187,21 +196,34 @@ def rows(bench: Bench) -> dict[str, float]:
     # What the machine alone makes it: the same time without a collection.
     found["longest wait of a writer at rest"], _ = longest_wait(bench, lambda: time.sleep(max(1, whole)))
     found["longest wait of a thread meanwhile"] = longest_wait_of_a_thread(bench)
-    found["database, bytes a record"] = (bench.root / "metadata.db").stat().st_size / size / 1000
+    found["database, bytes a record"] = (bench.root / "metadata.db").stat().st_size / bench.size / 1000
     found["remove and collect all that is left"] = seconds(lambda: collect_everything(bench))
-    return {name: value * 1000 for name, value in found.items()}
+    return found
+
+
+def in_turns(benches: Sequence[Bench]) -> dict[str, list[float]]:
+    """Medians in seconds of short operations, one for each store, which take turns: machines are slower at times."""
+    operations = [short_operations(bench) for bench in benches]
+    table: dict[str, list[float]] = {}
+    for name in operations[0]:
+        rounds = [[seconds(each[name]) for each in operations] for _ in range(_TURNS)]
+        table[name] = [sorted(taken)[_TURNS // 2] for taken in zip(*rounds, strict=True)]
+    return table
 
 
 def by_size(sizes: Sequence[int], place: str | None) -> dict[str, list[float]]:
     """Milliseconds by operation, one for each size."""
-    table: dict[str, list[float]] = {}
-    for size in sizes:
-        with tempfile.TemporaryDirectory(prefix="imagestore-bench-", dir=place) as folder:
-            bench = Bench(Path(folder), size)
-            for name, value in rows(bench).items():
+    with contextlib.ExitStack() as stack:
+        benches = []
+        for size in sizes:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="imagestore-bench-", dir=place))
+            benches.append(Bench(Path(folder), size))
+            stack.callback(benches[-1].metadata.close)
+        table = in_turns(benches)
+        for bench in benches:
+            for name, value in long_operations(bench).items():
                 table.setdefault(name, []).append(value)
-            bench.metadata.close()
-    return table
+    return {name: [value * 1000 for value in values] for name, values in table.items()}
 
 
 def growth(sizes: list[int], place: str | None) -> None:
