@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,12 +13,12 @@ from imagestore.errors import StoreError
 from imagestore.node.gc.state import CollectorState
 from imagestore.node.gc.transition import GateMarker
 from imagestore.testing import RegistryServer, build_index
+from tests.support.linux_node import APP
+from tests.unit.cli.node_lines import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-APP = "registry.example/team/app:1"
 
 
 @pytest.fixture
@@ -29,11 +28,6 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with RegistryServer({APP: build_index(("linux/amd64", "linux/arm64"), seed="app")}) as running:
         yield run(capsys, "ensure", running.server.reference(APP))[1]["imageRef"]
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
-    status = main(["node", *arguments, "--output", "json"])
-    return status, json.loads(capsys.readouterr().out)
 
 
 def refuse(*_: object, **__: object) -> None:

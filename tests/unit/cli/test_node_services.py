@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from imagestore.cli.main import main
 from imagestore.errors import StoreFullError
 from imagestore.node.gc.transition import GateMarker
 from imagestore.node.records.files import PullRecordFiles
-from imagestore.testing import RegistryServer, build_index, layer
 from tests.support.docker_engine import Engine, docker_engine, id_of
+from tests.support.linux_node import APP
+from tests.unit.cli.node_lines import run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-APP = "registry.example/team/app:1"
-CONFIG = """
-version = 3
-[plugins."io.containerd.cri.v1.runtime".containerd]
-default_runtime_name = "runc"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.arm]
-runtime_type = "io.containerd.kata.v2"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.arm.guest_platform]
-OS = "linux"
-Architecture = "arm64"
-"""
-
-
-@pytest.fixture
-def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    (tmp_path / "config.toml").write_text(CONFIG)
-    monkeypatch.setenv("IMAGESTORE_ROOT", str(tmp_path / "store"))
-    monkeypatch.setenv("IMAGESTORE_CONFIG", str(tmp_path / "config.toml"))
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    index = build_index(("linux/amd64", "linux/arm64"), seed="app", shared=[layer("shared")])
-    with RegistryServer({APP: index}) as running:
-        yield running.server.reference(APP)
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
-    status = main(["node", *arguments, "--output", "json"])
-    return status, json.loads(capsys.readouterr().out)
 
 
 def test_a_collection_of_one_service_forgets_nothing_of_another(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,28 +17,9 @@ from imagestore.gc import mark
 from imagestore.metadata.api import lease_key
 from imagestore.metadata.namespace_api import HOME, NamedImage, checked_namespace
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from tests.unit.metadata.keeping import Clock
 
 A, B, C, D = (Digest.of(name) for name in (b"a", b"b", b"c", b"d"))
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[SqliteMetadataStore]:
-    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db", clock=clock)) as store:
-        yield store
 
 
 def kept(store: SqliteMetadataStore) -> set[Digest]:

@@ -118,23 +118,6 @@ def test_an_identity_token_goes_to_the_service_by_post_only() -> None:
     )
 
 
-def test_a_replaced_refresh_token_is_used_next_and_dropped_when_refused() -> None:
-    steps = iter(["rotated", None, "again"])
-
-    def handler(asked: Asked) -> FakeResponse:
-        step = next(steps)
-        return server.grant(asked, refresh_token=step) if step else FakeResponse(400)
-
-    server = TokenServer(handler)
-    authenticator = RegistryAuthenticator(server, given(IDENTITY))
-    answer(authenticator)
-    with pytest.raises(AuthenticationError):
-        answer(authenticator, bearer("repository:a/c:pull"), repository="a/c")
-    answer(authenticator, bearer("repository:a/d:pull"), repository="a/d")
-    sent = [asked.form["refresh_token"] for asked in server.asked]
-    assert sent == ["CANARY-identity", "rotated", "CANARY-identity"]
-
-
 def test_a_ready_token_goes_to_the_registry_as_it_is() -> None:
     server = TokenServer()
     credential = Credential(registry_token=Secret("CANARY-ready"))

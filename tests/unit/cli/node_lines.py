@@ -1,0 +1,17 @@
+"""What the tests of the node commands share."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from imagestore.cli.main import main
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    """Exit status and JSON of a node command."""
+    status = main(["node", *arguments, "--output", "json"])
+    return status, json.loads(capsys.readouterr().out)
