@@ -186,9 +186,9 @@ class ImageStore(Archives, Upkeep):
         record = lookup.find(self.metadata, name, handler, self.config.default_handler)
         if record is not None:
             return Image(record, self.content)
-        others = sorted({each.handler for each in lookup.by_name(self.metadata, name)})
+        others = ", ".join(sorted({each.handler for each in lookup.by_name(self.metadata, name)}))
         under = f" under runtime handler {handler!r}" if handler is not None else ""
-        hint = f"it is there under: {', '.join(others)}" if others else "pull it first"
+        hint = f"it is there under: {others}" if others else "pull it first"
         raise ImageNotFoundError(f"image {name!r} is not in the store{under}", hint=hint)
 
     def list(
