@@ -189,22 +189,36 @@ class FolderSource:
         size = self._sizes.get(name)
         if size is None:
             raise DocumentError(self.what, [f"has no file {name!r}"])
-        with contextlib.ExitStack() as stack, _readable(f"{self.what}: {name}"):
-            descriptor = self._descriptor
-            *folders, last = name.split("/")
-            for folder in folders:
-                descriptor = os.open(folder, _FOLDER_FLAGS, dir_fd=descriptor)
-                stack.callback(os.close, descriptor)
-            descriptor = os.open(last, _FILE_FLAGS, dir_fd=descriptor)
-            stack.callback(os.close, descriptor)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise DocumentError(self.what, [f"{name!r} is no plain file"])
-            while offset < size:
-                piece = os.pread(descriptor, min(_PIECE, size - offset), offset)
-                if not piece:
-                    raise SizeMismatchError(f"{self.what}: {name}", expected=size, actual=offset)
-                offset += len(piece)
-                yield piece
+        with _readable(f"{self.what}: {name}"):
+            descriptor = self._open(name)
+            try:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise DocumentError(self.what, [f"{name!r} is no plain file"])
+                while offset < size:
+                    piece = os.pread(descriptor, min(_PIECE, size - offset), offset)
+                    if not piece:
+                        raise SizeMismatchError(f"{self.what}: {name}", expected=size, actual=offset)
+                    offset += len(piece)
+                    yield piece
+            finally:
+                os.close(descriptor)
+
+    def _open(self, name: str) -> int:
+        """One step at a time, so that no link is followed on the way."""
+        folder = self._descriptor
+        *folders, last = name.split("/")
+        try:
+            for each in folders:
+                inner = os.open(each, _FOLDER_FLAGS, dir_fd=folder)
+                self._close(folder)
+                folder = inner
+            return os.open(last, _FILE_FLAGS, dir_fd=folder)
+        finally:
+            self._close(folder)
+
+    def _close(self, folder: int) -> None:
+        if folder != self._descriptor:
+            os.close(folder)
 
     def _list(self, above: str, descriptor: int, *, levels: int) -> None:
         with os.scandir(descriptor) as entries:

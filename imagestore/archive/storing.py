@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.archive.source import read
 from imagestore.content.batch import BATCH, SMALL_BYTES, SmallBlob
-from imagestore.errors import ContentNotFoundError
 from imagestore.observe import BlobDone
 from imagestore.pull.fetch import Fetcher
 from imagestore.values import dataclass
@@ -76,8 +75,12 @@ class Storing:
         once = list({each.descriptor.digest: each for each in wanted}.values())
         small: list[Wanted] = []
         large: dict[Reference, list[Descriptor]] = {}
+        missing: list[Descriptor] = []
         for each in once:
-            size = self._size_here(each.descriptor)
+            here = self.content.find(each.descriptor.digest)
+            size = None if here is None else here.size
+            if size is None:
+                missing.append(each.descriptor)
             if size == each.descriptor.size or (size is not None and each.raw is not None):
                 self._say(each, 0)
             elif size is None and self._is_small(each):
@@ -90,8 +93,7 @@ class Storing:
                 for reference in dict.fromkeys(each.reference for each in once)
             }
             if small or large:
-                first = next(iter(fetchers.values()))
-                first.check([each.descriptor for each in small] + [each for group in large.values() for each in group])
+                next(iter(fetchers.values())).check_space(missing)
             if small:
                 self._store_small(small)
             for reference, descriptors in large.items():
@@ -124,12 +126,6 @@ class Storing:
         if wanted.raw is not None:
             return True
         return wanted.descriptor.size <= SMALL_BYTES and wanted.descriptor.digest in self.origin.places
-
-    def _size_here(self, descriptor: Descriptor) -> int | None:
-        try:
-            return self.content.info(descriptor.digest).size
-        except ContentNotFoundError:
-            return None
 
     def _say(self, wanted: Wanted, received: int) -> None:
         if wanted.raw is None:

@@ -75,10 +75,14 @@ class LocalContentStore(Ingests):
 
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is here."""
-        return digest.is_verifiable and self.find(digest) is not None
+        return digest.is_verifiable and self._status(digest) is not None
 
     def find(self, digest: Digest) -> ContentInfo | None:
         """As info(), but None where the blob isn't here."""
+        status = self._status(digest)
+        return None if status is None else ContentInfo(digest, status.st_size, status.st_mtime)
+
+    def _status(self, digest: Digest) -> os.stat_result | None:
         path = self._blob_text(digest)
         # One look: between two, a collection in another process may take the file.
         with translated("look at", path):
@@ -89,7 +93,7 @@ class LocalContentStore(Ingests):
             except OSError:
                 with damage_named(digest):
                     raise
-        return ContentInfo(digest, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+        return status if stat.S_ISREG(status.st_mode) else None
 
     def info(self, digest: Digest) -> ContentInfo:
         """Size and time of a blob."""

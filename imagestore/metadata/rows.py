@@ -43,17 +43,18 @@ MARKS: Final = ", ".join("?" for _ in _NAMES)
 
 def from_record(record: ImageRecord, *, created_at: float, updated_at: float) -> tuple[str | int | float, ...]:
     """A record's values in the order of COLUMNS; its roots have a table of their own."""
+    target = _descriptor_text(record.target)
     return (
         record.reference,
         record.handler,
-        _descriptor_text(record.target),
-        _descriptor_text(record.manifest),
+        target,
+        target if record.manifest == record.target else _descriptor_text(record.manifest),
         str(record.image_id),
         _platform_text(record.platform),
         record.wanted,
         record.content_size,
-        json.dumps(dict(record.labels), sort_keys=True),
-        json.dumps(list(record.warnings)),
+        json.dumps(dict(record.labels), sort_keys=True) if record.labels else _NO_LABELS,
+        json.dumps(list(record.warnings)) if record.warnings else _NO_WARNINGS,
         created_at,
         updated_at,
         int(record.is_pinned),
@@ -126,14 +127,15 @@ def _descriptor(text: str) -> Descriptor:
     return Descriptor(media_type, Digest.parse(digest), size)
 
 
+@functools.lru_cache(maxsize=256)
 def _platform_text(platform: Platform) -> str:
     return json.dumps(
         [platform.os, platform.architecture, platform.variant, platform.os_version, list(platform.os_features)]
     )
 
 
+# A node has images of a few platforms only.
 @functools.lru_cache(maxsize=256)
 def _platform(text: str) -> Platform:
-    """A node has images of a few platforms only."""
     os, architecture, variant, os_version, os_features = _decode(text)
     return Platform(os, architecture, variant, os_version, tuple(os_features))

@@ -116,7 +116,30 @@ class Fetcher:
         for digest in wanted:
             if not digest.is_verifiable:
                 raise InvalidDigestError(f"{self.reference}: {digest}: this algorithm can't be verified")
-        self._check_space(wanted.values())
+        self.check_space(each for each in wanted.values() if not self.content.exists(each.digest))
+
+    def check_space(self, missing: Iterable[Descriptor]) -> None:
+        """Refuse to bring more than there is room for.
+
+        Args:
+            missing: what isn't in the store, each digest once.
+
+        Raises:
+            StoreFullError: there is less space than they need.
+        """
+        offsets = {status.ref: status.offset for status in self.content.statuses()}
+        needed = sum(
+            descriptor.size - min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
+            for descriptor in missing
+            # What may be adopted may take no space; if it does, the disk says so.
+            if not self.content.is_at_source(descriptor.digest, descriptor.size)
+        )
+        free = self.content.free_bytes()
+        if needed > free:
+            raise StoreFullError(
+                f"{self.reference}: needs {needed} bytes more, but {self.content.root} has {free} free",
+                hint="free space there, run 'imagestore gc', or choose another --root",
+            )
 
     def fetch_all(self, descriptors: Iterable[Descriptor], *, cancel: CancelToken) -> None:
         """Fetch what is missing, several at once; the first failure stops the others.
@@ -314,22 +337,6 @@ class Fetcher:
         if how is not None:
             log.debug("adopted", extra={"digest": descriptor.digest, "how": how.value})
         return how is not None
-
-    def _check_space(self, descriptors: Iterable[Descriptor]) -> None:
-        offsets = {status.ref: status.offset for status in self.content.statuses()}
-        needed = sum(
-            descriptor.size - min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
-            for descriptor in descriptors
-            if not self.content.exists(descriptor.digest)
-            # What may be adopted may take no space; if it does, the disk says so.
-            and not self.content.is_at_source(descriptor.digest, descriptor.size)
-        )
-        free = self.content.free_bytes()
-        if needed > free:
-            raise StoreFullError(
-                f"{self.reference}: needs {needed} bytes more, but {self.content.root} has {free} free",
-                hint="free space there, run 'imagestore gc', or choose another --root",
-            )
 
 
 def parallel_blobs(configured: int | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -11,6 +12,9 @@ from typing import Any
 
 import pytest
 
+import imagestore
+from benchmarks import tiny_layout
+from imagestore.archive.importing import ImportOptions
 from imagestore.digest import Digest
 from imagestore.testing import Ledger, RegistryServer, build_image, build_index, layer, synthetic_layer
 from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node, python_image
@@ -18,6 +22,8 @@ from tests.support.node import HYPERV, PROCESS, PYTHON, Node, node, python_image
 MIB = 1 << 20
 #: More than manifest and config have in these images.
 DOCUMENT_BYTES = 8 * 1024
+#: Less than share their base layer.
+TINY_IMAGES = 40
 WARM, MEASURED = "registry.example/warm:1", "registry.example/measured:1"
 
 # Pulls one image so that everything is loaded and connected, then another one under observation.
@@ -168,6 +174,39 @@ def test_each_further_small_layer_costs_few_calls(tmp_path: Path) -> None:
     few, more = (counts_of(tmp_path / str(count), [1] * count, profiled=True) for count in (2, 12))
     # It was 3,800 once. What more there is than about 1,000 depends on how many pieces the body comes in.
     assert (more["calls"] - few["calls"]) / 10 < 1500
+
+
+def test_each_further_tiny_image_of_an_import_costs_few_looks_and_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: Counter[str] = Counter()
+
+    def count(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            called[name] += 1
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("lstat", "open"):
+        count(name)
+
+    def counts_of_import(images: int) -> dict[str, int]:
+        layout = tmp_path / f"layout-{images}"
+        tiny_layout.write_layout(layout, images)
+        with imagestore.open(tmp_path / f"store-{images}") as store:
+            called.clear()
+            store.import_images(layout, options=ImportOptions(platform="linux/amd64"))
+            return dict(called)
+
+    few, more = counts_of_import(TINY_IMAGES), counts_of_import(2 * TINY_IMAGES)
+    further = {name: (more[name] - few[name]) / TINY_IMAGES for name in few}
+    # Three blobs: before the work, under the lease, of the name, before the record; two are documents, read early.
+    assert further["lstat"] <= 3 * 4 + 2 + 1
+    # Read from two folders deep, and written.
+    assert further["open"] <= 3 * (2 + 1 + 1) + 1
 
 
 def assert_nothing_twice(here: Node) -> None:
