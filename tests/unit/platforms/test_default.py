@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore.platforms import Platform, default_for, format_all, parse
+from imagestore.platforms.candidates import Candidates
 
 
 def _ranked(wanted: str, versions: list[str]) -> list[str]:
@@ -42,6 +43,24 @@ def test_windows_takes_the_nearest_build_then_the_best_revision(
 ) -> None:
     assert _ranked(wanted, versions) == expected
     assert _ranked(wanted, versions[::-1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "versions", "expected"),
+    [
+        ("windows(10.0.20348)/amd64", [""], ""),
+        ("windows(10.0.20348)/amd64", ["10.0.x", "10.0.17763.1"], None),
+        ("windows(10.0.20348)/amd64", ["10.0.x", ""], ""),
+        ("windows(10.0.20348)/amd64", ["", "10.0.20348.1"], "10.0.20348.1"),
+        ("windows/amd64", ["", "10.0.x"], "10.0.x"),
+    ],
+)
+def test_what_has_no_version_fits_a_windows_node_and_what_can_not_be_read_does_not(
+    wanted: str, versions: list[str], expected: str | None
+) -> None:
+    entries = [Platform("windows", "amd64", os_version=version) for version in versions]
+    best = default_for(parse(wanted)).best(Candidates(enumerate(entries)))
+    assert (None if best is None else entries[best].os_version) == expected
 
 
 def test_windows_prefers_what_fits() -> None:
