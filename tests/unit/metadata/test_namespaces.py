@@ -96,6 +96,50 @@ def test_writing_on_does_not_take_an_ingest_from_its_lease(store: SqliteMetadata
     assert store.sweep_namespaces() == ("r",)
 
 
+def test_a_write_that_is_begun_again_has_a_day_again_but_none_of_its_own_under_a_lease(
+    store: SqliteMetadataStore, clock: Clock
+) -> None:
+    key = lease_key("default", "l")
+    store.create_lease(key, lifetime_seconds=9e9, namespace="default")
+    for ref in ("alone", "leased"):
+        store.put_ingest("default", ref, expected=None, lease="")
+    clock.now += 23 * 3600
+    store.put_ingest("default", "alone", expected=A, lease="")
+    store.put_ingest("default", "leased", expected=A, lease=key)
+    store.delete_lease(key)
+    assert store.sweep_namespaces() == ("leased",)
+    clock.now += 23 * 3600
+    assert store.sweep_namespaces() == ()
+
+
+def test_a_write_that_ends_is_forgotten_alone(store: SqliteMetadataStore) -> None:
+    for owner, ref in (("default", "r"), ("default", "other"), ("another", "r")):
+        store.put_ingest(owner, ref, expected=None, lease="")
+    store.forget_ingest("default", "r")
+    assert store.ingests("default") == {"other": ("", "")}
+    assert store.ingests("another") == {"r": ("", "")}
+
+
+def test_a_record_that_goes_takes_no_other_records_references_along(store: SqliteMetadataStore) -> None:
+    for owner, parent, children in (("default", A, [B, B]), ("default", C, [D]), ("another", A, [B])):
+        for digest in (parent, *children):
+            store.record_content(owner, digest, 1)
+        labels = {f"containerd.io/gc.ref.content.{number}": str(child) for number, child in enumerate(children)}
+        store.label_record(owner, parent, labels)
+        store.put_named_image(NamedImage(owner, str(parent), Descriptor("m", parent, 1)))
+    assert store.forget_record("default", A)
+    store.sweep_namespaces()
+    assert {record.digest for record in store.content_records("default")} == {C, D}
+    assert {record.digest for record in store.content_records("another")} == {A, B}
+
+
+def test_what_other_images_hold_goes_with_no_new_name(store: SqliteMetadataStore) -> None:
+    store.put_named_image(NamedImage(HOME, "n", Descriptor("m", A, 1), also_keeps=(B,)))
+    store.put_named_image(NamedImage(HOME, "other", Descriptor("m", C, 1)))
+    store.put_named_image(NamedImage("default", "n", Descriptor("m", A, 1), also_keeps=(D,)))
+    assert store.kept_with(A) == (B,)
+
+
 def test_an_image_keeps_what_it_was_made_with_until_its_target_moves(store: SqliteMetadataStore) -> None:
     image = NamedImage(HOME, "n", Descriptor("m", A, 1), {"k": "v"}, {"l": "w"}, 1.0, 2.0, also_keeps=(B,))
     assert store.put_named_image(image) == image
