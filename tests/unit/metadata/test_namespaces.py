@@ -133,6 +133,15 @@ def test_a_record_that_goes_takes_no_other_records_references_along(store: Sqlit
     assert {record.digest for record in store.content_records("another")} == {A, B}
 
 
+def test_what_a_proxy_knows_or_writes_makes_no_namespace(store: SqliteMetadataStore) -> None:
+    store.record_content("proxy:x", A, 1)
+    store.put_ingest("proxy:x", "proxy:x/r", expected=None, lease="")
+    assert list(store.namespaces()) == [HOME]
+    store.record_content("known", A, 1)
+    store.put_ingest("writes", "writes/r", expected=None, lease="")
+    assert list(store.namespaces()) == [HOME, "known", "writes"]
+
+
 def test_what_other_images_hold_goes_with_no_new_name(store: SqliteMetadataStore) -> None:
     store.put_named_image(NamedImage(HOME, "n", Descriptor("m", A, 1), also_keeps=(B,)))
     store.put_named_image(NamedImage(HOME, "other", Descriptor("m", C, 1)))
