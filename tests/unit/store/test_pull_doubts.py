@@ -12,7 +12,7 @@ from imagestore import platforms
 from imagestore.cancel import CancelToken
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.errors import DocumentError, IntegrityError
+from imagestore.errors import DocumentError, IntegrityError, StoreFullError
 from imagestore.metadata.api import ImageRecord
 from imagestore.observe import Noticed
 from imagestore.registry.client import RegistryClient
@@ -130,3 +130,19 @@ def test_what_was_here_before_a_pull_that_fails_stays(tmp_path: Path) -> None:
         with pytest.raises(IntegrityError):
             here.store.pull(PYTHON, runtime_handler=PROCESS)
         assert [info.digest for info in here.store.content.walk()] == [layer.digest]
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_only_what_is_not_here_needs_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: int) -> None:
+    with node(tmp_path) as here:
+        here.store.pull(PYTHON, runtime_handler=PROCESS)
+        parts = python_image().manifests[3]
+        missing = [part for part in (parts.config, *parts.layers) if not here.store.content.exists(part.digest)]
+        assert len(missing) < len(parts.layers) + 1
+        free = sum(part.size for part in missing) - lacking
+        monkeypatch.setattr(here.store.content, "free_bytes", lambda: free)
+        if lacking:
+            with pytest.raises(StoreFullError, match=f"needs {free + 1} bytes more"):
+                here.store.pull(PYTHON, runtime_handler=HYPERV)
+        else:
+            here.store.pull(PYTHON, runtime_handler=HYPERV)
