@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
-from imagestore.errors import ContentNotFoundError
+from imagestore.errors import ContentNotFoundError, IntegrityError
 from imagestore.gc import in_order
 from imagestore.values import dataclass
 
@@ -77,12 +77,14 @@ def collect(
         clock: seconds since 1970, for the age of ingests.
 
     Raises:
-        StoreError: a file can't be deleted; what was freed before stays freed.
+        StoreError: a file can't be deleted; all others are.
     """
     if not dry_run:
         metadata.expire()
         for ref in metadata.sweep_namespaces():
             content.abort(ref)
+    # First, so that a blob that can't be deleted keeps no ingest.
+    stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), dry_run=dry_run)
     present = _Counted(content.names())
     candidates = metadata.garbage(present)
     if dry_run:
@@ -91,7 +93,6 @@ def collect(
     else:
         garbage = sweep(metadata, content, candidates)
         metadata.tidy()
-    stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), dry_run=dry_run)
     return GarbageReport(
         dry_run=dry_run,
         digests=tuple(map(_written, in_order(garbage))),
@@ -113,7 +114,7 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
         Bytes freed by digest in text form.
 
     Raises:
-        StoreError: a file can't be deleted; what was freed before stays freed.
+        StoreError: a file can't be deleted; all others are.
     """
     reached = dict.fromkeys(map(str, roots))
     parents: set[str] = set()
@@ -230,7 +231,7 @@ def _written(text: str) -> Digest:
 def _size(content: LocalContentStore, text: str) -> int | None:
     try:
         return content.info(_written(text)).size
-    except ContentNotFoundError:
+    except (ContentNotFoundError, IntegrityError):  # what can't be looked at can't be deleted either
         return None
 
 

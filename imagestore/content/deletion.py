@@ -27,9 +27,6 @@ class Deletion:
 
         Returns:
             What there was no time for.
-
-        Raises:
-            StoreError: a blob can't be deleted.
         """
         for text in self._texts:
             if text not in self.sizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
+from imagestore.errors import StoreError
 from imagestore.gc import mark
 from imagestore.media_types import OCI_MANIFEST
 from imagestore.metadata.api import ImageRecord
@@ -132,6 +134,37 @@ def test_stale_ingests_go_and_young_ones_stay(node: Node) -> None:
     report = collect(node.metadata, node.content)
     assert (report.ingests, report.bytes_freed) == (planned.ingests, planned.bytes_freed) == (("old",), 3)
     assert [status.ref for status in node.content.statuses()] == ["young"]
+
+
+def unreadable(path: str, broken: Digest) -> os.stat_result:
+    if os.fspath(path).endswith(broken.encoded):
+        raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
+    return os.stat(path, follow_symlinks=False)
+
+
+def test_one_file_that_can_not_be_deleted_keeps_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one whose inode is damaged, or that somebody made immutable; else no collection would go past it, ever."""
+    kept = node.blob("0")
+    others = [node.blob(str(number)) for number in range(1, 9)]
+    with node.content.writer("stale", expected=Digest.of(b"x"), total=9, cancel=NEVER) as writer:
+        writer.write(b"123")
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "lstat", lambda path: unreadable(path, kept))
+        planned = collect(node.metadata, node.content, dry_run=True)
+        assert (set(planned.digests), planned.kept_blobs) == (set(others), 1)
+    unlink = os.unlink
+
+    def refuse(path: str, *, dir_fd: int | None = None) -> None:
+        if path == kept.encoded:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        unlink(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(StoreError, match=f"{kept.encoded}: can't delete: Operation not permitted"):
+        collect(node.metadata, node.content, clock=lambda: 4e9)
+    assert node.names() == {"0"}
+    assert not any(map(node.content.exists, others))
+    assert list(node.content.statuses()) == []
 
 
 def test_an_ingest_under_way_is_spared_however_old(node: Node) -> None:

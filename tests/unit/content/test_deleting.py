@@ -87,20 +87,36 @@ def test_a_block_that_fails_leaves_no_thread_that_still_deletes(blobs: Path, mon
 
 
 @pytest.mark.parametrize("count", [3, 300])
-def test_what_can_not_be_deleted_is_an_error_of_who_waits(blobs: Path, count: int) -> None:
+def test_what_can_not_be_deleted_is_told_at_the_end_and_keeps_nothing_else(blobs: Path, count: int) -> None:
     texts = make(blobs, count)
     path = blobs / "sha256" / texts[0].removeprefix("sha256:")
     path.unlink()
     path.mkdir()
 
-    def delete_all(files: Deleting) -> None:
-        with files.settled():
-            files.end(files.begin(texts), lambda: False)
+    def delete_all() -> None:
+        with Deleting(blobs) as files:
+            files.expect(count)
+            with files.settled():
+                assert files.end(files.begin(texts), lambda: False) == []
 
-    with Deleting(blobs) as files:
-        files.expect(count)
-        with pytest.raises(StoreError, match="can't delete"):
-            delete_all(files)
+    with pytest.raises(StoreError, match="can't delete"):
+        delete_all()
+    assert there(blobs) == {texts[0]}
+
+
+def test_what_the_caller_ran_into_is_told_before_what_could_not_be_deleted(blobs: Path) -> None:
+    texts = make(blobs, 1)
+    path = blobs / "sha256" / texts[0].removeprefix("sha256:")
+    path.unlink()
+    path.mkdir()
+
+    def delete_and_fail() -> None:
+        with Deleting(blobs) as files, files.settled():
+            files.end(files.begin(texts), lambda: False)
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        delete_and_fail()
 
 
 def test_without_threads_it_goes_on_alone(blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
