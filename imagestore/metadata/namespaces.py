@@ -147,6 +147,8 @@ class NamespaceTables(GraphTables):
     def put_ingest(self, owner: str, ref: str, *, expected: Digest | None, lease: str) -> None:
         """Note an unfinished write, what it will be, and the lease that it lives with.
 
+        A day once given stays given, whichever leases come and go meanwhile (containerd, core/metadata).
+
         Args:
             owner: whose.
             ref: its name on disk.
@@ -161,7 +163,7 @@ class NamespaceTables(GraphTables):
             db.execute(
                 "INSERT INTO namespace_ingest VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
                 " expected = excluded.expected, lease = coalesce(excluded.lease, lease),"
-                " expires_at = CASE WHEN coalesce(excluded.lease, lease) IS NULL THEN excluded.expires_at END",
+                " expires_at = coalesce(excluded.expires_at, expires_at)",
                 values,
             )
 
@@ -169,7 +171,8 @@ class NamespaceTables(GraphTables):
         """Put an unfinished write under a lease (or, with an empty one, under none); say whether it is known."""
         ends_at = None if lease else self._clock() + INGEST_SECONDS
         with self._writing() as db:
-            statement = "UPDATE namespace_ingest SET lease = ?, expires_at = ? WHERE owner = ? AND ref = ?"
+            changes = "lease = ?, expires_at = coalesce(?, expires_at)"
+            statement = f"UPDATE namespace_ingest SET {changes} WHERE owner = ? AND ref = ?"  # noqa: S608 - constants
             return db.execute(statement, (lease or None, ends_at, owner, ref)).rowcount > 0
 
     def ingests(self, owner: str) -> dict[str, tuple[str, str]]:
