@@ -209,6 +209,8 @@ class NamespaceTables(GraphTables):
                 " RETURNING ref",
                 {"now": now},
             ).fetchall()
+            # Those that live on are not a later lease's of the same name.
+            db.execute("UPDATE namespace_ingest SET lease = NULL WHERE lease NOT IN (SELECT id FROM lease)")
             query = "SELECT DISTINCT owner FROM namespace_content WHERE owner NOT LIKE 'proxy:%'"
             owners = [owner for (owner,) in db.execute(query).fetchall()]
         for owner in owners:

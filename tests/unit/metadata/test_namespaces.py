@@ -110,6 +110,7 @@ def test_an_ingest_that_had_no_lease_at_some_time_lives_its_day_when_a_lease_end
     assert store.ingests(HOME) == {"r": ("", "l")}
     store.delete_lease("l")
     assert store.sweep_namespaces() == ()
+    assert store.ingests(HOME) == {"r": ("", "")}
     clock.now += 25 * 3600
     assert store.sweep_namespaces() == ("r",)
 
