@@ -40,7 +40,8 @@ class NamespaceTables(GraphTables):
         with self._reading() as db:
             found = dict(db.execute("SELECT name, labels FROM namespace").fetchall())
         found.setdefault(HOME, "{}")
-        return {name: json.loads(found[name]) for name in sorted(found)}
+        with self._damage_named():
+            return {name: json.loads(found[name]) for name in sorted(found)}
 
     def create_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """Make a namespace.
