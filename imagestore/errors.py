@@ -467,7 +467,7 @@ class UndeletableError(StoreError):
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         super().__init__(
             f"{next(iter(failures.values()))}{more}",
-            hint="everything else was freed; look at its attributes, its folder's permissions and the disk, then collect again",
+            hint="all the rest is freed; see the file's attributes, its folder's permissions and the disk",
         )
         self.failures = dict(failures)
         self.report = report
