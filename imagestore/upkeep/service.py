@@ -232,7 +232,8 @@ class Upkeep(abc.ABC):
         """Free content that no record and no lease needs; safe beside pulls in any process.
 
         Args:
-            dry_run: only say what would be freed.
+            dry_run: only say what would be freed, at least: what a collection drops first (images whose gc.expire is
+                past, content records that nothing in their namespace reaches) counts as kept.
 
         Raises:
             UndeletableError: something can't be deleted; everything else was, as its ``report`` says.
