@@ -118,7 +118,7 @@ def test_what_was_leased_or_recorded_after_the_mark_is_spared(node: Node) -> Non
     node.metadata.create_lease("l", lifetime_seconds=100)
     node.metadata.lease_content("l", [leased])
     node.image("new", "layer recorded meanwhile")
-    assert sweep(node.metadata, node.content, map(str, candidates)) == {str(garbage): len("garbage")}
+    assert sweep(node.metadata, node.content, map(str, candidates)).freed == {str(garbage): len("garbage")}
 
 
 def test_stale_ingests_go_and_young_ones_stay(node: Node) -> None:
@@ -174,6 +174,6 @@ def test_removed_images_take_what_only_they_pointed_at(node: Node) -> None:
     node.image("one", "shared", "own")
     node.image("two", "shared")
     (removed,) = node.metadata.remove_images([("registry.example/one:1", "runc")])
-    freed = collect_from(node.metadata, node.content, removed.roots)
-    assert freed == {str(Digest.of(b"manifest one runc")): 17, str(Digest.of(b"own")): 3}
-    assert collect_from(node.metadata, node.content, removed.roots) == {}
+    swept = collect_from(node.metadata, node.content, removed.roots)
+    assert swept.freed == {str(Digest.of(b"manifest one runc")): 17, str(Digest.of(b"own")): 3}
+    assert collect_from(node.metadata, node.content, removed.roots).freed == {}
