@@ -156,7 +156,7 @@ class HomeSpace(Space):
                 raise PreconditionError(
                     f"content {digest} is held by an image or a lease", hint="remove that; 'imagestore why' names it"
                 )
-        collect.sweep(store.metadata, store.content, [str(digest)])
+        collect.sweep(store.metadata, store.content, [str(digest)]).check()
         return True
 
     @staticmethod
@@ -198,7 +198,7 @@ class ProxySpace(Space):
         """Its collector says that the blob goes: at once, unless something else holds it."""
         if not store.metadata.forget_record(self.owner, digest):
             return False
-        collect.sweep(store.metadata, store.content, [str(digest)])
+        collect.sweep(store.metadata, store.content, [str(digest)]).check()
         return True
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content.deletion import Deletion
 from imagestore.content.disk import translated
 from imagestore.digest import VERIFIABLE
-from imagestore.errors import StoreError
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class Deleting:
     """Deletes blobs; their space is free when the block ends.
 
-    Of many that go together, one that can't be deleted keeps no other: the first failure is raised when the block ends.
-
     Args:
         blobs: the folder of all blobs.
     """
@@ -50,7 +47,6 @@ class Deleting:
         self._folders: dict[str, int] = {}
         self._crew: Crew | None = None
         self._under_way: list[SharedDeletion] = []
-        self._failure: StoreError | None = None
 
     def delete(self, text: str) -> int | None:
         """Remove a blob, given by its digest in text form, and return its size in bytes; None when it wasn't there.
@@ -74,13 +70,6 @@ class Deleting:
             except FileNotFoundError:
                 return None
         return size
-
-    def _delete_if_possible(self, text: str) -> int | None:
-        try:
-            return self.delete(text)
-        except StoreError as error:
-            self._failure = self._failure or error
-            return None
 
     def _folder(self, algorithm: str) -> int:
         """An open folder: a path of many parts for each of many thousand files takes its time."""
@@ -118,7 +107,7 @@ class Deleting:
 
     def end(self, deletion: Deletion, is_due: Callable[[], bool]) -> list[str]:
         """Wait for what was begun, as Deletion.wait()."""
-        left = deletion.wait(self._delete_if_possible, is_due)
+        left = deletion.wait(self.delete, is_due)
         if deletion in self._under_way:
             self._under_way.remove(deletion)
         return left
@@ -137,7 +126,7 @@ class Deleting:
                 from imagestore.content.crew import Crew
             except (ImportError, OSError):  # no descriptor is left to read it with: it goes without threads
                 return
-            self._crew = Crew(self._delete_if_possible)
+            self._crew = Crew(self.delete)
         self._crew.assemble()
 
     def __enter__(self) -> Self:
@@ -151,5 +140,3 @@ class Deleting:
         self.let_go()
         while self._folders:
             os.close(self._folders.popitem()[1])
-        if value is None and self._failure is not None:
-            raise self._failure
