@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
-from imagestore.errors import ContentNotFoundError, StoreError, UndeletableError
+from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, UndeletableError
 from imagestore.gc import in_order
 from imagestore.values import dataclass
 
@@ -266,7 +266,7 @@ def _written(text: str) -> Digest:
 def _size(content: LocalContentStore, text: str) -> int | None:
     try:
         return content.info(_written(text)).size
-    except ContentNotFoundError:
+    except (ContentNotFoundError, IntegrityError):  # what can't be looked at can't be deleted either
         return None
 
 

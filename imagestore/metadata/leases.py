@@ -112,7 +112,7 @@ class LeaseTables(Database):
         return iter(self._find_leases("expires_at > ?", _GONE))
 
     def _find_leases(self, condition: str, *values: str | float) -> list[Lease]:
-        with self._reading() as db:
+        with self._reading() as db, self._damage_named():
             return _selected(db, condition, *values)
 
     def _lasting_leases(self, db: sqlite3.Connection) -> Iterator[tuple[Lease, tuple[Digest, ...]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,23 @@ def test_a_dry_run_says_the_same_and_deletes_nothing(node: Node) -> None:
     assert node.names() == {"manifest one runc", "layer", "orphan"}
     done = collect(node.metadata, node.content)
     assert (planned.digests, planned.bytes_freed) == (done.digests, done.bytes_freed)
+
+
+def test_a_file_that_can_not_be_looked_at_keeps_no_plan_from_telling_of_the_others(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose inode is damaged, which can't be deleted either."""
+    broken, other = node.blob("broken"), node.blob("other")
+    lstat = os.lstat
+
+    def fail(path: str) -> os.stat_result:
+        if os.fspath(path).endswith(broken.encoded):
+            raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
+        return lstat(path)
+
+    monkeypatch.setattr(os, "lstat", fail)
+    planned = collect(node.metadata, node.content, dry_run=True)
+    assert (planned.digests, planned.kept_blobs) == ((other,), 1)
 
 
 def test_a_lease_protects_what_it_holds_and_what_that_points_at(node: Node) -> None:

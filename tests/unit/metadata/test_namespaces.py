@@ -96,6 +96,25 @@ def test_writing_on_does_not_take_an_ingest_from_its_lease(store: SqliteMetadata
     assert store.sweep_namespaces() == ("r",)
 
 
+@pytest.mark.parametrize("leases", [("", "l"), ("l", ""), ("", "added")])
+def test_an_ingest_that_had_no_lease_at_some_time_lives_its_day_when_a_lease_ends(
+    store: SqliteMetadataStore, clock: Clock, leases: tuple[str, str]
+) -> None:
+    """As in containerd; what was brought so far may be much."""
+    store.create_lease("l", lifetime_seconds=9e9)
+    for lease in leases:
+        if lease == "added":
+            assert store.lease_ingest(HOME, "r", "l")
+        else:
+            store.put_ingest(HOME, "r", expected=None, lease=lease)
+    assert store.ingests(HOME) == {"r": ("", "l")}
+    store.delete_lease("l")
+    assert store.sweep_namespaces() == ()
+    assert store.ingests(HOME) == {"r": ("", "")}
+    clock.now += 25 * 3600
+    assert store.sweep_namespaces() == ("r",)
+
+
 def test_an_image_keeps_what_it_was_made_with_until_its_target_moves(store: SqliteMetadataStore) -> None:
     image = NamedImage(HOME, "n", Descriptor("m", A, 1), {"k": "v"}, {"l": "w"}, 1.0, 2.0, also_keeps=(B,))
     assert store.put_named_image(image) == image
