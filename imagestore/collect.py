@@ -7,22 +7,25 @@ sees the lease, or the other process finds the blob gone and fetches it. Between
 to write, so no writer waits for more than one batch.
 
 After a removal only what the removed records reached can have become garbage; ``collect_from`` asks about that alone.
+
+A file that can't be deleted stops none of the others: it stays as it is, with its edges and labels, and is named.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
-from imagestore.errors import ContentNotFoundError
+from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, UndeletableError
 from imagestore.gc import in_order
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from imagestore.content.deleting import Deleting
     from imagestore.content.local import LocalContentStore
@@ -52,6 +55,7 @@ class GarbageReport:
         bytes_freed: their size and that of stale ingests.
         ingests: names of stale ingests.
         kept_blobs: how many blobs stay.
+        failures: why other blobs (by digest in text form) and stale ingests (by name) can't be deleted.
     """
 
     dry_run: bool
@@ -59,6 +63,32 @@ class GarbageReport:
     bytes_freed: int
     ingests: tuple[str, ...]
     kept_blobs: int
+    failures: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep did.
+
+    Attributes:
+        freed: bytes by digest in text form, of what was there.
+        failures: why others can't be deleted, by digest.
+    """
+
+    freed: dict[str, int]
+    failures: dict[str, str]
+
+    def check(self, report: object = None) -> None:
+        """Tell what could not be deleted.
+
+        Args:
+            report: what was done all the same.
+
+        Raises:
+            UndeletableError: there is something.
+        """
+        if self.failures:
+            raise UndeletableError(self.failures, report)
 
 
 def collect(
@@ -76,32 +106,40 @@ def collect(
         dry_run: only say what would be freed.
         clock: seconds since 1970, for the age of ingests.
 
+    Returns:
+        What went, and what can't be deleted.
+
     Raises:
-        StoreError: a file can't be deleted; what was freed before stays freed.
+        StoreError: folders can't be listed or records not changed; what was freed before stays freed.
     """
+    failures: dict[str, str] = {}
     if not dry_run:
         metadata.expire()
         for ref in metadata.sweep_namespaces():
-            content.abort(ref)
+            with _noted(failures, ref):
+                content.abort(ref)
     present = _Counted(content.names())
     candidates = metadata.garbage(present)
     if dry_run:
         sizes = ((text, _size(content, text)) for text in candidates)
         garbage = {text: size for text, size in sizes if size is not None}
     else:
-        garbage = sweep(metadata, content, candidates)
+        swept = sweep(metadata, content, candidates)
+        garbage = swept.freed
+        failures.update(swept.failures)
         metadata.tidy()
-    stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), dry_run=dry_run)
+    stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), failures, dry_run=dry_run)
     return GarbageReport(
         dry_run=dry_run,
         digests=tuple(map(_written, in_order(garbage))),
         bytes_freed=sum(garbage.values()) + stale_bytes,
         ingests=tuple(stale),
         kept_blobs=present.count - len(garbage),
+        failures=failures,
     )
 
 
-def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Iterable[Digest]) -> dict[str, int]:
+def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Iterable[Digest]) -> Swept:
     """Free what removed records held and nothing else needs; costs what they reached, not what the store has.
 
     Args:
@@ -109,11 +147,8 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
         content: the blobs.
         roots: what the records held.
 
-    Returns:
-        Bytes freed by digest in text form.
-
     Raises:
-        StoreError: a file can't be deleted; what was freed before stays freed.
+        StoreError: the database can't be changed; what was freed before stays freed.
     """
     reached = dict.fromkeys(map(str, roots))
     parents: set[str] = set()
@@ -129,7 +164,7 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
     return sweep(metadata, content, [*in_order(parents), *in_order(reached.keys() - parents)])
 
 
-def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Iterable[str]) -> dict[str, int]:
+def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Iterable[str]) -> Swept:
     """Delete candidates that nothing keeps now.
 
     Args:
@@ -137,10 +172,10 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Itera
         content: the blobs.
         candidates: digests, in text form, that may be garbage.
 
-    Returns:
-        Bytes freed by digest in text form, of what was there.
+    Raises:
+        StoreError: the database can't be changed; what was freed before stays freed.
     """
-    freed: dict[str, int] = {}
+    swept = Swept({}, {})
     waiting = collections.deque(candidates)
     patience = Patience(metadata)
     with content.deleting() as files:
@@ -148,15 +183,15 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Itera
             files.expect(len(waiting))
             try:
                 with metadata.batch(), files.settled():
-                    freed.update(_swept(metadata, files, waiting, patience))
+                    _sweep_some(metadata, files, waiting, patience, swept)
             finally:
                 files.let_go()
-    return freed
+    return swept
 
 
-def _swept(
-    metadata: MetadataStore, files: Deleting, waiting: deque[str], patience: Patience
-) -> Iterator[tuple[str, int]]:
+def _sweep_some(
+    metadata: MetadataStore, files: Deleting, waiting: deque[str], patience: Patience, swept: Swept
+) -> None:
     """One batch: takes candidates, deletes what nothing keeps and puts back what there was no time for.
 
     While threads delete what was found, the next are asked about.
@@ -173,7 +208,8 @@ def _swept(
             # What was begun but not ended is asked about again: it may be wanted by then.
             waiting.extendleft(reversed(files.end(under_way, patience.is_over)))
             metadata.forget_content(under_way.sizes)
-            yield from ((text, size) for text, size in under_way.sizes.items() if size is not None)
+            swept.freed.update((text, size) for text, size in under_way.sizes.items() if size is not None)
+            swept.failures.update(under_way.failures)
         if begun is None:
             return
         under_way = begun
@@ -230,20 +266,29 @@ def _written(text: str) -> Digest:
 def _size(content: LocalContentStore, text: str) -> int | None:
     try:
         return content.info(_written(text)).size
-    except ContentNotFoundError:
+    except (ContentNotFoundError, IntegrityError):  # what can't be looked at can't be deleted either
         return None
 
 
+@contextlib.contextmanager
+def _noted(failures: dict[str, str], ref: str) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        failures[ref] = str(error)
+
+
 def _stale_ingests(
-    content: LocalContentStore, now: float, spared: frozenset[str], *, dry_run: bool
+    content: LocalContentStore, now: float, spared: frozenset[str], failures: dict[str, str], *, dry_run: bool
 ) -> tuple[list[str], int]:
     names, size = [], 0
     for status in content.stale_ingests(now - STALE_INGEST_SECONDS, beyond=now + STALE_INGEST_SECONDS):
         if status.ref in spared:
             continue
-        if dry_run or content.abort_stale(status):
-            names.append(status.ref)
-            size += status.offset
+        with _noted(failures, status.ref):
+            if dry_run or content.abort_stale(status):
+                names.append(status.ref)
+                size += status.offset
     if not dry_run:
         content.clear_locks()
     return sorted(names), size

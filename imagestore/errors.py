@@ -21,6 +21,7 @@
     │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
     ├─ StoreError
     │  ├─ StoreBusyError   WriterClosedError   StoreFullError   StoreReadOnlyError   StoreCorruptError
+    │  ├─ UndeletableError
     ├─ ServerError
     ├─ ImageServiceError
     │  ├─ ServiceUnavailableError
@@ -42,7 +43,7 @@ from typing import TYPE_CHECKING, ClassVar
 from imagestore.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Category(enum.Enum):
@@ -452,6 +453,24 @@ class StoreCorruptError(StoreError):
     """The store's own files are damaged, or were made by a newer version."""
 
     category = Category.DATA_LOSS
+
+
+class UndeletableError(StoreError):
+    """Some of what nothing needs can't be deleted; all the rest was.
+
+    Attributes:
+        failures: why, by digest or name of an ingest.
+        report: what was done all the same, as the call would have returned it; None where it returns nothing of that.
+    """
+
+    def __init__(self, failures: Mapping[str, str], report: object = None) -> None:
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        super().__init__(
+            f"{next(iter(failures.values()))}{more}",
+            hint="all the rest is freed; see the file's attributes, its folder's permissions and the disk",
+        )
+        self.failures = dict(failures)
+        self.report = report
 
 
 class ServerError(ImageStoreError):

@@ -12,11 +12,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagestore import collect, lookup, platforms
 from imagestore import config as configuration
+from imagestore import lookup, platforms
 from imagestore.archive.service import Archives
 from imagestore.cancel import CancelToken
-from imagestore.content import leftovers
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.collect import GarbageReport
     from imagestore.config import Config
     from imagestore.digest import Digest
     from imagestore.documents.select import Selection
@@ -295,20 +293,6 @@ class ImageStore(Archives, Upkeep):
             client = self.registry
             target = client.resolve(parsed, cancel=token)
         return match_handlers(target, Documents(self.content, client, parsed, token), handlers)
-
-    def collect_garbage(self, *, dry_run: bool = False) -> GarbageReport:
-        """Free content that no record and no lease needs; safe beside pulls in any process.
-
-        Args:
-            dry_run: only say what would be freed.
-
-        Raises:
-            StoreError: something can't be deleted.
-        """
-        report = collect.collect(self.metadata, self.content, dry_run=dry_run, clock=self._clock)
-        if not dry_run:
-            leftovers.clear(self.root, before=self._clock() - collect.STALE_INGEST_SECONDS)
-        return report
 
     @property
     def registry(self) -> RegistryClient:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from imagestore.cli import render
 from imagestore.cli.app import cancelled_by_signals
 from imagestore.cli.failure import say
+from imagestore.errors import UndeletableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from imagestore.image import Image
     from imagestore.metadata.summaries import ImageSummary
     from imagestore.platforms import Platform
+    from imagestore.upkeep.service import Removals
 
 
 def pull(
@@ -115,10 +117,14 @@ def remove(
         output: ``table`` or ``json``.
     """
     freed: int | None = None
+    failure: UndeletableError | None = None
     removed: list[tuple[str, str]] = []
     try:
         if frees:
-            removals = app.store.delete_each(names, runtime_handler=handler, all_handlers=is_everywhere)
+            try:
+                removals = app.store.delete_each(names, runtime_handler=handler, all_handlers=is_everywhere)
+            except UndeletableError as error:
+                failure, removals = error, cast("Removals", error.report)
             freed = removals.bytes_freed
             for name, gone in removals.removed.items():
                 removed += _told(name, gone)
@@ -135,6 +141,8 @@ def remove(
         render.dump_json({"removed": pairs, "bytesFreed": freed})
     elif freed is not None:
         print(f"freed {render.size(freed)}")
+    if failure is not None:
+        raise failure
 
 
 def _told(name: str, gone: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

@@ -9,6 +9,7 @@ import click
 
 from imagestore.cli import describe, render
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,6 +97,8 @@ def export(
         raise click.UsageError("--platform and --all-platforms exclude each other")
     if file == _PIPE and (output == "json" or form == "oci"):
         raise click.UsageError("standard output can't carry the archive and also JSON, or a folder")
+    if file == _PIPE and sys.__stdout__ is None:
+        raise InvalidInputError("standard output is closed", hint="send it to a file or a pipe")
     options = ExportOptions(handlers, all_handlers, platform, all_platforms, ArchiveFormat(form), ExportShape(shape))
     with cancelled_by_signals() as token, shown.observer(progress) as observer:
         report = app.store.export_images(names, file, options=options, observer=observer, cancel=token)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from imagestore.cli import render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
+from imagestore.errors import UndeletableError
 
 if TYPE_CHECKING:
     from imagestore.collect import GarbageReport
@@ -44,19 +45,39 @@ def gc(
     --low. With --keep-last alone all others go. Pinned images are always spared.
     """
     rules = _policy(app, (keep_last, unused_for, high, low), runtime_handler)
-    evicted = None if rules is None else app.store.evict(rules, dry_run=dry_run)
+    evicted = None if rules is None else _evict(app, rules, dry_run=dry_run)
     # At once: what is gone is told, however the collection ends.
     for each in evicted.evicted if evicted is not None and output != "json" else ():
         verb = "would remove" if dry_run else "removed"
         print(f"{verb} {render.printable(each.record.reference)} ({each.record.handler}): {each.reason}")
-    report = app.store.collect_garbage(dry_run=dry_run)
+    failure: UndeletableError | None = None
+    try:
+        report = app.store.collect_garbage(dry_run=dry_run)
+    except UndeletableError as error:
+        failure, report = error, cast("GarbageReport", error.report)
     if output == "json":
         render.dump_json({**_evicted_json(evicted), **_garbage_json(report, evicted)})
-        return
+    else:
+        _print(app, report, evicted)
+    if failure is not None:
+        raise failure
+
+
+def _evict(app: App, rules: Policy, *, dry_run: bool) -> EvictionReport:
+    try:
+        return app.store.evict(rules, dry_run=dry_run)
+    except UndeletableError as error:
+        return cast("EvictionReport", error.report)  # the collection that follows tries again, and tells
+
+
+def _print(app: App, report: GarbageReport, evicted: EvictionReport | None) -> None:
+    dry_run = report.dry_run
     for digest in report.digests:
         print(f"{'would free' if dry_run else 'freed'} {digest}")
     for ref in report.ingests:
         print(f"{'would drop' if dry_run else 'dropped'} stale ingest {render.printable(ref)}")
+    for subject, reason in report.failures.items():
+        print(f"not freed {render.printable(subject)}: {render.printable(reason)}")
     verb = "would be freed" if dry_run else "freed"
     if evicted is not None:
         print(f"{render.size(evicted.bytes_freed)} of {len(evicted.evicted)} removed images {verb}")
@@ -96,6 +117,7 @@ def _garbage_json(report: GarbageReport, evicted: EvictionReport | None) -> dict
         "ingests": list(report.ingests),
         "bytesFreed": report.bytes_freed + (evicted.bytes_freed if evicted is not None else 0),
         "keptBlobs": report.kept_blobs,
+        "failures": [{"subject": subject, "reason": reason} for subject, reason in report.failures.items()],
     }
 
 

@@ -11,13 +11,17 @@ from imagestore.cli.app import App as App
 from imagestore.cli.app import cancelled_by_signals as cancelled_by_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class GivenPath(click.Path):
     """A path that isn't empty: an unset variable of a script must not mean the folder that it runs in."""
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """Paths between colons, as click does, without the nothing that a script leaves at an end."""
+        return [each for each in super().split_envvar_value(rv) if each]
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None

@@ -33,7 +33,8 @@ Fields = Callable[[tuple[str, ...]], str | None]
 
 _NAME: Final = pattern(r"[A-Za-z0-9_]+")
 _WORD: Final = pattern(r"[^\s,]+")
-_OPERATOR: Final = pattern(r"==|!=|~=")
+# The whole run of such characters, so that "===" is none and what begins with one needs quotes, as in containerd.
+_OPERATOR: Final = pattern(r"(?:==|!=|~=)(?![=!~])")
 _BLANKS: Final = pattern(r"\s*")
 _ESCAPE: Final = pattern(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _SIMPLE: Final = {

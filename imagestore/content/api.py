@@ -195,4 +195,8 @@ class ContentStore(Protocol):
         """Every unfinished ingest."""
 
     def abort(self, ref: str) -> bool:
-        """Throw an ingest away unless a writer holds it; say whether it is gone."""
+        """Throw an ingest away unless a writer holds it; say whether it is gone.
+
+        Raises:
+            StoreError: it can't be removed.
+        """

@@ -43,7 +43,7 @@ class SharedDeletion(Deletion):
         try:
             # Looks before it takes one: what is taken is deleted, also when another thread finds no more.
             while not self._is_closed and (text := next(self._rest, None)) is not None:
-                self.sizes[text] = delete(text)
+                self._delete(text, delete)
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             failure = error
         self._is_closed = True
@@ -52,13 +52,13 @@ class SharedDeletion(Deletion):
 
     def wait(self, delete: Callable[[str], int | None], is_due: Callable[[], bool]) -> list[str]:
         """Until it has ended, as Deletion.wait()."""
-        while not self._is_closed and not (self.sizes and is_due()):
+        while not self._is_closed and not ((self.sizes or self.failures) and is_due()):
             self._listen()
         self.settle()
         for failure in self._ended:
             if failure is not None:
                 raise failure
-        return [text for text in self._texts if text not in self.sizes]
+        return self._left()
 
     def settle(self) -> None:
         """No further blob is begun; until no thread works on it any more."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from imagestore.errors import StoreError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -16,10 +18,12 @@ class Deletion:
 
     Attributes:
         sizes: bytes by digest, in text form, of those that are gone; None for what wasn't there.
+        failures: why others can't be deleted, by digest; the rest goes all the same.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.sizes: dict[str, int | None] = {}
+        self.failures: dict[str, str] = {}
         self._texts = texts
 
     def wait(self, delete: Callable[[str], int | None], is_due: Callable[[], bool]) -> list[str]:
@@ -27,13 +31,20 @@ class Deletion:
 
         Returns:
             What there was no time for.
-
-        Raises:
-            StoreError: a blob can't be deleted.
         """
         for text in self._texts:
             if text not in self.sizes:
-                self.sizes[text] = delete(text)
+                self._delete(text, delete)
                 if is_due():
                     break
-        return [text for text in self._texts if text not in self.sizes]
+        return self._left()
+
+    def _delete(self, text: str, delete: Callable[[str], int | None]) -> None:
+        try:
+            self.sizes[text] = delete(text)
+        except StoreError as error:
+            # Text: an error would keep its frames alive, and there may be one for every blob.
+            self.failures[text] = str(error)
+
+    def _left(self) -> list[str]:
+        return [text for text in self._texts if text not in self.sizes and text not in self.failures]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content.disk import translated
 from imagestore.content.ingest_folder import ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
-from imagestore.errors import InvalidInputError, StoreBusyError
+from imagestore.errors import InvalidInputError, StoreBusyError, StoreError
 from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
@@ -50,7 +51,11 @@ class Ingests:
                     yield status
 
     def abort(self, ref: str) -> bool:
-        """Throw an ingest away unless a writer holds it; say whether it is gone."""
+        """Throw an ingest away unless a writer holds it; say whether it is gone.
+
+        Raises:
+            StoreError: its folder can't be removed.
+        """
         return self._abort_folder(ingest_name(ref))
 
     def stale_ingests(self, before: float, *, beyond: float = math.inf) -> Iterator[IngestStatus]:
@@ -69,7 +74,11 @@ class Ingests:
                         yield status
 
     def abort_stale(self, ingest: IngestStatus) -> bool:
-        """Throw a stale ingest away unless a writer holds it; say whether it is gone."""
+        """Throw a stale ingest away unless a writer holds it; say whether it is gone.
+
+        Raises:
+            StoreError: its folder can't be removed.
+        """
         is_remains = bool(_INGEST_NAME.fullmatch(ingest.ref)) and (self._ingests / ingest.ref).is_dir()
         return self._abort_folder(ingest.ref if is_remains else ingest_name(ingest.ref))
 
@@ -77,16 +86,22 @@ class Ingests:
         """Remove lock files that killed processes left behind."""
         with translated("list", self._locks), os.scandir(self._locks) as entries:
             for entry in entries:
+                # One that stays is in nobody's way but of who wants just that lock, and is told then.
                 if entry.is_file(follow_symlinks=False):
-                    with FileLock(entry.path) as lock:
+                    with contextlib.suppress(StoreError), FileLock(entry.path) as lock:
                         lock.try_acquire()
 
     def _abort_folder(self, name: str) -> bool:
         with self._lock(name) as lock:
             if not lock.try_acquire():
                 return False
-            with translated("remove ingest", self._ingests):
-                remove_ingest(self._ingests / name)
+            folder = self._ingests / name
+            with translated("remove ingest", folder):
+                remove_ingest(folder)
+                if self._is_begun(name):
+                    import shutil
+
+                    shutil.rmtree(folder)  # says why it can't
             return True
 
     def _busy(self, ref: str) -> StoreBusyError:

@@ -23,10 +23,11 @@ from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directories, sync_directory, translated
 from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.ingests import Ingests
-from imagestore.digest import VERIFIABLE, Digest, verify
+from imagestore.digest import VERIFIABLE, Digest, Verifier, verify
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
+    IntegrityError,
     InvalidInputError,
     SizeMismatchError,
 )
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 
 _HEX: Final = pattern(r"[a-f0-9]+")
+_HASHED_BYTES: Final = 1024 * 1024
 
 
 class LocalContentStore(Ingests):
@@ -187,6 +189,35 @@ class LocalContentStore(Ingests):
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""
         with self.deleting() as files:
             return files.delete(str(digest)) or 0
+
+    def delete_damaged(self, digest: Digest) -> bool:
+        """Hash a blob and remove it where it is damaged; say whether a whole one was found.
+
+        What somebody else has put in its place meanwhile stays: a damaged blob is mended by another file.
+
+        Raises:
+            StoreError: it can't be read for want of permission, or not be removed.
+        """
+        verifier = Verifier(digest)
+        try:
+            file = self.open(digest)
+        except ContentNotFoundError:
+            return False
+        except IntegrityError:  # the disk can't even open it
+            self.delete(digest)
+            return False
+        with file, translated("read", path := self._blob_text(digest)):
+            try:
+                while chunk := file.read(_HASHED_BYTES):
+                    verifier.update(chunk)
+                verifier.finish()
+            except IntegrityError:
+                # While it is open its number belongs to no other file.
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.lstat(path), os.fstat(file.fileno())):
+                        self.delete(digest)
+                return False
+        return True
 
     def writer(
         self,

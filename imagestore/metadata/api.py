@@ -294,6 +294,9 @@ class MetadataStore(Protocol):
     def edges(self) -> Mapping[Digest, tuple[Digest, ...]]:
         """Every edge: children by parent."""
 
+    def edges_as_written(self) -> Mapping[str, Sequence[str]]:
+        """Every edge in text form: children by parent; one that a label names too comes twice."""
+
     def own_children(self, digest: Digest) -> tuple[Digest, ...]:
         """What one content points at by its own words, labels aside."""
 

@@ -172,10 +172,12 @@ class Database:
             copy_to(db, target)
 
     def damage(self) -> tuple[str, ...]:
-        """What SQLite's own check finds wrong with the file, a line each; nothing when it is whole."""
+        """What SQLite's own check finds wrong with the file, and texts that are none, a line each."""
+        from imagestore.metadata import texts
+
         with self._reading() as db:
-            lines = [str(line) for (line,) in db.execute("PRAGMA quick_check(20)")]
-        return tuple(line for line in lines if line != "ok")
+            found = [str(line) for (line,) in db.execute("PRAGMA quick_check(20)") if line != "ok"]
+            return tuple(found or texts.damage(db))
 
     def close(self) -> None:
         """Close the database."""
@@ -372,6 +374,4 @@ class Database:
         except UnicodeEncodeError:
             raise  # what was asked for, not what is here
         except (ValueError, KeyError, TypeError) as error:
-            raise StoreCorruptError(
-                f"{self._path}: an image record can't be read: {error}", hint=CORRUPT_HINT
-            ) from error
+            raise StoreCorruptError(f"{self._path}: a record can't be read: {error}", hint=CORRUPT_HINT) from error

@@ -34,7 +34,7 @@ _CODES: Final[dict[int, type[StoreError]]] = {
 #: What the disk can't read back is damage, as a page with wrong bytes is.
 _UNREADABLE: Final = {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
 #: What Python's module says, without a code, of bytes that SQLite's own check takes for a text.
-_NO_TEXT: Final = "Could not decode to UTF-8"
+NO_TEXT: Final = "Could not decode to UTF-8"
 _NUMBERS: Final[dict[int, type[StoreError]]] = {
     errno.ENOSPC: StoreFullError,
     errno.EDQUOT: StoreFullError,
@@ -91,7 +91,7 @@ class Translated:
         """Which of our errors it is, and its text."""
         extended = getattr(error, "sqlite_errorcode", 0)
         code = extended & 0xFF
-        if str(error).startswith(_NO_TEXT):
+        if str(error).startswith(NO_TEXT):
             return StoreCorruptError, str(error)
         if code == sqlite3.SQLITE_CANTOPEN and (cause := location.cause(self._database)) is not None:
             # SQLite doesn't say why; a dying disk is no question of permission.

@@ -135,11 +135,18 @@ class GraphTables(Database):
 
     def edges(self) -> Mapping[Digest, tuple[Digest, ...]]:
         """Every edge: children by parent."""
-        found: dict[Digest, dict[Digest, None]] = {}
+        return {
+            _as_written(parent): tuple(map(_as_written, dict.fromkeys(children)))
+            for parent, children in self.edges_as_written().items()
+        }
+
+    def edges_as_written(self) -> Mapping[str, Sequence[str]]:
+        """Every edge in text form: children by parent; one that a label names too comes twice."""
+        found: dict[str, list[str]] = {}
         with self._reading_apart() as db:
             for parent, child in db.execute(_EDGES):
-                found.setdefault(_as_written(parent), {})[_as_written(child)] = None
-        return {parent: tuple(children) for parent, children in found.items()}
+                found.setdefault(parent, []).append(child)
+        return found
 
     def own_children(self, digest: Digest) -> tuple[Digest, ...]:
         """What one content points at by its own words, labels aside."""

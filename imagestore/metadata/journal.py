@@ -80,13 +80,29 @@ class RecordJournal:
         """
         self._append([lines.labels(number, digest, labels, is_committed=is_committed)])
 
-    def put_lease(self, number: int, lease: Lease, content: Collection[Digest], *, is_committed: bool = False) -> None:
-        """Note a lease and what it lists now; inside the transaction, or after its commit.
+    def put_lease(self, number: int, lease: Lease, content: Collection[Digest]) -> None:
+        """Note a lease and what it lists now; inside the transaction.
 
         Raises:
             OSError: the file can't be written.
         """
-        self._append([lines.lease(number, lease, content, is_committed=is_committed)])
+        self._append([lines.lease(number, lease, content)])
+
+    def put_leased(self, number: int, lease: Lease, content: Collection[Digest]) -> None:
+        """Note what a lease lists beside what it listed before; inside the transaction.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._append([lines.leased(number, lease, content)])
+
+    def unlease(self, number: int, lease_id: str, content: Collection[Digest]) -> None:
+        """Note what a lease lists no more; after the commit.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        self._append([lines.unleased(number, lease_id, content)])
 
     def release(self, number: int, lease_id: str) -> None:
         """Note that a lease is gone; after the commit.

@@ -4,12 +4,16 @@ A transaction that changes anything says first with which number the last one en
 a counter in the database, so a transaction that died leaves its numbers to be given again; and whatever is above a
 ``begin`` with a higher number than it names was never committed. What was numbered below was. So only the lines after
 the last ``begin`` are uncertain, unless one of them was written after its commit.
+
+What a lease lists is told as it changes, since it may be filled with thousands of contents, one by one; a line that
+adds to it says again what the lease is, so that no earlier line is needed for that.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 from imagestore import gc_labels
@@ -58,7 +62,16 @@ class _Labelled:
 
 @dataclass(frozen=True, slots=True)
 class _Leased:
+    """A lease with what it lists, or with what it lists beside that."""
+
     lease: Lease
+    content: tuple[Digest, ...]
+    is_addition: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Unleased:
+    lease_id: str
     content: tuple[Digest, ...]
 
 
@@ -72,7 +85,7 @@ class _Line:
     """A change; ``is_committed`` when it was written after its commit."""
 
     number: int
-    value: ImageRecord | _Removed | _Labelled | _Leased | _Released
+    value: ImageRecord | _Removed | _Labelled | _Leased | _Unleased | _Released
     is_committed: bool
 
 
@@ -130,10 +143,11 @@ class Reading:
                 self._known.add(line)
             else:
                 uncertain.append(line)
-        before = [self._known.state(line) for line in uncertain]
+        changed = list({_subject(line.value): line for line in uncertain}.values())
+        before = [self._known.state(line) for line in changed]
         for line in uncertain:
             self._known.add(line)
-        after = [self._known.state(line) for line in uncertain]
+        after = [self._known.state(line) for line in changed]
         lost = (_lost(old, new) for old, new in zip(before, after, strict=True))
         return Journaled(
             self._known.candidates(),
@@ -152,7 +166,7 @@ class _Known:
         self._records: dict[tuple[str, str], list[tuple[int, ImageRecord]]] = {}
         self._removed: dict[tuple[str, str], int] = {}
         self._labels: dict[Digest, tuple[int, _Labelled]] = {}
-        self._leases: dict[str, tuple[int, _Leased | None]] = {}
+        self._leases: dict[str, list[tuple[int, _Leased | _Unleased | _Released]]] = {}
 
     def add(self, line: _Line) -> None:
         number, value = line.number, line.value
@@ -164,14 +178,29 @@ class _Known:
             known = self._labels.get(value.digest)
             if known is None or number >= known[0]:
                 self._labels[value.digest] = number, value
-        elif isinstance(value, _Leased):
-            self._lease(value.lease.id, number, value)
         else:
-            self._lease(value.lease_id, number, None)
+            self._add_to_lease(number, value)
 
-    def _lease(self, lease_id: str, number: int, leased: _Leased | None) -> None:
-        if number >= self._leases.get(lease_id, (0, None))[0]:
-            self._leases[lease_id] = number, leased
+    def _add_to_lease(self, number: int, value: _Leased | _Unleased | _Released) -> None:
+        lines = self._leases.setdefault(_lease_id(value), [])
+        is_whole = isinstance(value, _Released) or (isinstance(value, _Leased) and not value.is_addition)
+        if is_whole and all(number >= other for other, _ in lines):
+            lines.clear()
+        lines.append((number, value))
+
+    def _lease(self, lease_id: str) -> _Leased | None:
+        """A lease as its lines make it, in the order of their numbers."""
+        lease: Lease | None = None
+        listed: set[Digest] = set()
+        for _, value in sorted(self._leases.get(lease_id, ()), key=operator.itemgetter(0)):
+            if isinstance(value, _Unleased):
+                listed.difference_update(value.content)
+                continue
+            if isinstance(value, _Released) or not value.is_addition:
+                listed.clear()
+            lease = None if isinstance(value, _Released) else value.lease
+            listed.update(() if isinstance(value, _Released) else value.content)
+        return None if lease is None else _Leased(lease, tuple(sorted(listed)))
 
     def state(self, line: _Line) -> ImageRecord | _Labelled | _Leased | None:
         """What is known now of what a line changes."""
@@ -180,7 +209,7 @@ class _Known:
             return next(iter(self._newest_first((value.reference, value.handler))), None)
         if isinstance(value, _Labelled):
             return self._labels.get(value.digest, (0, None))[1]
-        return self._leases.get(value.lease.id, (0, None))[1] if isinstance(value, _Leased) else None
+        return None if isinstance(value, _Removed) else self._lease(_lease_id(value))
 
     def _newest_first(self, key: tuple[str, str]) -> list[ImageRecord]:
         entries = sorted(self._records.get(key, ()), key=lambda entry: entry[0])
@@ -193,7 +222,21 @@ class _Known:
         return {digest: known.labels for digest, (_, known) in sorted(self._labels.items()) if known.labels}
 
     def leases(self) -> list[tuple[Lease, tuple[Digest, ...]]]:
-        return [(known.lease, known.content) for _, (_, known) in sorted(self._leases.items()) if known is not None]
+        known = (self._lease(lease_id) for lease_id in sorted(self._leases))
+        return [(each.lease, each.content) for each in known if each is not None]
+
+
+def _lease_id(value: _Leased | _Unleased | _Released) -> str:
+    return value.lease.id if isinstance(value, _Leased) else value.lease_id
+
+
+def _subject(value: ImageRecord | _Removed | _Labelled | _Leased | _Unleased | _Released) -> object:
+    """What a line changes: many may change one."""
+    if isinstance(value, ImageRecord):
+        return value.reference, value.handler
+    if isinstance(value, _Removed):
+        return value.key
+    return value.digest if isinstance(value, _Labelled) else _lease_id(value)
 
 
 def _lost(
@@ -253,12 +296,25 @@ def labels(number: int, digest: Digest, labels: Mapping[str, str], *, is_committ
     return _json({"number": number, "labels": [str(digest), dict(labels)]}, is_committed=is_committed)
 
 
-def lease(number: int, lease: Lease, content: Collection[Digest], *, is_committed: bool = False) -> str:
+def lease(number: int, lease: Lease, content: Collection[Digest]) -> str:
     """A lease and what it lists."""
+    return json.dumps({"number": number, "lease": _lease_values(lease, content)})
+
+
+def leased(number: int, lease: Lease, content: Collection[Digest]) -> str:
+    """A lease and what it lists beside what it listed before."""
+    return json.dumps({"number": number, "leased": _lease_values(lease, content)})
+
+
+def _lease_values(lease: Lease, content: Collection[Digest]) -> list[object]:
     end = None if math.isinf(lease.expires_at) else lease.expires_at
     listed = [str(digest) for digest in content]
-    values = [lease.id, lease.created_at, end, lease.is_flat, dict(lease.labels), listed, lease.namespace]
-    return _json({"number": number, "lease": values}, is_committed=is_committed)
+    return [lease.id, lease.created_at, end, lease.is_flat, dict(lease.labels), listed, lease.namespace]
+
+
+def unleased(number: int, lease_id: str, content: Collection[Digest]) -> str:
+    """What a lease lists no more; after the commit."""
+    return json.dumps({"number": number, "unleased": [lease_id, [str(digest) for digest in content]]})
 
 
 def release(number: int, lease_id: str) -> str:
@@ -297,10 +353,14 @@ def _parsed(entry: Any) -> _Line:
         return _Line(number, _Labelled(Digest.parse(text), gc_labels.checked(dict(labels))), is_committed)
     if "release" in entry:
         return _Line(number, _Released(str(entry["release"])), is_committed=True)
-    lease_id, created_at, expires_at, is_flat, labels, content, namespace = entry["lease"]
+    if "unleased" in entry:
+        lease_id, content = entry["unleased"]
+        return _Line(number, _Unleased(str(lease_id), tuple(map(Digest.parse, content))), is_committed=True)
+    is_addition = "leased" in entry
+    lease_id, created_at, expires_at, is_flat, labels, content, namespace = entry["leased" if is_addition else "lease"]
     if not lease_id:
         raise ValueError(lease_id)
     end = math.inf if expires_at is None else float(expires_at)
     checked = gc_labels.checked(dict(labels))
     lease = Lease(str(lease_id), float(created_at), end, bool(is_flat), checked, str(namespace))
-    return _Line(number, _Leased(lease, tuple(Digest.parse(text) for text in content)), is_committed)
+    return _Line(number, _Leased(lease, tuple(map(Digest.parse, content)), is_addition), is_committed)

@@ -76,9 +76,9 @@ class LeaseTables(Database):
         with self._writing() as db:
             _check_lease(db, lease_id)
             pairs = [(lease_id, str(digest)) for digest in digests]
-            # The journal gets the whole list each time.
             if db.executemany("INSERT OR IGNORE INTO lease_content VALUES (?, ?)", pairs).rowcount:
-                self._note(lease_id)
+                for lease in self._lasting(lease_id):
+                    self._journal.put_leased(self._number_change(), lease, digests)
 
     def leased_content(self, lease_id: str) -> tuple[Digest, ...]:
         """What a lease lists."""
@@ -94,9 +94,8 @@ class LeaseTables(Database):
             pairs = [(lease_id, str(digest)) for digest in digests]
             db.executemany("DELETE FROM lease_content WHERE lease = ? AND digest = ?", pairs)
             for lease in self._lasting(lease_id):
-                number, left = self._number_change(), self.leased_content(lease_id)
-                note = functools.partial(self._journal.put_lease, number, lease, left, is_committed=True)
-                self._after_commit.append(note)
+                number = self._number_change()
+                self._after_commit.append(functools.partial(self._journal.unlease, number, lease.id, tuple(digests)))
 
     def delete_lease(self, lease_id: str) -> bool:
         """Release a lease; say whether it was there."""
@@ -113,7 +112,7 @@ class LeaseTables(Database):
         return iter(self._find_leases("expires_at > ?", _GONE))
 
     def _find_leases(self, condition: str, *values: str | float) -> list[Lease]:
-        with self._reading() as db:
+        with self._reading() as db, self._damage_named():
             return _selected(db, condition, *values)
 
     def _lasting_leases(self, db: sqlite3.Connection) -> Iterator[tuple[Lease, tuple[Digest, ...]]]:

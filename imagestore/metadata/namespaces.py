@@ -40,7 +40,8 @@ class NamespaceTables(GraphTables):
         with self._reading() as db:
             found = dict(db.execute("SELECT name, labels FROM namespace").fetchall())
         found.setdefault(HOME, "{}")
-        return {name: json.loads(found[name]) for name in sorted(found)}
+        with self._damage_named():
+            return {name: json.loads(found[name]) for name in sorted(found)}
 
     def create_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """Make a namespace.
@@ -147,6 +148,8 @@ class NamespaceTables(GraphTables):
     def put_ingest(self, owner: str, ref: str, *, expected: Digest | None, lease: str) -> None:
         """Note an unfinished write, what it will be, and the lease that it lives with.
 
+        A day once given stays given, whichever leases come and go meanwhile (containerd, core/metadata).
+
         Args:
             owner: whose.
             ref: its name on disk.
@@ -161,7 +164,7 @@ class NamespaceTables(GraphTables):
             db.execute(
                 "INSERT INTO namespace_ingest VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
                 " expected = excluded.expected, lease = coalesce(excluded.lease, lease),"
-                " expires_at = CASE WHEN coalesce(excluded.lease, lease) IS NULL THEN excluded.expires_at END",
+                " expires_at = coalesce(excluded.expires_at, expires_at)",
                 values,
             )
 
@@ -169,7 +172,8 @@ class NamespaceTables(GraphTables):
         """Put an unfinished write under a lease (or, with an empty one, under none); say whether it is known."""
         ends_at = None if lease else self._clock() + INGEST_SECONDS
         with self._writing() as db:
-            statement = "UPDATE namespace_ingest SET lease = ?, expires_at = ? WHERE owner = ? AND ref = ?"
+            changes = "lease = ?, expires_at = coalesce(?, expires_at)"
+            statement = f"UPDATE namespace_ingest SET {changes} WHERE owner = ? AND ref = ?"  # noqa: S608 - constants
             return db.execute(statement, (lease or None, ends_at, owner, ref)).rowcount > 0
 
     def ingests(self, owner: str) -> dict[str, tuple[str, str]]:
@@ -206,6 +210,8 @@ class NamespaceTables(GraphTables):
                 " RETURNING ref",
                 {"now": now},
             ).fetchall()
+            # Those that live on are not a later lease's of the same name.
+            db.execute("UPDATE namespace_ingest SET lease = NULL WHERE lease NOT IN (SELECT id FROM lease)")
             query = "SELECT DISTINCT owner FROM namespace_content WHERE owner NOT LIKE 'proxy:%'"
             owners = [owner for (owner,) in db.execute(query).fetchall()]
         for owner in owners:

@@ -36,7 +36,7 @@ class PlannedBlob:
         presence: ``PLANNED`` means that another pull of the same plan brings it, ``SOURCE`` that it would be adopted
             from elsewhere on the machine.
         missing_bytes: what would be fetched for it.
-        added_bytes: what the store's content would grow by.
+        added_bytes: what the store's content would grow by; what is damaged makes room for what comes.
     """
 
     descriptor: Descriptor
@@ -84,6 +84,7 @@ def plan(
     choice: Choice,
     content: LocalContentStore,
     planned: AbstractSet[Digest],
+    damaged: AbstractSet[Digest],
     *,
     reference: str,
     handler: str,
@@ -96,6 +97,7 @@ def plan(
         choice: what would be pulled.
         content: what is here.
         planned: what other planned pulls bring.
+        damaged: what was read and isn't what its digest says.
         reference: canonical text.
         handler: runtime handler.
         wanted: text form of the platform that decides.
@@ -104,15 +106,17 @@ def plan(
     offsets = {status.ref: status.offset for status in content.statuses()}
 
     def planned_blob(descriptor: Descriptor) -> PlannedBlob:
-        if content.exists(descriptor.digest):
+        found = content.find(descriptor.digest) if descriptor.digest.is_verifiable else None
+        there = 0 if found is None else found.size
+        if found is not None and there == descriptor.size and descriptor.digest not in damaged:
             return PlannedBlob(descriptor, Presence.HERE, 0, 0)
         if descriptor.digest in planned:
             return PlannedBlob(descriptor, Presence.PLANNED, 0, 0)
         # Documents were read from the registry already, to plan at all; a pull does the same.
         if descriptor not in choice.documents and content.is_at_source(descriptor.digest, descriptor.size):
-            return PlannedBlob(descriptor, Presence.SOURCE, 0, descriptor.size)
+            return PlannedBlob(descriptor, Presence.SOURCE, 0, descriptor.size - there)
         offset = min(offsets.get(ingest_ref(descriptor), 0), descriptor.size)
         presence = Presence.PARTIAL if offset else Presence.NEW
-        return PlannedBlob(descriptor, presence, descriptor.size - offset, descriptor.size)
+        return PlannedBlob(descriptor, presence, descriptor.size - offset, descriptor.size - there)
 
     return PullPlan(reference, handler, wanted, choice, tuple(map(planned_blob, choice.descriptors)), is_current)

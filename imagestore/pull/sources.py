@@ -175,12 +175,7 @@ class Documents:
 def remove_damaged(content: LocalContentStore, digests: Collection[Digest]) -> None:
     """Make room for documents that were found damaged; not for those that somebody else has mended meanwhile."""
     for digest in digests:
-        try:
-            content.read(digest, limit_bytes=MAX_DOCUMENT_BYTES)
-        except ContentNotFoundError:
-            continue
-        except IntegrityError:
-            content.delete(digest)
+        content.delete_damaged(digest)
 
 
 def _once(known: dict[_Key, D], descriptor: Descriptor, parse: Callable[[], D]) -> D:

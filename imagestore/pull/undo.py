@@ -6,7 +6,13 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from imagestore.collect import sweep
-from imagestore.errors import ImageStoreError, OperationCancelledError, RateLimitedError, RegistryUnavailableError
+from imagestore.errors import (
+    ImageStoreError,
+    OperationCancelledError,
+    RateLimitedError,
+    RegistryUnavailableError,
+    StoreError,
+)
 from imagestore.log import get_logger
 from imagestore.pull.fetch import ingest_ref
 
@@ -52,6 +58,7 @@ def undone_on_failure(
 def _undo(metadata: MetadataStore, content: LocalContentStore, held: HeldLease, new: Sequence[Descriptor]) -> None:
     # First, since it needs no database, which may lack the space that this gives back.
     for descriptor in new:
-        content.abort(ingest_ref(descriptor))
+        with contextlib.suppress(StoreError):  # the collection that finds it stale tells why it stays
+            content.abort(ingest_ref(descriptor))
     metadata.delete_lease(held.id)
-    sweep(metadata, content, [str(each.digest) for each in new])
+    sweep(metadata, content, [str(each.digest) for each in new]).check()

@@ -141,6 +141,8 @@ class PullWork:
             choice,
             self.content,
             planned,
+            # A record that is up to date is taken as it is.
+            frozenset() if is_current else documents.take_damaged(),
             reference=str(self.reference),
             handler=self.handler,
             wanted=self._decider.wanted_text,

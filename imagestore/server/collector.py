@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from imagestore.errors import ImageStoreError
+from imagestore.errors import ImageStoreError, UndeletableError
 from imagestore.server.schedule import GcSchedule
 from imagestore.store import ImageStore
 
@@ -65,7 +65,11 @@ class Collector:
             self._workers.lend() as serving,
             ImageStore(serving.root, config=serving.config, host=serving.host) as store,
         ):
-            report = store.collect_garbage()
+            try:
+                report = store.collect_garbage()
+            except UndeletableError as error:
+                log.warning("not everything can be deleted", extra={"error": str(error), "hint": error.hint})
+                report = cast("GarbageReport", error.report)
         if report.bytes_freed or report.digests:
             log.info("collected", extra={"blobs": len(report.digests), "bytes_freed": report.bytes_freed})
         return report

@@ -122,8 +122,8 @@ class Metrics:
             self._pull_speed.observe(bytes_fetched / seconds / _MIB)
 
     def collected(self, seconds: float, report: GarbageReport | None) -> None:
-        """A collection ended; no report means that it failed."""
-        self._collections.labels("failure" if report is None else "success").inc()
+        """A collection ended; no report means that it failed, and one with failures that it left garbage behind."""
+        self._collections.labels("failure" if report is None or report.failures else "success").inc()
         self._gc_seconds.observe(seconds)
         if report is not None:
             self._gc_bytes.inc(report.bytes_freed)

@@ -96,23 +96,24 @@ def measure(metadata: MetadataStore, content: LocalContentStore, root: Path) -> 
     Raises:
         StoreError: a folder can't be read.
     """
-    sizes = {info.digest: info.size for info in content.walk()}
-    edges = metadata.edges()
+    # In text form: nodes are looked up several times for each image, and texts know their hash.
+    here = {str(info.digest): info for info in content.walk()}
+    edges = metadata.edges_as_written()
     reached = [
-        (record, mark(record.roots, lambda digest: edges.get(digest, ())) & sizes.keys())
+        (record, sorted(mark(map(str, record.roots), lambda text: edges.get(text, ())) & here.keys()))
         for record in metadata.find_images()
     ]
-    owners = Counter(digest for _, digests in reached for digest in digests)
+    owners = Counter(text for _, texts in reached for text in texts)
     images = []
-    for record, digests in reached:
-        blobs = {digest: sizes[digest] for digest in sorted(digests)}
-        unique = sum(size for digest, size in blobs.items() if owners[digest] == 1)
+    for record, texts in reached:
+        blobs = {here[text].digest: here[text].size for text in texts}
+        unique = sum(here[text].size for text in texts if owners[text] == 1)
         images.append(ImageUsage(record, blobs, unique, sum(blobs.values()) - unique))
     ingests = list(content.statuses())
-    total, kept = sum(sizes.values()), sum(sizes[digest] for digest in owners)
+    total, kept = sum(info.size for info in here.values()), sum(here[text].size for text in owners)
     return StoreUsage(
         images=tuple(images),
-        blobs=len(sizes),
+        blobs=len(here),
         content_bytes=total,
         kept_bytes=kept,
         other_bytes=total - kept,

@@ -150,8 +150,9 @@ def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptio
         records = metadata.find_images()
     except StoreCorruptError as error:
         # What was found so far took long to find.
-        faults.append(_corrupt(error))
         records = []
+        if all(fault.kind is not FaultKind.DATABASE_DAMAGED for fault in faults):
+            faults.append(_corrupt(error))
     seen = {fault.digest for fault in faults}
     for record in records:
         cancel.check()
@@ -160,8 +161,8 @@ def check(metadata: MetadataStore, content: ContentStore, *, options: CheckOptio
         except StoreCorruptError as error:
             found = [_corrupt(error)]
         for fault in found:
-            # Several records may share a blob that is missing, or a page.
-            is_known = fault in faults if fault.digest is None else fault.digest in seen
+            # Several records may share a blob that is missing; one damage of the database is enough to rebuild it.
+            is_known = any(each.kind is fault.kind for each in faults) if fault.digest is None else fault.digest in seen
             if fault.kind is FaultKind.RECORD_WRONG or not is_known:
                 faults.append(fault)
                 seen.add(fault.digest)

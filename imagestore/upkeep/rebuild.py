@@ -214,7 +214,7 @@ def _is_whole(path: Path) -> bool:
     except StoreCorruptError:
         return False
     try:
-        # SQLite's own check takes any bytes for a text.
+        # Only they know what is no digest.
         for record in metadata.find_images():
             for digest in record.roots:
                 metadata.own_children(digest)

@@ -1,4 +1,4 @@
-"""What an operator does with a store: pins, uses, leases, accounts, reasons, evictions, checks, repairs, backups."""
+"""What an operator does with a store: pins, uses, leases, accounts, reasons, collections, checks, repairs, backups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore import collect, lease, lookup
 from imagestore.cancel import CancelToken
-from imagestore.errors import ImageNotFoundError, InvalidInputError
+from imagestore.content import leftovers
+from imagestore.errors import ImageNotFoundError, InvalidInputError, UndeletableError
 from imagestore.observe import ignore
 from imagestore.upkeep.removal import Remover
 from imagestore.values import dataclass, replace
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from imagestore.collect import GarbageReport
     from imagestore.config import Config
     from imagestore.content.local import LocalContentStore
     from imagestore.digest import Digest
@@ -153,7 +155,8 @@ class Upkeep(abc.ABC):
             dry_run: only say what would go.
 
         Raises:
-            StoreError: something can't be deleted.
+            UndeletableError: something can't be deleted; its ``report`` says what was done all the same.
+            StoreError: the store can't be read or written.
         """
         from imagestore.upkeep import accounting, policy
 
@@ -178,8 +181,10 @@ class Upkeep(abc.ABC):
                 self.metadata.remove_images((each.record.reference, each.record.handler) for each in going)
             evicted += going
         roots = {digest for each in evicted for digest in each.record.roots}
-        freed = collect.collect_from(self.metadata, self.content, roots)
-        return EvictionReport(False, tuple(evicted), sum(freed.values()))
+        swept = collect.collect_from(self.metadata, self.content, roots)
+        report = EvictionReport(False, tuple(evicted), sum(swept.freed.values()))
+        swept.check(report)
+        return report
 
     def delete(self, name: str, *, runtime_handler: str | None = None, all_handlers: bool = False) -> Removal:
         """Remove records and free what only they needed, at a cost that does not grow with the store.
@@ -189,7 +194,8 @@ class Upkeep(abc.ABC):
 
         Raises:
             UnknownRuntimeHandlerError, InvalidInputError: as remove().
-            StoreError: something can't be deleted.
+            UndeletableError: as delete_each().
+            StoreError: the store can't be read or written.
         """
         removals = self.delete_each([name], runtime_handler=runtime_handler, all_handlers=all_handlers)
         return Removal(removals.removed[name], removals.bytes_freed)
@@ -205,7 +211,8 @@ class Upkeep(abc.ABC):
         Raises:
             UnknownRuntimeHandlerError, InvalidInputError: as remove(). When a name is refused, the records of those
                 before it are gone and the next collection frees their content; those after it stay.
-            StoreError: something can't be deleted.
+            UndeletableError: something can't be deleted; its ``report`` says what was done all the same.
+            StoreError: the store can't be read or written.
         """
         if all_handlers and runtime_handler is not None:
             raise InvalidInputError("give a runtime handler or all handlers, not both")
@@ -216,8 +223,28 @@ class Upkeep(abc.ABC):
             lambda name: self._doomed(name, runtime_handler, all_handlers=all_handlers),
         )
         removed, roots = remover.remove(names)
-        freed = collect.collect_from(self.metadata, self.content, roots)
-        return Removals(removed, sum(freed.values()))
+        swept = collect.collect_from(self.metadata, self.content, roots)
+        report = Removals(removed, sum(swept.freed.values()))
+        swept.check(report)
+        return report
+
+    def collect_garbage(self, *, dry_run: bool = False) -> GarbageReport:
+        """Free content that no record and no lease needs; safe beside pulls in any process.
+
+        Args:
+            dry_run: only say what would be freed, at least: what a collection drops first (images whose gc.expire is
+                past, content records that nothing in their namespace reaches) counts as kept.
+
+        Raises:
+            UndeletableError: something can't be deleted; everything else was, as its ``report`` says.
+            StoreError: the store can't be read or written.
+        """
+        report = collect.collect(self.metadata, self.content, dry_run=dry_run, clock=self._clock)
+        if not dry_run:
+            leftovers.clear(self.root, before=self._clock() - collect.STALE_INGEST_SECONDS)
+        if report.failures:
+            raise UndeletableError(report.failures, report)
+        return report
 
     def check(self, *, options: CheckOptions | None = None, cancel: CancelToken | None = None) -> CheckReport:
         """Hash every blob again, compare every edge and record with the content; only reads.

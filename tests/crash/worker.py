@@ -162,12 +162,15 @@ def _keep(store: ImageStore, chance: random.Random) -> None:
     digests = [info.digest for info in store.content.walk()]
     chosen = chance.sample(digests, min(2, len(digests)))
     name = f"lasting-{chance.randrange(3)}"
-    match chance.choice(["lease", "lease", "release", "label", "unlabel", "unlabel"]):
+    match chance.choice(["lease", "lease", "unlease", "release", "label", "unlabel", "unlabel"]):
         case "lease":
             with contextlib.suppress(AlreadyExistsError):
                 store.metadata.create_lease(name, lifetime_seconds=math.inf)
             with contextlib.suppress(LeaseNotFoundError):
                 store.metadata.lease_content(name, chosen)
+        case "unlease":
+            with contextlib.suppress(LeaseNotFoundError):
+                store.metadata.unlease_content(name, store.metadata.leased_content(name)[:1])
         case "release":
             store.metadata.delete_lease(name)
         case "label":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,23 @@ def test_a_dry_run_says_the_same_and_deletes_nothing(node: Node) -> None:
     assert (planned.digests, planned.bytes_freed) == (done.digests, done.bytes_freed)
 
 
+def test_a_file_that_can_not_be_looked_at_keeps_no_plan_from_telling_of_the_others(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose inode is damaged, which can't be deleted either."""
+    broken, other = node.blob("broken"), node.blob("other")
+    lstat = os.lstat
+
+    def fail(path: str) -> os.stat_result:
+        if os.fspath(path).endswith(broken.encoded):
+            raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
+        return lstat(path)
+
+    monkeypatch.setattr(os, "lstat", fail)
+    planned = collect(node.metadata, node.content, dry_run=True)
+    assert (planned.digests, planned.kept_blobs) == ((other,), 1)
+
+
 def test_a_lease_protects_what_it_holds_and_what_that_points_at(node: Node) -> None:
     node.image("one", "layer")
     node.metadata.remove_images([("registry.example/one:1", "runc")])
@@ -118,7 +136,7 @@ def test_what_was_leased_or_recorded_after_the_mark_is_spared(node: Node) -> Non
     node.metadata.create_lease("l", lifetime_seconds=100)
     node.metadata.lease_content("l", [leased])
     node.image("new", "layer recorded meanwhile")
-    assert sweep(node.metadata, node.content, map(str, candidates)) == {str(garbage): len("garbage")}
+    assert sweep(node.metadata, node.content, map(str, candidates)).freed == {str(garbage): len("garbage")}
 
 
 def test_stale_ingests_go_and_young_ones_stay(node: Node) -> None:
@@ -174,9 +192,9 @@ def test_removed_images_take_what_only_they_pointed_at(node: Node) -> None:
     node.image("one", "shared", "own")
     node.image("two", "shared")
     (removed,) = node.metadata.remove_images([("registry.example/one:1", "runc")])
-    freed = collect_from(node.metadata, node.content, removed.roots)
-    assert freed == {str(Digest.of(b"manifest one runc")): 17, str(Digest.of(b"own")): 3}
-    assert collect_from(node.metadata, node.content, removed.roots) == {}
+    swept = collect_from(node.metadata, node.content, removed.roots)
+    assert swept.freed == {str(Digest.of(b"manifest one runc")): 17, str(Digest.of(b"own")): 3}
+    assert collect_from(node.metadata, node.content, removed.roots).freed == {}
 
 
 def test_removed_images_take_what_labels_chain_to_them(node: Node) -> None:
@@ -187,8 +205,8 @@ def test_removed_images_take_what_labels_chain_to_them(node: Node) -> None:
         reference = {f"containerd.io/gc.ref.content.{child.encoded[:8]}": str(child)}
         node.metadata.update_content_labels(parent, reference)
     (removed,) = node.metadata.remove_images([("registry.example/one:1", "runc")])
-    freed = collect_from(node.metadata, node.content, removed.roots)
-    assert freed.keys() == {str(Digest.of(name)) for name in (b"manifest one runc", b"layer", b"below", b"last")}
+    swept = collect_from(node.metadata, node.content, removed.roots)
+    assert swept.freed.keys() == {str(Digest.of(name)) for name in (b"manifest one runc", b"layer", b"below", b"last")}
     assert node.names() == {"manifest two runc", "kept"}
 
 

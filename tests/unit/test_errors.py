@@ -15,11 +15,13 @@ from imagestore.errors import (
     NoMatchingManifestError,
     RateLimitedError,
     StoreFullError,
+    UndeletableError,
     UnknownRuntimeHandlerError,
 )
 
 EXAMPLES = [
     StoreFullError("/store: no space", hint="free some"),
+    UndeletableError({"sha256:a": "a: can't delete", "sha256:b": "b: can't delete"}, ("what", "was", "done")),
     InvalidReferenceError("a b", 1, "character ' ' is not allowed"),
     UnknownRuntimeHandlerError("kata", ["runc"]),
     NoMatchingManifestError("a:1", "linux/arm64", ["linux/amd64"], hint="another"),

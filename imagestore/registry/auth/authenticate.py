@@ -18,6 +18,7 @@ from imagestore.errors import AuthenticationError, InvalidInputError, ProtocolEr
 from imagestore.registry.auth.challenge import parse_challenges
 from imagestore.registry.auth.policy import AuthPolicy, RealmTrust
 from imagestore.registry.auth.realm import Realm, check_address, is_same_party
+from imagestore.registry.auth.renewal import Renewal
 from imagestore.registry.auth.scope import parse_scopes, wanted_scopes
 from imagestore.registry.auth.token_service import TokenService, basic_header
 from imagestore.registry.auth.tokens import TokenCache, TokenKey, TokenReply
@@ -101,7 +102,7 @@ class RegistryAuthenticator:
         self._fingerprint_key = secrets.token_bytes(32)
         self._lock = threading.Lock()
         self._known: dict[tuple[Origin, str], _Known] = {}
-        self._refresh: dict[tuple[str, str, str], Secret] = {}
+        self._renewals: dict[tuple[str, str, str], Renewal] = {}
         self._warned: set[tuple[Origin, Origin]] = set()
         self._threads = threading.local()
 
@@ -211,21 +212,14 @@ class RegistryAuthenticator:
         return _Known(token.value, key), f"Bearer {token.value.reveal()}"
 
     def _exchange(self, service: TokenService, key: TokenKey, found: Found | None, cancel: CancelToken) -> TokenReply:
-        account = (key.realm, key.service, key.account)
-        with self._lock:
-            refresh = self._refresh.get(account)
+        def fetch(refresh: Secret | None) -> TokenReply:
+            return service.fetch(key.scopes, found, refresh, cancel=cancel)
+
         started = time.monotonic()
-        try:
-            reply = service.fetch(key.scopes, found, refresh, cancel=cancel)
-        except AuthenticationError:
-            # A replaced refresh token that is refused is forgotten; the next exchange starts from the stored one.
-            with self._lock:
-                if refresh is not None and self._refresh.get(account) is refresh:
-                    del self._refresh[account]
-            raise
-        if reply.refresh_token and found is not None and found.credential.identity_token:
-            with self._lock:
-                self._refresh[account] = reply.refresh_token
+        if found is not None and found.credential.identity_token:
+            reply = self._renewal(key).exchange(fetch, cancel=cancel)
+        else:
+            reply = fetch(None)
         self._log.debug(
             "token for %s scopes %s credentials %s after %.3f s",
             key.origin,
@@ -234,6 +228,15 @@ class RegistryAuthenticator:
             time.monotonic() - started,
         )
         return reply
+
+    def _renewal(self, key: TokenKey) -> Renewal:
+        login = (key.realm, key.service, key.account)
+        with self._lock:
+            renewal = self._renewals.pop(login, None) or Renewal()
+            if len(self._renewals) >= _MAX_KNOWN:
+                del self._renewals[next(iter(self._renewals))]
+            self._renewals[login] = renewal
+            return renewal
 
     def _trusted_realm(self, origin: Origin, challenge: Challenge, found: Found | None) -> Realm:
         try:

@@ -167,10 +167,12 @@ class TokenService:
             try:
                 target = urls.join(request.url, location)
                 origin = urls.origin_of(target)
-            except ProtocolError as error:
+            except ProtocolError:
+                # Without that error, which shows the address.
                 raise AuthenticationError(
-                    f"{where}: redirects where nobody can go: {error}", host=self._registry
-                ) from error
+                    f"{where}: redirects where nobody can go; expected an answer from its own origin",
+                    host=self._registry,
+                ) from None
             if origin != self._realm.origin:
                 raise AuthenticationError(
                     f"{where}: redirects to {origin}; expected an answer from its own origin", host=self._registry

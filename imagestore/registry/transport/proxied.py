@@ -6,6 +6,7 @@ The library's network is ours, so that its waits are bounded and its addresses c
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import socket
 import threading
@@ -22,7 +23,7 @@ from imagestore.registry.transport.translation import translating
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from imagestore.config.connection import ConnectionSettings
     from imagestore.registry.transport.message import Fields, Outgoing
@@ -66,68 +67,103 @@ class ProxiedPool:
         self._network = _Network(route)
         self._keep_alive_seconds = keep_alive_seconds
         self._lock = threading.Lock()
-        self._pools: dict[str, httpcore.ConnectionPool] = {}
-        self._replaced: list[httpcore.ConnectionPool] = []
+        self._pools: dict[str, _Shared] = {}
+        self._replaced: set[_Shared] = set()
         self._stamp: tls.Stamp = ()
 
     def handle(self, request: Outgoing, exchange: Exchange) -> _Answer:
         """See Exchanges."""
         request.head()
-        pool = self._by_scheme(request.scheme)
         url = httpcore.URL(scheme=request.scheme, host=request.host, port=request.given_port, target=request.target)
-        with translating(_COUNTERPARTS), self._network.serving(exchange):
-            answer = pool.handle_request(
-                httpcore.Request(
-                    request.method,
-                    url,
-                    headers=list(request.fields),
-                    content=request.body,
-                    extensions={"timeout": request.limits},
+        shared = self._take(request.scheme)
+        try:
+            with translating(_COUNTERPARTS), self._network.serving(exchange):
+                answer = shared.pool.handle_request(
+                    httpcore.Request(
+                        request.method,
+                        url,
+                        headers=list(request.fields),
+                        content=request.body,
+                        extensions={"timeout": request.limits},
+                    )
                 )
-            )
-        return _Answer(answer, self._network, exchange)
+        except BaseException:
+            self._give_back(shared)
+            raise
+        return _Answer(answer, self._network, exchange, functools.partial(self._give_back, shared))
 
     def close(self) -> None:
         """See Exchanges."""
         with self._lock:
-            pools = [*self._pools.values(), *self._replaced]
+            every = [*self._pools.values(), *self._replaced]
             self._pools.clear()
             self._replaced.clear()
-        for pool in pools:
-            pool.close()
+        for shared in every:
+            shared.pool.close()
 
-    def _by_scheme(self, scheme: str) -> httpcore.ConnectionPool:
+    def _take(self, scheme: str) -> _Shared:
+        self._retire()
         # Apart by scheme, because making a TLS context costs 20 ms that plain http needn't pay.
-        stamp = tls.stamp_of(self._settings)
         with self._lock:
-            if stamp != self._stamp:
-                # Certificates are renewed while we run. Transfers under way keep their connections until close().
-                self._replaced += self._pools.values()
-                self._pools.clear()
-                self._stamp = stamp
             found = self._pools.get(scheme)
             if found is None:
-                found = self._pools[scheme] = httpcore.ConnectionPool(
-                    ssl_context=tls.make_context(self._settings) if scheme == "https" else None,
-                    proxy=self._proxy,
-                    max_connections=_MAX_CONNECTIONS,
-                    max_keepalive_connections=_MAX_IDLE_CONNECTIONS,
-                    keepalive_expiry=self._keep_alive_seconds,
-                    network_backend=self._network,
-                )
+                found = self._pools[scheme] = _Shared(self._new_pool(scheme))
+            found.users += 1
             return found
+
+    def _retire(self) -> None:
+        """Certificates are renewed while we run. Transfers under way keep their connections."""
+        stamp = tls.stamp_of(self._settings)
+        with self._lock:
+            if stamp == self._stamp:
+                return
+            former, self._pools, self._stamp = self._pools.values(), {}, stamp
+            self._replaced.update(shared for shared in former if shared.users)
+            unused = [shared for shared in former if not shared.users]
+        for shared in unused:
+            shared.pool.close()
+
+    def _give_back(self, shared: _Shared) -> None:
+        with self._lock:
+            shared.users -= 1
+            is_over = not shared.users and shared in self._replaced
+            if is_over:
+                self._replaced.remove(shared)
+        if is_over:
+            shared.pool.close()
+
+    def _new_pool(self, scheme: str) -> httpcore.ConnectionPool:
+        return httpcore.ConnectionPool(
+            ssl_context=tls.make_context(self._settings) if scheme == "https" else None,
+            proxy=self._proxy,
+            max_connections=_MAX_CONNECTIONS,
+            max_keepalive_connections=_MAX_IDLE_CONNECTIONS,
+            keepalive_expiry=self._keep_alive_seconds,
+            network_backend=self._network,
+        )
+
+
+class _Shared:
+    """A pool of the library's, and how many answers of it are not closed."""
+
+    def __init__(self, pool: httpcore.ConnectionPool) -> None:
+        self.pool = pool
+        self.users = 0
 
 
 class _Answer:
     """See Incoming."""
 
-    def __init__(self, answer: httpcore.Response, network: _Network, exchange: Exchange) -> None:
+    def __init__(
+        self, answer: httpcore.Response, network: _Network, exchange: Exchange, finish: Callable[[], None]
+    ) -> None:
         self.status = answer.status
         self.fields: Fields = tuple(answer.headers)
         self._answer = answer
         self._network = network
         self._exchange = exchange
         self._reader = PieceReader(answer.iter_stream())
+        self._finish: Callable[[], None] | None = finish
 
     def readinto(self, buffer: memoryview) -> int:
         with translating(_COUNTERPARTS), self._network.serving(self._exchange):
@@ -137,6 +173,9 @@ class _Answer:
         # Giving a connection back can only fail when it is broken, and then the pool has dropped it.
         with contextlib.suppress(*_COUNTERPARTS):
             self._answer.close()
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            finish()
 
 
 class _Network(httpcore.NetworkBackend):

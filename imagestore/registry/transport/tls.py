@@ -102,18 +102,18 @@ def quick_roots() -> str:
     the bundle by hand: a certificate that is refused must be judged again with a context that has read all.
 
     Returns:
-        Its path; empty where the system keeps its bundle elsewhere, or has no hashed names (see openssl-rehash(1)).
+        Its path as the system names it, since OpenSSL takes paths apart at colons; empty where the system keeps its
+        bundle elsewhere, or has no hashed names (see openssl-rehash(1)).
     """
     import ssl
 
     paths = ssl.get_default_verify_paths()
     if not (paths.cafile and paths.capath):
         return ""
-    folder = os.path.realpath(paths.capath)
-    if os.path.dirname(os.path.realpath(paths.cafile)) != folder:
+    if os.path.dirname(os.path.realpath(paths.cafile)) != os.path.realpath(paths.capath):
         return ""
     try:
-        return folder if any(_is_hashed(name) for name in os.listdir(folder)) else ""
+        return paths.capath if any(_is_hashed(name) for name in os.listdir(paths.capath)) else ""
     except OSError:
         return ""
 
@@ -175,9 +175,12 @@ def _has_system_roots() -> bool:
     import ssl
 
     paths = ssl.get_default_verify_paths()
-    if paths.cafile:
-        return True
+    folders = os.environ.get(paths.openssl_capath_env, paths.openssl_capath)
+    return bool(paths.cafile) or any(_has_entries(folder) for folder in folders.split(os.pathsep))
+
+
+def _has_entries(folder: str) -> bool:
     try:
-        return bool(os.listdir(paths.capath or ""))
+        return bool(os.listdir(folder))
     except OSError:
         return False

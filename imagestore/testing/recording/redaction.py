@@ -29,10 +29,10 @@ _SPECIFIC: Final = {
 }
 _LINK_TARGET: Final = re.compile(r"<([^>]*)>")
 _CHALLENGE_PART: Final = re.compile(r'([A-Za-z_-]{1,40})=("(?:[^"\\]|\\.)*"|[^\s,"]+)')
-# A challenge that is one value instead of parameters (token68, RFC 9110 section 11.2), as Negotiate has it; or quoted
-# text, which is passed over as a whole: sentences in it have commas too.
+# A challenge that is one value instead of parameters (token68, RFC 9110 section 11.2), as Negotiate has it; or a quoted
+# value, which is passed over as a whole: sentences in it have commas too.
 _CHALLENGE_VALUE: Final = re.compile(
-    r'"(?:[^"\\]|\\.)*"|((?:^|,) *[A-Za-z0-9-]{1,40} +)([A-Za-z0-9+/._~-]{2,}={0,2})(?= *(?:,|$))'
+    r'= *"(?:[^"\\]|\\.)*"|((?:^|,) *[A-Za-z0-9-]{1,40} +)([A-Za-z0-9+/._~-]{2,}={0,2})(?= *(?:,|$))'
 )
 _PLAIN_CHALLENGE: Final = frozenset({"charset", "error", "error_description", "scope", "service"})
 # An entity tag that is a digest or a counter; any other one may be a session's name.

@@ -128,6 +128,18 @@ def test_a_source_that_cannot_be_looked_into_ends_no_command(tmp_path: Path) -> 
     assert "has no folder blobs" in done.stderr
 
 
+def test_nothing_between_colons_is_no_source(tmp_path: Path) -> None:
+    (tmp_path / "a" / "blobs").mkdir(parents=True)
+    done = shell(f"IMAGESTORE_SOURCES={tmp_path / 'a'}::{tmp_path / 'b'}: {COMMAND} images", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"imagestore: --source {tmp_path / 'b'}: has no folder blobs, so nothing comes from there\n"
+
+
+def test_an_archive_for_a_closed_standard_output_is_refused(tmp_path: Path) -> None:
+    done = shell(f"{COMMAND} export - registry.example/a:1 >&-", tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "imagestore: standard output is closed")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_that_are_ignored_from_the_start_stay_ignored(number: signal.Signals) -> None:
     def work() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -250,3 +251,29 @@ def test_a_backup_holds_the_records(line: Line, tmp_path: Path) -> None:
     line("backup", str(file), status=8)
     assert "expected a new file" in line.captured.err
     assert Digest.parse(str(record.image_id)) == record.image_id
+
+
+def test_what_can_not_be_deleted_is_named_after_all_else_is_freed(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest, path = line.layer()
+    unlink = os.unlink
+
+    def refused(name: str, *, dir_fd: int | None = None) -> None:
+        if name == path.name:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        unlink(name, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refused)
+        told = line("rmi", line.python, "--gc", status=8)
+        assert told.startswith(f"removed {line.python} ({HYPERV})\nfreed ")
+        assert f"{path}: can't delete: Operation not permitted" in line.captured.err
+        line("pull", line.python, "--runtime-handler", HYPERV)
+        told = line("gc", "--keep-last", "0", status=8)
+        assert f"removed {line.python}" in told
+        assert f"not freed {digest}: {path}: can't delete" in told
+        assert f"imagestore: {path}: can't delete" in line.captured.err
+        shown = line.json("gc", status=8)
+        assert (shown["blobs"], shown["keptBlobs"], shown["bytesFreed"]) == ([], 1, 0)
+        assert [each["subject"] for each in shown["failures"]] == [digest]
+    shown = line.json("gc")
+    assert (shown["blobs"], shown["failures"]) == ([digest], [])

@@ -72,6 +72,8 @@ def test_what_is_wanted(filters: list[str], is_wanted: bool) -> None:
         ('name=="\\q"', 10),
         ("näme", 1),
         ("name<3", 4),
+        ("name===x", 4),
+        ("name!=~x", 4),
     ],
 )
 def test_errors_point_at_the_place(text: str, position: int) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Iterator
 
 import grpc
+import pytest
 
 from imagestore.containerd._proto import content_pb2
 from imagestore.containerd._proto import namespaces_pb2 as wire
@@ -177,6 +180,25 @@ def test_unheld_content_of_the_stores_own_namespace_goes_at_once(client: Client,
     home.delete(HELLO)
     assert not home.knows(HELLO)
     assert not has_file(store, HELLO)
+
+
+@pytest.mark.parametrize("namespace", ["default", "k8s.io"])
+def test_a_file_that_can_not_be_looked_at_hides_no_other_from_a_list(
+    client: Client, monkeypatch: pytest.MonkeyPatch, namespace: str
+) -> None:
+    within = client.within(namespace)
+    digests = sorted(within.ingest(data) for data in (b"one", b"two"))
+    lstat = os.lstat
+
+    def fail(path: str) -> os.stat_result:
+        if os.fspath(path).endswith(digests[0].removeprefix("sha256:")):
+            raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
+        return lstat(path)
+
+    monkeypatch.setattr(os, "lstat", fail)
+    assert within.digests() == digests
+    with refused(grpc.StatusCode.DATA_LOSS, "the disk can't read it"):
+        within.info(digests[0])
 
 
 def test_why_names_the_namespace(client: Client, store: ImageStore) -> None:

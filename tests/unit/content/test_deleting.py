@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import threading
@@ -13,7 +14,6 @@ import pytest
 from imagestore.content.crew import SharedDeletion
 from imagestore.content.deleting import Deleting
 from imagestore.digest import Digest
-from imagestore.errors import StoreError
 
 
 @pytest.fixture
@@ -87,20 +87,54 @@ def test_a_block_that_fails_leaves_no_thread_that_still_deletes(blobs: Path, mon
 
 
 @pytest.mark.parametrize("count", [3, 300])
-def test_what_can_not_be_deleted_is_an_error_of_who_waits(blobs: Path, count: int) -> None:
+def test_what_can_not_be_deleted_is_named_and_all_others_go(blobs: Path, count: int) -> None:
     texts = make(blobs, count)
     path = blobs / "sha256" / texts[0].removeprefix("sha256:")
     path.unlink()
     path.mkdir()
+    with Deleting(blobs) as files:
+        files.expect(count)
+        with files.settled():
+            deletion = files.begin(texts)
+            assert files.end(deletion, lambda: False) == []
+    assert deletion.sizes == dict.fromkeys(texts[1:], 5)
+    assert deletion.failures.keys() == there(blobs) == {texts[0]}
+    assert "can't delete" in deletion.failures[texts[0]]
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_a_failure_of_another_kind_is_an_error_of_who_waits(
+    blobs: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    def unlink(name: str, *, dir_fd: int) -> None:
+        raise MemoryError
 
     def delete_all(files: Deleting) -> None:
         with files.settled():
             files.end(files.begin(texts), lambda: False)
 
+    texts = make(blobs, count)
+    monkeypatch.setattr(os, "unlink", unlink)
     with Deleting(blobs) as files:
         files.expect(count)
-        with pytest.raises(StoreError, match="can't delete"):
+        with pytest.raises(MemoryError):
             delete_all(files)
+
+
+@pytest.mark.parametrize("count", [5, 500])
+def test_time_is_up_also_while_nothing_can_be_deleted(blobs: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    def unlink(name: str, *, dir_fd: int) -> None:
+        raise PermissionError(errno.EPERM, "refused")
+
+    texts = make(blobs, count)
+    monkeypatch.setattr(os, "unlink", unlink)
+    with Deleting(blobs) as files:
+        files.expect(count)
+        with files.settled():
+            deletion = files.begin(texts)
+            left = files.end(deletion, lambda: True)
+    assert deletion.failures
+    assert set(left) == set(texts) - deletion.failures.keys()
 
 
 def test_without_threads_it_goes_on_alone(blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

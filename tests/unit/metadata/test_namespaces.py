@@ -96,20 +96,14 @@ def test_writing_on_does_not_take_an_ingest_from_its_lease(store: SqliteMetadata
     assert store.sweep_namespaces() == ("r",)
 
 
-def test_a_write_that_is_begun_again_has_a_day_again_but_none_of_its_own_under_a_lease(
-    store: SqliteMetadataStore, clock: Clock
-) -> None:
-    key = lease_key("default", "l")
-    store.create_lease(key, lifetime_seconds=9e9, namespace="default")
-    for ref in ("alone", "leased"):
-        store.put_ingest("default", ref, expected=None, lease="")
+def test_a_write_that_is_begun_again_has_a_day_again(store: SqliteMetadataStore, clock: Clock) -> None:
+    store.put_ingest("default", "r", expected=None, lease="")
     clock.now += 23 * 3600
-    store.put_ingest("default", "alone", expected=A, lease="")
-    store.put_ingest("default", "leased", expected=A, lease=key)
-    store.delete_lease(key)
-    assert store.sweep_namespaces() == ("leased",)
+    store.put_ingest("default", "r", expected=A, lease="")
     clock.now += 23 * 3600
     assert store.sweep_namespaces() == ()
+    clock.now += 2 * 3600
+    assert store.sweep_namespaces() == ("r",)
 
 
 def test_a_write_that_ends_is_forgotten_alone(store: SqliteMetadataStore) -> None:
@@ -147,6 +141,25 @@ def test_what_other_images_hold_goes_with_no_new_name(store: SqliteMetadataStore
     store.put_named_image(NamedImage(HOME, "other", Descriptor("m", C, 1)))
     store.put_named_image(NamedImage("default", "n", Descriptor("m", A, 1), also_keeps=(D,)))
     assert store.kept_with(A) == (B,)
+
+
+@pytest.mark.parametrize("leases", [("", "l"), ("l", ""), ("", "added")])
+def test_an_ingest_that_had_no_lease_at_some_time_lives_its_day_when_a_lease_ends(
+    store: SqliteMetadataStore, clock: Clock, leases: tuple[str, str]
+) -> None:
+    """As in containerd; what was brought so far may be much."""
+    store.create_lease("l", lifetime_seconds=9e9)
+    for lease in leases:
+        if lease == "added":
+            assert store.lease_ingest(HOME, "r", "l")
+        else:
+            store.put_ingest(HOME, "r", expected=None, lease=lease)
+    assert store.ingests(HOME) == {"r": ("", "l")}
+    store.delete_lease("l")
+    assert store.sweep_namespaces() == ()
+    assert store.ingests(HOME) == {"r": ("", "")}
+    clock.now += 25 * 3600
+    assert store.sweep_namespaces() == ("r",)
 
 
 def test_an_image_keeps_what_it_was_made_with_until_its_target_moves(store: SqliteMetadataStore) -> None:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from urllib.parse import urlsplit
 
 import pytest
 
-from imagestore.errors import (
-    AuthenticationError,
-)
+from imagestore.errors import AuthenticationError
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.auth.policy import AuthPolicy, RealmTrust
 from imagestore.registry.credentials.model import Anonymous
 from imagestore.registry.exchange import Headers, Origin
-from tests.unit.registry.token_server import ALICE, IDENTITY, Asked, FakeResponse, TokenServer, answer, bearer, given
+from tests.unit.registry.token_server import (
+    ALICE,
+    IDENTITY,
+    PASSWORD,
+    Asked,
+    FakeResponse,
+    TokenServer,
+    answer,
+    bearer,
+    given,
+)
 
 
 def test_two_registries_with_one_realm_never_share_a_token() -> None:
@@ -108,13 +117,18 @@ def test_redirects_elsewhere_are_refused(location: str) -> None:
     assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize("location", ["", "http://[", "//[::1", "ftp://auth.registry.example/", "https://a b/"])
+@pytest.mark.parametrize(
+    "location",
+    ["", "http://[", f"//[::1/{PASSWORD}", f"ftp://auth.registry.example/{PASSWORD}", f"https://a b/{PASSWORD}"],
+)
 def test_a_redirect_that_leads_nowhere_is_refused_in_the_service_s_name(location: str) -> None:
     server = TokenServer(lambda _: FakeResponse(302, headers=Headers((("Location", location),))))
     service = r"^token service https://auth\.registry\.example of registry\.example: "
     with pytest.raises(AuthenticationError, match=service) as raised:
         answer(RegistryAuthenticator(server, given(ALICE)))
     assert raised.value.host == "registry.example"
+    # It may quote what it was sent.
+    assert PASSWORD not in "".join(traceback.format_exception(raised.value))
 
 
 def test_redirects_in_a_circle_end() -> None:

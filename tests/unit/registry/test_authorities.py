@@ -190,6 +190,37 @@ def test_where_authorities_cannot_be_looked_up_all_are_read(
         assert server.connections == 1
 
 
+def test_no_folder_but_the_system_s_is_searched_whatever_its_path(
+    system: System, authority: trustme.CA, sender: HttpSender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # OpenSSL takes paths apart at colons; a part without a slash in front is below the working directory.
+    link, stranger = tmp_path / "link", tmp_path / "2026"
+    link.symlink_to(system.folder.rename(tmp_path / "certs:2026"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(link))
+    monkeypatch.setenv("SSL_CERT_FILE", str(link / system.bundle.name))
+    system.folder = stranger
+    stranger.mkdir()
+    system.add_by_name(authority)
+    monkeypatch.chdir(tmp_path)
+    with Server(authority) as server, pytest.raises(RegistryUnavailableError, match="certificate is not accepted"):
+        ask(sender, server)
+
+
+def test_several_folders_of_authorities_are_the_system_s(
+    system: System, authority: trustme.CA, sender: HttpSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = system.folder.parent / "other"
+    monkeypatch.setenv("SSL_CERT_DIR", f"{system.folder}:{other}")
+    monkeypatch.setenv("SSL_CERT_FILE", str(system.folder.parent / "missing"))
+    other.mkdir()
+    system.folder = other
+    system.add_by_name(authority)
+    # Nobody else's are added.
+    assert tls.make_context(ConnectionSettings()).cert_store_stats()["x509"] == 0
+    with Server(authority) as server:
+        assert ask(sender, server) == b"hello"
+
+
 def test_an_authority_is_found_too_when_a_change_of_files_makes_a_new_context_during_the_refusal(
     system: System, authority: trustme.CA, sender: HttpSender, tmp_path: Path
 ) -> None:

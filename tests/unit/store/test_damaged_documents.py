@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError, IntegrityError
 from imagestore.image import Image
+from imagestore.observe import BlobDone
+from imagestore.pull.sources import remove_damaged
 from imagestore.testing import build_image, layer
 from tests.support.node import HYPERV, PYTHON, Node, node, python_image
 from tests.unit.archive.making import layout_files, saved_files, write
@@ -94,6 +97,44 @@ def test_an_import_mends_the_manifest_that_a_docker_archive_implies(here: Node, 
     path = damage(here, imported.manifest.digest, "changed")
     here.store.import_images(archive)
     assert Digest.of(path.read_bytes()) == imported.manifest.digest
+
+
+def mend_once_opened(here: Node, path: Path, good: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else puts a whole file in the place of a damaged one while that is being read."""
+    content = here.store.content
+    open_blob = content.open
+
+    def opened(digest: Digest) -> BinaryIO:
+        file = open_blob(digest)
+        if digest.encoded == path.name:
+            path.unlink()
+            path.write_bytes(good)
+        return file
+
+    monkeypatch.setattr(content, "open", opened)
+
+
+def test_a_document_that_somebody_mended_meanwhile_is_not_removed(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = here.store.pull(PYTHON).target.digest
+    good = here.store.content.path(digest).read_bytes()
+    path = damage(here, digest, "changed")
+    mend_once_opened(here, path, good, monkeypatch)
+    remove_damaged(here.store.content, [digest])
+    assert path.read_bytes() == good
+
+
+def test_a_layer_that_somebody_mended_meanwhile_is_not_fetched_again(
+    here: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = here.store.pull(PYTHON).layer_paths[-1]
+    good = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(b"short")
+    mend_once_opened(here, path, good, monkeypatch)
+    here.store.pull(PYTHON, observer=here.events.append)
+    assert path.read_bytes() == good
+    (done,) = [each for each in here.events if isinstance(each, BlobDone) and each.descriptor.digest == Digest.of(good)]
+    assert done.fetched_bytes == 0
 
 
 @pytest.mark.parametrize("which", ["manifest_document", "config"])

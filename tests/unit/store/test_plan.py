@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagestore.cancel import CancelToken
+from imagestore.digest import Digest
 from imagestore.errors import NoMatchingManifestError
 from imagestore.pull.plan import Presence
 from imagestore.testing import build_index
@@ -62,6 +63,25 @@ def test_what_a_source_has_is_not_fetched(tmp_path: Path) -> None:
     assert [blob.missing_bytes for blob in layers] == [0] * len(layers)
     assert plan.added_bytes == stored
     assert plan.missing_bytes < stored
+
+
+@pytest.mark.parametrize("which", ["index", "layer"])
+def test_what_is_damaged_would_come_again(tmp_path: Path, which: str) -> None:
+    with node(tmp_path) as here:
+        image = here.store.pull(PYTHON, runtime_handler=PROCESS)
+        shared = python_image().manifests[2].layers[0].digest
+        path = here.store.content.path(image.target.digest if which == "index" else shared)
+        good = path.read_bytes()
+        path.chmod(0o644)
+        path.write_bytes(good[:-1] + b"?" if which == "index" else b"short")
+        before = sum(info.size for info in here.store.content.walk())
+        plans = here.store.plan([(PYTHON, HYPERV), (PYTHON, HYPERV)])
+        (blob,) = [blob for blob in plans[0].blobs if blob.descriptor.digest == Digest.of(good)]
+        assert (blob.presence, blob.missing_bytes) == (Presence.NEW, len(good))
+        assert plans[1].missing_bytes == 0, "the first one brings it"
+        here.store.pull(PYTHON, runtime_handler=HYPERV)
+        assert path.read_bytes() == good
+        assert sum(info.size for info in here.store.content.walk()) - before == plans[0].added_bytes
 
 
 def test_a_plan_fails_like_the_pull(tmp_path: Path) -> None:

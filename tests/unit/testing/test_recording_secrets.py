@@ -136,6 +136,7 @@ def test_a_token_that_is_a_number_is_replaced(tmp_path: Path) -> None:
         ("WWW-Authenticate", f'Bearer realm="https://auth.example/token",nonce="{CANARY}"'),
         ("WWW-Authenticate", f"Negotiate {CANARY}"),
         ("WWW-Authenticate", f'Basic realm="x", Negotiate {CANARY}==, NTLM'),
+        ("WWW-Authenticate", f'Basic realm=a"b, Negotiate {CANARY}==, Bearer realm="x"'),
         ("Set-Cookie", f"{CANARY}; Path=/"),
         ("Location", f"https://cdn.example/x?{CANARY}"),
         ("Location", f"https://cdn.example/x?{CANARY}="),

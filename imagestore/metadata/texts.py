@@ -1,0 +1,41 @@
+"""Texts of the database that are none: SQLite's own check takes any bytes for a text.
+
+Whatever query meets one fails and asks for a rebuild. So a check has to see them all, whichever table has them.
+"""
+
+from __future__ import annotations
+
+import collections
+import sqlite3
+from typing import TYPE_CHECKING, Final
+
+from imagestore.metadata.failures import NO_TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Columns with a JSON object in them; those of images are read as a whole by whoever checks them.
+_OBJECTS: Final = frozenset({"labels", "annotations"})
+
+
+def damage(db: sqlite3.Connection) -> Iterator[str]:
+    """A line for each table with such a text.
+
+    Args:
+        db: found whole by SQLite.
+    """
+    for (table,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall():
+        rows = db.execute(f"SELECT * FROM {table}")  # noqa: S608 - a name from the schema
+        columns = [each[0] for each in rows.description]
+        try:
+            collections.deque(rows, maxlen=0)
+        except sqlite3.OperationalError as error:
+            if not str(error).startswith(NO_TEXT):
+                raise
+            yield f"table {table}: {error}"
+            continue
+        for column in sorted(_OBJECTS.intersection(columns)):
+            kind = f"CASE WHEN json_valid({column}) THEN json_type({column}) END"
+            count = db.execute(f"SELECT count(*) FROM {table} WHERE {kind} IS NOT 'object'").fetchone()[0]  # noqa: S608
+            if count:
+                yield f"table {table}: {column} of {count} rows: expected a JSON object"
