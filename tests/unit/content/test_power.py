@@ -32,12 +32,12 @@ def steps(monkeypatch: pytest.MonkeyPatch, store: LocalContentStore) -> list[str
     fsync, rename = os.fsync, os.rename
 
     def noted_fsync(descriptor: int) -> None:
-        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        if not is_folder:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            folders = (store.root / "blobs").iterdir()
+            steps.extend(f"folder {folder.name}" for folder in folders if os.path.samestat(status, folder.stat()))
+        else:
             steps.append("bytes")
-        elif path.is_relative_to(store.root / "blobs"):
-            steps.append(f"folder {path.name}")
         fsync(descriptor)
 
     def noted_rename(old: str | Path, new: str | Path) -> None:
