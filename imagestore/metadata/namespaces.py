@@ -114,7 +114,7 @@ class NamespaceTables(GraphTables):
             ).rowcount
             if changed:
                 db.executemany(
-                    "INSERT OR IGNORE INTO namespace_edge VALUES (?, ?, ?)",
+                    "INSERT INTO namespace_edge VALUES (?, ?, ?)",
                     [(*key, str(child)) for child in terms.references],
                 )
 

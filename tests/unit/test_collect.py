@@ -195,3 +195,37 @@ def test_removed_images_take_what_only_they_pointed_at(node: Node) -> None:
     swept = collect_from(node.metadata, node.content, removed.roots)
     assert swept.freed == {str(Digest.of(b"manifest one runc")): 17, str(Digest.of(b"own")): 3}
     assert collect_from(node.metadata, node.content, removed.roots).freed == {}
+
+
+def test_removed_images_take_what_labels_chain_to_them(node: Node) -> None:
+    node.image("one", "layer")
+    node.image("two", "kept")
+    below, last = node.blob("below"), node.blob("last")
+    for parent, child in ((Digest.of(b"layer"), below), (below, last), (Digest.of(b"layer"), Digest.of(b"kept"))):
+        reference = {f"containerd.io/gc.ref.content.{child.encoded[:8]}": str(child)}
+        node.metadata.update_content_labels(parent, reference)
+    (removed,) = node.metadata.remove_images([("registry.example/one:1", "runc")])
+    swept = collect_from(node.metadata, node.content, removed.roots)
+    assert swept.freed.keys() == {str(Digest.of(name)) for name in (b"manifest one runc", b"layer", b"below", b"last")}
+    assert node.names() == {"manifest two runc", "kept"}
+
+
+def test_what_labels_chain_to_a_record_is_no_garbage_at_any_depth(node: Node) -> None:
+    node.image("one", "layer")
+    below, last = node.blob("below"), node.blob("last")
+    for parent, child in ((Digest.of(b"layer"), below), (below, last)):
+        node.metadata.label_content(parent, {"containerd.io/gc.ref.content.0": str(child)})
+    assert collect(node.metadata, node.content, dry_run=True).digests == ()
+    assert node.metadata.edges()[below] == (last,)
+
+
+def test_the_lock_file_of_a_dead_holder_goes_with_a_collection_and_stays_in_a_dry_run(
+    node: Node, tmp_path: Path
+) -> None:
+    left = tmp_path / "locks" / f"ingest-{ingest_name('dead')}"
+    left.parent.mkdir(exist_ok=True)
+    left.touch()
+    collect(node.metadata, node.content, dry_run=True)
+    assert left.exists()
+    collect(node.metadata, node.content)
+    assert not left.exists()

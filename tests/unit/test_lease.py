@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,3 +68,21 @@ def test_what_a_lasting_lease_lists_already_costs_no_line_of_the_journal(
     before = (tmp_path / "records.jsonl").read_bytes()
     store.lease_content("lasting", listed[3:])
     assert (tmp_path / "records.jsonl").read_bytes() == before
+
+
+def test_a_lease_is_renewed_for_a_day_once_an_hour_however_often_its_work_asks(
+    store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, renewed = SimpleNamespace(now=0.0), []
+    monkeypatch.setattr(lease, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(store, "renew_lease", lambda _, lifetime_seconds: renewed.append((clock.now, lifetime_seconds)))
+    with lease.held(store, purpose="pull") as held:
+        for clock.now in (0.0, 3599.0, 3600.0, 3601.0, 7199.0, 7200.0):
+            held.renew()
+    assert renewed == [(3600.0, 86400.0), (7200.0, 86400.0)]
+
+
+def test_no_thread_renews_a_lease_any_more_when_its_block_has_ended(store: SqliteMetadataStore) -> None:
+    with lease.held(store, purpose="pull") as held, lease.renewed(held):
+        assert any(thread.name == "imagestore-renew" for thread in threading.enumerate())
+    assert not any(thread.name == "imagestore-renew" for thread in threading.enumerate())

@@ -102,6 +102,31 @@ def test_real_indexes_are_taken_at_once() -> None:
             assert ACCEPTS["index"](document) == LIBRARY["index"].is_valid(document), path.name
 
 
+BOUNDS: list[dict[str, Any]] = [
+    {"type": "array", "maxItems": 1},
+    {"type": "array", "maxItems": 1, "items": {"type": "string"}},
+    {"type": "array", "items": {"type": "string", "minLength": 2}},
+    {"type": "string", "minLength": 1, "maxLength": 2},
+    {"type": "string", "maxLength": 1},
+    {"type": "string", "minLength": 2, "maxLength": 3, "pattern": "a"},
+    {"type": "object", "minProperties": 1},
+    {"type": "object", "maxProperties": 1},
+    {"type": "object", "required": ["a"], "propertyNames": {"maxLength": 1}},
+    {"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": False},
+    {"type": "integer", "minimum": 1, "maximum": 2},
+    {"type": "integer", "maximum": 1},
+    {"const": 2},
+]
+SMALL: list[Any] = [[], ["a"], ["a", "b"], ["bb"], [1], "", "a", "b", "ab", "aab", "aabb", {}, {"a": None}, {"b": 1}]
+SMALL += [{"a": 1}, {"a": None, "b": None}, {"a": None, "ab": None}, 0, 1, 2, 3, None]
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=json.dumps)
+def test_each_bound_is_the_librarys(bound: dict[str, Any]) -> None:
+    accepts, library = compiled(bound), Draft202012Validator(bound)
+    assert [value for value in SMALL if accepts(value)] == [value for value in SMALL if library.is_valid(value)]
+
+
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), name=st.sampled_from(sorted(RIGHT)))
 def test_nothing_is_taken_that_the_library_would_refuse(data: st.DataObject, name: str) -> None:

@@ -189,7 +189,8 @@ _SAME_BUILDS = st.builds(
     st.sampled_from(["windows", "windows", "Windows", ""]),
     st.sampled_from(["amd64", "amd64", "x86_64", "arm64"]),
     st.just(""),
-    st.builds(
+    st.sampled_from(["", "garbage"])
+    | st.builds(
         "{}.{}{}".format,
         st.sampled_from(["10.0", "10.0", "10.00", "10.1", "6.3"]),
         st.sampled_from(["17763", "20348", "020348", "25398", "26100", ""]),

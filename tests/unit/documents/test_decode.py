@@ -29,6 +29,7 @@ def nested(depth: int) -> bytes:
         (b'{"a": NaN}', "NaN is no JSON number"),
         (b'{"a": -Infinity}', "Infinity"),
         (b'{"a": 9223372036854775808}', "does not fit 64 bits"),
+        (b'{"a": -9223372036854775809}', "does not fit 64 bits"),
         (b'{"a": ' + b"9" * 5000 + b"}", "does not fit 64 bits"),
         (b'{"a": 1e999}', "out of range"),
         (nested(MAX_DEPTH + 1), "nested deeper"),
@@ -67,7 +68,16 @@ def test_integers_of_any_length_are_judged_by_their_value(digits: int) -> None:
                 decode(f'{{"a": {text}}}'.encode(), "test")
 
 
-@pytest.mark.parametrize("raw", [nested(MAX_DEPTH), b'{"a": "[[[{{{ \\" ]"}', b'{"a": 9223372036854775807}', b" {} \n"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        nested(MAX_DEPTH),
+        b'{"a": "[[[{{{ \\" ]"}',
+        b'{"a": 9223372036854775807}',
+        b'{"a": -9223372036854775808}',
+        b" {} \n",
+    ],
+)
 def test_legal_json_is_decoded(raw: bytes) -> None:
     assert isinstance(decode(raw, "test document"), dict)
 

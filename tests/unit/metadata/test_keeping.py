@@ -234,3 +234,8 @@ def test_both_questions_of_collection_agree(
     assert {each for each in names if store.is_held(each)} == live
     assert {each for each in names if explain(store, each)} == live
     store.close()
+
+
+@pytest.mark.parametrize("key", ["", ".0", "/x", "xcontainerd.io/gc.ref.content", "containerd.io/gc.ref.contents"])
+def test_other_labels_that_name_a_digest_are_no_references(key: str) -> None:
+    assert gc_labels.ContentTerms.of({key: str(A)}).references == ()

@@ -96,6 +96,53 @@ def test_writing_on_does_not_take_an_ingest_from_its_lease(store: SqliteMetadata
     assert store.sweep_namespaces() == ("r",)
 
 
+def test_a_write_that_is_begun_again_has_a_day_again(store: SqliteMetadataStore, clock: Clock) -> None:
+    store.put_ingest("default", "r", expected=None, lease="")
+    clock.now += 23 * 3600
+    store.put_ingest("default", "r", expected=A, lease="")
+    clock.now += 23 * 3600
+    assert store.sweep_namespaces() == ()
+    clock.now += 2 * 3600
+    assert store.sweep_namespaces() == ("r",)
+
+
+def test_a_write_that_ends_is_forgotten_alone(store: SqliteMetadataStore) -> None:
+    for owner, ref in (("default", "r"), ("default", "other"), ("another", "r")):
+        store.put_ingest(owner, ref, expected=None, lease="")
+    store.forget_ingest("default", "r")
+    assert store.ingests("default") == {"other": ("", "")}
+    assert store.ingests("another") == {"r": ("", "")}
+
+
+def test_a_record_that_goes_takes_no_other_records_references_along(store: SqliteMetadataStore) -> None:
+    for owner, parent, children in (("default", A, [B, B]), ("default", C, [D]), ("another", A, [B])):
+        for digest in (parent, *children):
+            store.record_content(owner, digest, 1)
+        labels = {f"containerd.io/gc.ref.content.{number}": str(child) for number, child in enumerate(children)}
+        store.label_record(owner, parent, labels)
+        store.put_named_image(NamedImage(owner, str(parent), Descriptor("m", parent, 1)))
+    assert store.forget_record("default", A)
+    store.sweep_namespaces()
+    assert {record.digest for record in store.content_records("default")} == {C, D}
+    assert {record.digest for record in store.content_records("another")} == {A, B}
+
+
+def test_what_a_proxy_knows_or_writes_makes_no_namespace(store: SqliteMetadataStore) -> None:
+    store.record_content("proxy:x", A, 1)
+    store.put_ingest("proxy:x", "proxy:x/r", expected=None, lease="")
+    assert list(store.namespaces()) == [HOME]
+    store.record_content("known", A, 1)
+    store.put_ingest("writes", "writes/r", expected=None, lease="")
+    assert list(store.namespaces()) == [HOME, "known", "writes"]
+
+
+def test_what_other_images_hold_goes_with_no_new_name(store: SqliteMetadataStore) -> None:
+    store.put_named_image(NamedImage(HOME, "n", Descriptor("m", A, 1), also_keeps=(B,)))
+    store.put_named_image(NamedImage(HOME, "other", Descriptor("m", C, 1)))
+    store.put_named_image(NamedImage("default", "n", Descriptor("m", A, 1), also_keeps=(D,)))
+    assert store.kept_with(A) == (B,)
+
+
 @pytest.mark.parametrize("leases", [("", "l"), ("l", ""), ("", "added")])
 def test_an_ingest_that_had_no_lease_at_some_time_lives_its_day_when_a_lease_ends(
     store: SqliteMetadataStore, clock: Clock, leases: tuple[str, str]

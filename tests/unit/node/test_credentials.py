@@ -193,6 +193,19 @@ def test_secrets_come_before_the_nodes_own() -> None:
     assert "no json" not in repr(secrets)
 
 
+def test_the_nodes_logins_are_looked_up_by_host_and_path() -> None:
+    asked: list[Target] = []
+
+    class Noted(Lookup):
+        def lookup(self, target: Target, *, cancel: CancelToken) -> Found | None:
+            asked.append(target)
+            return Found(Credential("node", Secret("n")), "here")
+
+    (found,) = NodeKeyring(Noted()).lookup("registry.example:5000/team/app")
+    assert asked == [Target("registry.example:5000", "team/app")]
+    assert (found.auth.server_address, found.auth.username) == ("registry.example:5000", "node")
+
+
 def test_without_secrets_the_nodes_keyring_is_asked() -> None:
     node = ChainedKeyring(EntriesKeyring([("other.example", AuthConfig("", "x"), None)]), NodeKeyring(Lookup()))
     assert [each.auth.username for each in with_secrets((), node).lookup("registry.example/a")] == ["node"]

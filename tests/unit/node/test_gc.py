@@ -131,9 +131,11 @@ def test_a_disk_without_a_size_is_an_event_and_an_error() -> None:
 
 def test_an_image_without_an_id_is_told_and_skipped() -> None:
     bed = Bed()
-    bed.have("")
+    bed.have("", "used", "used too")
+    bed.service.in_use = [ContainerImage("c", "used"), ContainerImage("d", "used too")]
     bed.collector.delete_unused()
     assert bed.removed() == []
+    assert bed.collector.stats().in_use == 2
     assert [event[1] for event in bed.told()] == ["InvalidImageID"]
 
 

@@ -110,6 +110,24 @@ def test_a_walk_frees_in_order_and_no_more_than_needed(uses: list[ImageUse], tar
         assert {why for _, why in walk.spared} <= {Spared.TOO_YOUNG}
 
 
+def test_freeing_exactly_what_is_asked_is_enough_and_every_image_left_has_its_reason() -> None:
+    def use(name: str, *, last_used: int | None = None, first_detected: int | None = 0) -> ImageUse:
+        return ImageUse(ImageKey(name), first_detected, last_used, 100, False)
+
+    images = [use("never"), use("young", first_detected=50), use("early", last_used=9), use("now", last_used=60)]
+    walk = free_space(images, 200, minimum_age=Duration(20), now=60, remove=lambda _: "")
+    assert [each.image.key.image_id for each in walk.tried] == ["never", "early"]
+    assert [(image.key.image_id, why) for image, why in walk.spared] == [
+        ("young", Spared.TOO_YOUNG),
+        ("now", Spared.NOT_NEEDED),
+    ]
+    walk = free_space(images, 201, minimum_age=Duration(20), now=60, remove=lambda _: "")
+    assert walk.spared[-1] == (images[-1], Spared.USED_RECENTLY)
+    walk = free_space(images, 1, minimum_age=Duration(20), now=60, remove=lambda one: "" if one.last_used else "busy")
+    assert [each.image.key.image_id for each in walk.tried] == ["never", "early"]
+    assert (walk.spared[0], walk.freed_bytes) == ((images[0], Spared.FAILED), 100)
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["", "kata"])), max_size=6), st.booleans())
 def test_every_listed_image_has_exactly_one_record(listed: list[tuple[str, str]], with_handlers: bool) -> None:
     detector = Detector(with_handlers=with_handlers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagestore.platforms import Platform, default_for, format_all, parse
+from imagestore.platforms.candidates import Candidates
 
 
 def _ranked(wanted: str, versions: list[str]) -> list[str]:
@@ -12,6 +13,12 @@ def _ranked(wanted: str, versions: list[str]) -> list[str]:
     entries = [Platform("windows", "amd64", os_version=version) for version in versions]
     fitting = [entry for entry in entries if matcher.match(entry)]
     return [entry.os_version for entry in sorted(fitting, key=matcher.sort_key)]
+
+
+def _best(wanted: str, versions: list[str]) -> str | None:
+    entries = [Platform("windows", "amd64", os_version=version) for version in versions]
+    best = default_for(parse(wanted)).best(Candidates(enumerate(entries)))
+    return None if best is None else entries[best].os_version
 
 
 @pytest.mark.parametrize(
@@ -42,6 +49,26 @@ def test_windows_takes_the_nearest_build_then_the_best_revision(
 ) -> None:
     assert _ranked(wanted, versions) == expected
     assert _ranked(wanted, versions[::-1]) == expected
+    # The best is found by another way than by sorting.
+    while expected:
+        assert _best(wanted, expected) == _best(wanted, expected[::-1]) == expected[0]
+        expected = expected[1:]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "versions", "expected"),
+    [
+        ("windows(10.0.20348)/amd64", [""], ""),
+        ("windows(10.0.20348)/amd64", ["10.0.x", "10.0.17763.1"], None),
+        ("windows(10.0.20348)/amd64", ["10.0.x", ""], ""),
+        ("windows(10.0.20348)/amd64", ["", "10.0.20348.1"], "10.0.20348.1"),
+        ("windows/amd64", ["", "10.0.x"], "10.0.x"),
+    ],
+)
+def test_what_has_no_version_fits_a_windows_node_and_what_can_not_be_read_does_not(
+    wanted: str, versions: list[str], expected: str | None
+) -> None:
+    assert _best(wanted, versions) == expected
 
 
 def test_windows_prefers_what_fits() -> None:

@@ -189,10 +189,11 @@ def test_of_several_wanted_platforms_the_closest_refusal_is_told(build: type) ->
     assert matcher.explain(parse("windows(10.0.20348)/amd64")).rule == "os.version.build-exact"
     assert matcher.explain(parse("linux/amd64")).rule == "architecture"
     assert matcher.explain(parse("windows(10.0.17763)/amd64")).rule == "match"
+    assert matcher.explain(parse("aix/ppc64")).reason == "os aix ≠ linux"
 
 
 def test_any_architecture_leaves_architectures_out() -> None:
-    assert only_os(parse("linux/amd64")).explain(parse("linux/s390x")).matched
+    assert only_os(parse("linux/amd64")).explain(parse("linux/s390x")).rule == "match"
     assert everything().explain(parse("linux/s390x")).rule == "match.anything"
 
 

@@ -48,6 +48,8 @@ def test_empty_os_counts_as_the_hosts() -> None:
     assert exact(Platform("windows", "amd64"), host=host).match(Platform("", "amd64"))
     assert not exact(LINUX, host=host).match(Platform("", "amd64"))
     assert only(Platform("", "amd64"), host=host).match(Platform("windows", "386"))
+    for build in (exact, only, only_strict, only_os, ordered, any_of):
+        assert build(Platform("", "amd64"), host=host).platforms == (host,)
 
 
 @pytest.mark.parametrize(
@@ -168,12 +170,13 @@ def test_entries_that_do_not_fit_sort_by_architecture_without_their_features() -
 
 def test_any_prefers_what_fits_then_more_features_and_no_platform_over_another() -> None:
     matcher = any_of(parse("linux(+a)/arm64"), parse("linux(+a)/amd64"))
-    entries = ["linux/s390x", "linux(+z)/amd64", "linux/amd64", "linux/arm64", "linux(+a)/amd64"]
+    entries = ["linux(+a)/s390x", "linux/s390x", "linux(+z)/amd64", "linux/amd64", "linux/arm64", "linux(+a)/amd64"]
     assert _sorted(matcher, entries) == [
         "linux(+a)/amd64",
         "linux/amd64",
         "linux/arm64",
         "linux(+z)/amd64",
+        "linux(+a)/s390x",
         "linux/s390x",
     ]
 

@@ -65,6 +65,9 @@ _UNREADABLE = [
         ("10.0.17763.x", WindowsVersion(10, 0, 17763)),
         ("10.0.17763.1.2", WindowsVersion(10, 0, 17763, 1)),
         ("10.0.17763.99999999999", WindowsVersion(10, 0, 17763)),
+        ("10.0.17763.4294967295", WindowsVersion(10, 0, 17763, 4294967295)),
+        ("10.0.17763.4294967296", WindowsVersion(10, 0, 17763)),
+        ("10.00000000000.17763", WindowsVersion(10, 0, 17763)),
         ("0.0.0", WindowsVersion(0, 0, 0)),
     ],
 )
@@ -124,6 +127,16 @@ def test_complete_matrix_has_every_release_and_every_image() -> None:
 )
 def test_floor_is_the_long_term_release_before_the_hosts_generation(host: int, floor: int) -> None:
     assert windows.stable_floor(host) == floor
+
+
+@pytest.mark.parametrize(
+    ("host", "floor"), [(26100, 20348), (29999, 20348), (30000, 26100), (30500, 26100), (40000, 30000), (41000, 30000)]
+)
+def test_the_floor_moves_on_with_every_long_term_release_to_come(
+    host: int, floor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "LTSC_STABLE", (20348, 26100, 30000, 40000))
+    assert windows.oldest_process_compatible(host) == floor
 
 
 def test_older_floor_rule_is_not_ours() -> None:

@@ -24,7 +24,7 @@ from imagestore.observe import Waiting
 from imagestore.reference import Reference
 from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.policy import TransferPolicy
-from imagestore.registry.retry import backoff_seconds, is_transient, parse_retry_after
+from imagestore.registry.retry import HostPauses, Timing, backoff_seconds, is_transient, parse_retry_after
 
 REFERENCE = Reference.parse("registry.example/team/app:1")
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -234,3 +234,16 @@ def test_retries_of_one_operation_are_counted_together(make_bench: MakeBench) ->
     with pytest.raises(RegistryUnavailableError):
         bench.client.resolve(REFERENCE, cancel=CancelToken())
     assert len(methods) == 9
+
+
+def test_a_host_rests_for_the_longest_time_it_asked_for_and_no_other_host_does() -> None:
+    slept: list[float] = []
+    timing = Timing(lambda: sum(slept), lambda: NOW, lambda: 0.5, lambda _, seconds: slept.append(seconds))
+    pauses, seen = HostPauses(timing), list[object]()
+    for host, seconds in (("a.example", 10.0), ("a.example", 100.0), ("a.example", 20.0), ("b.example", 5.0)):
+        pauses.pause(host, seconds, f"{seconds:.0f} s")
+    pauses.wait("c.example", 0.0, cancel=CancelToken(), observer=seen.append)
+    assert (slept, seen) == ([], [])
+    pauses.wait("a.example", 100.0, cancel=CancelToken(), observer=seen.append)
+    pauses.wait("a.example", 0.0, cancel=CancelToken(), observer=seen.append)
+    assert (slept, seen) == ([100.0], [Waiting("a.example", 100.0, "100 s")])

@@ -69,6 +69,10 @@ def test_a_list_is_bounded() -> None:
         pytest.param("a/b", "aws", ["aws", "repository:a/b:pull"], id="own word of a service"),
         pytest.param("", "", [], id="ping"),
         pytest.param("", "registry:catalog:*", ["registry:catalog:*"], id="ping with a scope"),
+        pytest.param(
+            "a", "registry:catalog:*", ["registry:catalog:*", "repository:a:pull"], id="another kind of resource"
+        ),
+        pytest.param("a", "repository", ["repository", "repository:a:pull"], id="no name"),
     ],
 )
 def test_wanted_scopes_are_the_least(repository: str, challenged: str, expected: list[str]) -> None:

@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,29 @@ def damage(path: Path) -> None:
     with open(path, "r+b") as file:
         file.seek((page - 1) * size)
         file.write(b"7" * 200)
+
+
+def test_the_old_log_is_gone_for_good_before_the_new_database_has_its_name(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of power between the two must not leave a log that would be played into another database."""
+    steps: list[str] = []
+
+    def noted(step: Callable[[str | Path, str | Path], None]) -> Callable[[str | Path, str | Path], None]:
+        def run(old: str | Path, new: str | Path) -> None:
+            steps.append(Path(new).name)
+            step(old, new)
+
+        return run
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", noted(os.replace))
+        patch.setattr(os, "rename", noted(os.rename))
+        patch.setattr("imagestore.upkeep.rebuild.sync_directory", lambda path: steps.append(f"synced {path.name}"))
+        damage(root / "metadata.db")
+        rebuild(root)
+    assert steps == ["metadata.db.damaged-1", "synced store", "metadata.db", "synced store"]
+    assert references(root) == {PYTHON, OTHER}
 
 
 def test_a_log_whose_database_is_gone_is_not_played_into_the_new_one(root: Path) -> None:
