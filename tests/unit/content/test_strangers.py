@@ -49,3 +49,18 @@ def test_a_link_among_the_ingests_is_none_and_what_it_points_at_stays(tmp_path: 
     (store.root / "ingest" / ingest_name("r")).symlink_to(outside)
     assert list(store.stale_ingests(math.inf)) == []
     assert (outside / "data").read_text() == "r"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_in_a_blobs_place_goes_and_what_it_points_at_stays(tmp_path: Path, is_there: bool) -> None:
+    store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
+    digest = put(store, b"hello")
+    link, outside = store.path(digest), tmp_path / "outside"
+    link.unlink()
+    link.symlink_to(outside)
+    if is_there:
+        outside.write_bytes(b"stranger")
+    with store.deleting() as files:
+        files.delete(str(digest))
+    assert not link.is_symlink()
+    assert outside.exists() == is_there
