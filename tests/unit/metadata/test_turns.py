@@ -16,6 +16,7 @@ from imagestore.digest import Digest
 from imagestore.errors import LeaseNotFoundError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.metadata.turns import Turns
+from tests.unit.metadata.keeping import record
 
 
 def is_locked(path: Path) -> bool:
@@ -142,3 +143,18 @@ def test_the_owner_of_a_lease_that_is_being_deleted_finds_it_gone(store: SqliteM
     assert lease_ids(store) == []
     store.create_lease("l", lifetime_seconds=9)
     assert lease_ids(store) == ["l"]
+
+
+def test_reads_of_the_whole_store_see_one_state_whoever_writes_between_them(tmp_path: Path) -> None:
+    """A mark that saw two would take what moved from the one to the other for garbage."""
+    path = tmp_path / "metadata.db"
+    count = "SELECT count(*) FROM image"
+    with (
+        contextlib.closing(SqliteMetadataStore(path)) as store,
+        contextlib.closing(SqliteMetadataStore(path)) as other,
+        store._reading_apart() as snapshot,
+    ):
+        other.put_image(record(), {})
+        assert snapshot.execute(count).fetchone() == (0,)
+        with store._reading_apart() as later:
+            assert later.execute(count).fetchone() == (1,)
