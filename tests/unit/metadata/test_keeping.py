@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,7 @@ def test_a_record_with_a_past_expiry_label_goes(store: SqliteMetadataStore, cloc
 
 def test_a_record_whose_expiry_was_put_off_meanwhile_stays(tmp_path: Path) -> None:
     past, later = "2023-11-14T22:13:10Z", "2023-11-14T22:14:00Z"
-    meanwhile = []
+    meanwhile: list[Callable[[], object]] = []
 
     def clock() -> float:
         if meanwhile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,8 +130,17 @@ def test_many_names_go_in_few_transactions_between_which_others_come(
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.put_images([(replace(ONE, reference=name, image_id=Digest.of(name.encode())), {}) for name in MANY])
         exclusive, give_way = metadata.exclusive, metadata.give_way
-        monkeypatch.setattr(metadata, "exclusive", lambda: steps.append("transaction") or exclusive())
-        monkeypatch.setattr(metadata, "give_way", lambda: steps.append("others") or give_way())
+
+        def noted_exclusive() -> AbstractContextManager[None]:
+            steps.append("transaction")
+            return exclusive()
+
+        def noted_give_way() -> None:
+            steps.append("others")
+            give_way()
+
+        monkeypatch.setattr(metadata, "exclusive", noted_exclusive)
+        monkeypatch.setattr(metadata, "give_way", noted_give_way)
         removed, _ = Remover(metadata, lookup.HandlerRule(None, "runc"), lambda _name: []).remove(["none", *MANY])
         assert (metadata.find_images(), len(removed)) == ([], 1 + len(MANY))
     assert steps == ["others", "transaction"] * transactions
