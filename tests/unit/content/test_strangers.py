@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
+from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.local import LocalContentStore
 from tests.unit.content.test_local import put
 
@@ -35,3 +37,30 @@ def test_a_label_that_names_what_was_never_content_deletes_nothing(tmp_path: Pat
         assert files.delete(f"sha256:{name}") is None
         assert files.delete(f"md5:{name}") is None
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("has_name", [True, False])
+def test_a_link_among_the_ingests_is_none_and_what_it_points_at_stays(tmp_path: Path, has_name: bool) -> None:
+    store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for name in ("data", "ref") if has_name else ("data",):
+        (outside / name).write_text("r")
+    (store.root / "ingest" / ingest_name("r")).symlink_to(outside)
+    assert list(store.stale_ingests(math.inf)) == []
+    assert (outside / "data").read_text() == "r"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_in_a_blobs_place_goes_and_what_it_points_at_stays(tmp_path: Path, is_there: bool) -> None:
+    store = LocalContentStore(tmp_path / "content", tmp_path / "locks")
+    digest = put(store, b"hello")
+    link, outside = store.path(digest), tmp_path / "outside"
+    link.unlink()
+    link.symlink_to(outside)
+    if is_there:
+        outside.write_bytes(b"stranger")
+    with store.deleting() as files:
+        files.delete(str(digest))
+    assert not link.is_symlink()
+    assert outside.exists() == is_there

@@ -7,12 +7,14 @@ import errno
 import fcntl
 import math
 import os
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from imagestore.errors import StoreCorruptError, StoreFullError
+from imagestore.metadata import journal_lines
 from imagestore.metadata.api import ImageRecord
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
@@ -129,6 +131,60 @@ def test_what_is_journaled_while_a_new_journal_is_written_stays(tmp_path: Path, 
         assert not journal.exchange(prepared, journal.size() + 1), "it isn't the journal that was read any more"
     assert restorable(store) == ([[kept], [late]], 0)
     assert sorted(path.name for path in tmp_path.glob("records*")) == ["records.jsonl"]
+
+
+def test_a_new_journal_is_whole_when_it_gets_its_name(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    """Who dies right then must leave one that knows the last changes."""
+    kept = store.put_image(record(), {})
+    journal = RecordJournal(tmp_path / "records.jsonl")
+    length = journal.size()
+    with journal.prepared(1, [kept], [], []) as prepared:
+        assert prepared is not None
+        late = store.put_image(record("registry.example/c:1", C), {})
+        assert journal.exchange(prepared, length)
+        assert restorable(store) == ([[kept], [late]], 0)
+
+
+def test_what_a_dead_process_left_of_a_new_journal_is_not_in_the_next(
+    tmp_path: Path, store: SqliteMetadataStore
+) -> None:
+    kept = store.put_image(record(), {})
+    journal = RecordJournal(tmp_path / "records.jsonl")
+    left = journal_lines.put(1, record("registry.example/left:1", B))
+    (tmp_path / "records.jsonl.tmp").write_text(f"\n{left}" * 9)
+    with journal.prepared(1, [kept], [], []) as prepared:
+        assert prepared is not None
+        assert journal.exchange(prepared, journal.size())
+    assert restorable(store) == ([[kept]], 0)
+
+
+def test_a_new_journal_that_was_exchanged_before_it_was_locked_is_the_journal_and_not_written(
+    tmp_path: Path, store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = store.put_image(record(), {})
+    journal, flock = RecordJournal(tmp_path / "records.jsonl"), fcntl.flock
+
+    def other_was_faster(file: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        temporary = tmp_path / "records.jsonl.tmp"
+        temporary.write_bytes(journal.path.read_bytes())
+        temporary.replace(journal.path)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", other_was_faster)
+    with journal.prepared(1, [], [], []) as prepared:
+        assert prepared is None
+    assert restorable(store) == ([[kept]], 0)
+
+
+def test_a_damaged_record_keeps_a_new_journal_from_being_written(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    """It would forget that record, which a rebuild may still bring back."""
+    kept = store.put_image(replace(record(), warnings=("x" * 1_100_000,)), {})
+    with contextlib.closing(sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)) as database:
+        database.execute("UPDATE image SET target = '[]'")
+    with pytest.raises(StoreCorruptError, match="a record can't be read"):
+        store.tidy()
+    assert restorable(store) == ([[kept]], 0)
 
 
 def test_a_journal_is_not_exchanged_under_somebody_who_appends(tmp_path: Path, store: SqliteMetadataStore) -> None:

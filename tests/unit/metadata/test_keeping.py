@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -141,6 +144,28 @@ def test_a_record_with_a_past_expiry_label_goes(store: SqliteMetadataStore, cloc
     clock.now += 10
     assert store.expire() == 1
     assert [each.reference for each in store.find_images()] == ["registry.example/b:1"]
+
+
+def test_a_record_whose_expiry_was_put_off_meanwhile_stays(tmp_path: Path) -> None:
+    past, later = "2023-11-14T22:13:10Z", "2023-11-14T22:14:00Z"
+    meanwhile: list[Callable[[], object]] = []
+
+    def clock() -> float:
+        if meanwhile:
+            meanwhile.pop()()
+        return Clock.now
+
+    path = tmp_path / "metadata.db"
+    with (
+        contextlib.closing(SqliteMetadataStore(path, clock=clock)) as store,
+        contextlib.closing(SqliteMetadataStore(path, clock=Clock())) as other,
+    ):
+        for name in "ab":
+            store.put_image(record(f"registry.example/{name}:1", labels={gc_labels.EXPIRE: past}), {})
+        put_off = record(labels={gc_labels.EXPIRE: later})
+        meanwhile.append(lambda: other.put_image(put_off, {}))
+        assert store.expire() == 1
+        assert [each.reference for each in store.find_images()] == ["registry.example/a:1"]
 
 
 def test_pins_and_times_of_use_outlive_a_new_pull(store: SqliteMetadataStore, clock: Clock) -> None:

@@ -172,6 +172,25 @@ def test_an_older_database_on_a_read_only_disk_says_what_it_needs(
     assert "mount it writable" in caught.value.hint
 
 
+def test_a_read_only_disk_is_read_unless_changes_lie_beside_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can bring them in there, and without them the database says what it said long ago."""
+    path = tmp_path / "metadata.db"
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        store.create_lease("here", lifetime_seconds=60)
+    monkeypatch.setattr(location, "is_read_only", lambda _: True)
+    for log in (None, b""):
+        if log is not None:
+            Path(f"{path}-wal").write_bytes(log)
+        with contextlib.closing(SqliteMetadataStore(path)) as store:
+            assert [lease.id for lease in store.leases()] == ["here"]
+    Path(f"{path}-wal").write_bytes(b"changes")
+    with pytest.raises(StoreReadOnlyError, match="log beside it holds changes") as caught:
+        SqliteMetadataStore(path)
+    assert "mount it writable" in caught.value.hint
+
+
 @pytest.mark.parametrize("kind", [FileNotFoundError, sqlite3.OperationalError])
 def test_what_a_callers_transaction_raises_is_the_callers(tmp_path: Path, kind: type[Exception]) -> None:
     """Not a failure of the store's database, whose name would be all that it says."""

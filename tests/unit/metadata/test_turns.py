@@ -16,6 +16,7 @@ from imagestore.digest import Digest
 from imagestore.errors import LeaseNotFoundError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.metadata.turns import Turns
+from tests.unit.metadata.keeping import record
 
 
 def is_locked(path: Path) -> bool:
@@ -142,3 +143,22 @@ def test_the_owner_of_a_lease_that_is_being_deleted_finds_it_gone(store: SqliteM
     assert lease_ids(store) == []
     store.create_lease("l", lifetime_seconds=9)
     assert lease_ids(store) == ["l"]
+
+
+@pytest.mark.parametrize("reads", ["_reading_apart", "_snapshot"])
+def test_reads_that_belong_together_see_one_state_whoever_writes_between_them(tmp_path: Path, reads: str) -> None:
+    """A mark that saw two would take what moved from the one to the other for garbage."""
+    path = tmp_path / "metadata.db"
+    counts = []
+    with (
+        contextlib.closing(SqliteMetadataStore(path)) as store,
+        contextlib.closing(SqliteMetadataStore(path)) as other,
+    ):
+        with getattr(store, reads)() as snapshot:
+            for name in "abc":
+                counts += snapshot.execute("SELECT count(*) FROM image").fetchone()
+                other.put_image(record(f"registry.example/{name}:1"), {})
+        with getattr(store, reads)() as snapshot:
+            counts += snapshot.execute("SELECT count(*) FROM image").fetchone()
+    assert counts == [counts[0]] * 3 + [3]
+    assert counts[0] < 2

@@ -43,6 +43,15 @@ def test_an_image_that_is_used_or_pinned_meanwhile_keeps_its_faults(here: Node) 
     assert record_faults(here.store.metadata, here.store.content, record) == []
 
 
+def test_content_of_another_size_than_its_manifest_says_is_damaged(here: Node) -> None:
+    (record,) = here.store.metadata.find_images()
+    layer = here.store.get(PYTHON, runtime_handler=HYPERV).layers[0]
+    spoil(here.store, layer.digest, b"cut off")
+    faults = record_faults(here.store.metadata, here.store.content, record)
+    assert [(each.kind, each.digest) for each in faults] == [(FaultKind.BLOB_DAMAGED, layer.digest)]
+    assert faults[0].detail == f"expected {layer.size} bytes, found 7"
+
+
 class Vanishing:
     """Content whose configs go between the look and the reading, as a collection takes them."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagestore import lookup
+from imagestore.collect import Patience
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError
@@ -112,3 +115,47 @@ def test_the_journal_knows_what_went(tmp_path: Path) -> None:
         remover.remove(["one", "three"])
         left = {found[0].reference for found in metadata.journaled().candidates if found}
     assert left == {"docker.io/library/two:latest", "docker.io/library/abc0:latest"}
+
+
+ONE = record("one", "runc", 0)
+MANY = [f"docker.io/library/many{number:03}:latest" for number in range(130)]
+
+
+@pytest.mark.parametrize(("is_over", "transactions"), [(False, 1), (True, 3)])
+def test_many_names_go_in_few_transactions_between_which_others_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool, transactions: int
+) -> None:
+    monkeypatch.setattr(Patience, "is_over", lambda _self: is_over)
+    steps: list[str] = []
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
+        metadata.put_images([(replace(ONE, reference=name, image_id=Digest.of(name.encode())), {}) for name in MANY])
+        exclusive, give_way = metadata.exclusive, metadata.give_way
+
+        def noted_exclusive() -> AbstractContextManager[None]:
+            steps.append("transaction")
+            return exclusive()
+
+        def noted_give_way() -> None:
+            steps.append("others")
+            give_way()
+
+        monkeypatch.setattr(metadata, "exclusive", noted_exclusive)
+        monkeypatch.setattr(metadata, "give_way", noted_give_way)
+        removed, _ = Remover(metadata, lookup.HandlerRule(None, "runc"), lambda _name: []).remove(["none", *MANY])
+        assert (metadata.find_images(), len(removed)) == ([], 1 + len(MANY))
+    assert steps == ["others", "transaction"] * transactions
+
+
+def test_names_far_behind_a_refused_one_are_not_looked_at(tmp_path: Path) -> None:
+    def refuse(name: str) -> list[ImageRecord]:
+        raise InvalidInputError(f"{name!r} is refused")
+
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
+        metadata.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
+        remover = Remover(metadata, lookup.HandlerRule(None, "runc"), refuse)
+        unknown = [f"docker.io/library/unknown{number}:latest" for number in range(70)]
+        with pytest.raises(InvalidInputError, match="unknown0"):
+            remover.remove(["one", *unknown, "two"])
+        left = [each.reference for each in metadata.find_images()]
+    assert "docker.io/library/two:latest" in left
+    assert "docker.io/library/one:latest" not in left
