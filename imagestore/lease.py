@@ -83,9 +83,7 @@ def held(
     """
     lease_id = f"{purpose}-{os.urandom(16).hex()}"
     with metadata.transient():
-        metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS)
-        if digests:
-            metadata.lease_content(lease_id, digests)
+        metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS, content=digests)
     try:
         yield HeldLease(metadata, lease_id, renew_seconds=renew_seconds)
     finally:

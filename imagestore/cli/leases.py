@@ -67,11 +67,9 @@ def create(
     kept = dict(_label(text) for text in labels)
     if flat:
         kept[gc_labels.FLAT] = "true"
-    metadata = app.store.metadata
-    with metadata.exclusive():
-        lifetime = expires or math.inf
-        made = metadata.create_lease(lease_id or f"user-{uuid.uuid4().hex}", lifetime_seconds=lifetime, labels=kept)
-        metadata.lease_content(made.id, held)
+    made = app.store.metadata.create_lease(
+        lease_id or f"user-{uuid.uuid4().hex}", lifetime_seconds=expires or math.inf, labels=kept, content=held
+    )
     if output == "json":
         render.dump_json(_json(app, made))
         return

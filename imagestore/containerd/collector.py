@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import ImageStoreError
+from imagestore.errors import ImageStoreError, UndeletableError
 
 if TYPE_CHECKING:
     from imagestore.rpc.workers import StoreWorkers
@@ -50,10 +50,10 @@ class Collector:
             self._timer = asyncio.get_running_loop().call_later(delay, self._due)
 
     async def run(self) -> None:
-        """Collect what is garbage now; return when it is gone.
+        """Collect what is garbage now; return when all of it is gone that can be deleted.
 
         Raises:
-            StoreError: something can't be deleted.
+            StoreError: the store can't be read or written.
         """
         self._wanted += 1
         await self._reach(self._wanted)
@@ -78,6 +78,9 @@ class Collector:
             began = time.monotonic()
             try:
                 await self._workers.transfer(lambda store, _: store.collect_garbage())
+            except UndeletableError as error:
+                # As in containerd the log has it: the file may be anybody's, and each run would end like this.
+                _log.warning("not everything can be deleted", extra={"error": str(error), "hint": error.hint})
             finally:
                 # One that fails each time takes no more of the time than any other.
                 self._took_seconds = time.monotonic() - began

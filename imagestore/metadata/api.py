@@ -202,6 +202,7 @@ class MetadataStore(Protocol):
         lifetime_seconds: float,
         labels: Mapping[str, str] | None = None,
         namespace: str = HOME,
+        content: Collection[Digest] = (),
     ) -> Lease:
         """Make a lease.
 
@@ -210,6 +211,7 @@ class MetadataStore(Protocol):
             lifetime_seconds: from now; infinite for a lease that only its deletion ends.
             labels: gc.flat and gc.expire mean what they mean in containerd; gc.expire goes before the lifetime.
             namespace: whose it is; the id is then lease_key()'s.
+            content: what it lists from the start.
 
         Raises:
             AlreadyExistsError: the id is taken.

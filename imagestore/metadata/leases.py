@@ -39,6 +39,7 @@ class LeaseTables(Database):
         lifetime_seconds: float,
         labels: Mapping[str, str] | None = None,
         namespace: str = HOME,
+        content: Collection[Digest] = (),
     ) -> Lease:
         """Make a lease."""
         if not lease_id:
@@ -58,25 +59,28 @@ class LeaseTables(Database):
             values = (lease.id, now, expires_at, int(lease.is_flat), json.dumps(kept, sort_keys=True), namespace)
             columns = "id, created_at, expires_at, flat, labels, namespace"
             db.execute(f"INSERT INTO lease ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)  # noqa: S608 - constants
+            _list(db, lease_id, content)
             self._note(lease_id)
         return lease
 
     def renew_lease(self, lease_id: str, *, lifetime_seconds: float) -> None:
         """Move a lease's end to now plus its lifetime."""
         with self._writing() as db:
+            was_lasting = bool(self._lasting(lease_id))
             end = self._clock() + lifetime_seconds
             # A label that names an earlier end would say what is no longer true.
             query = "UPDATE lease SET expires_at = ?, labels = json_remove(labels, ?) WHERE id = ? AND expires_at > ?"
             if not db.execute(query, (end, f'$."{gc_labels.EXPIRE}"', lease_id, _GONE)).rowcount:
                 raise _no_lease(lease_id)
+            if was_lasting and not self._lasting(lease_id):
+                self._note_end(lease_id)  # nobody tells the journal when it goes
             self._note(lease_id)
 
     def lease_content(self, lease_id: str, digests: Collection[Digest]) -> None:
         """Put digests under a lease, before their presence is looked at."""
         with self._writing() as db:
             _check_lease(db, lease_id)
-            pairs = [(lease_id, str(digest)) for digest in digests]
-            if db.executemany("INSERT OR IGNORE INTO lease_content VALUES (?, ?)", pairs).rowcount:
+            if _list(db, lease_id, digests):
                 for lease in self._lasting(lease_id):
                     self._journal.put_leased(self._number_change(), lease, digests)
 
@@ -103,8 +107,7 @@ class LeaseTables(Database):
             query = "DELETE FROM lease WHERE id = ? RETURNING expires_at - created_at"
             found = db.execute(query, (lease_id,)).fetchall()
             if found and found[0][0] > LASTING_SECONDS:
-                number = self._number_change()
-                self._after_commit.append(lambda: self._journal.release(number, lease_id))
+                self._note_end(lease_id)
             return bool(found)
 
     def leases(self) -> Iterator[Lease]:
@@ -128,6 +131,10 @@ class LeaseTables(Database):
         for lease in self._lasting(lease_id):
             self._journal.put_lease(self._number_change(), lease, self.leased_content(lease_id))
 
+    def _note_end(self, lease_id: str) -> None:
+        """Take a lease that is gone, or lasts no more, out of the journal."""
+        self._after_commit.append(functools.partial(self._journal.release, self._number_change(), lease_id))
+
     def _expire_leases(self) -> int:
         """Delete expired leases: end them for good, then what they list in batches, then themselves."""
         with self._writing() as db:
@@ -149,6 +156,12 @@ def _selected(db: sqlite3.Connection, condition: str, *values: str | float) -> l
         Lease(lease_id, created_at, expires_at, bool(flat), json.loads(labels), namespace)
         for lease_id, created_at, expires_at, flat, labels, namespace in db.execute(query, values).fetchall()
     ]
+
+
+def _list(db: sqlite3.Connection, lease_id: str, digests: Collection[Digest]) -> int:
+    """Put digests under a lease; return how many are new there."""
+    pairs = [(lease_id, str(digest)) for digest in digests]
+    return db.executemany("INSERT OR IGNORE INTO lease_content VALUES (?, ?)", pairs).rowcount
 
 
 def _check_lease(db: sqlite3.Connection, lease_id: str) -> None:

@@ -188,13 +188,16 @@ class NamespaceTables(GraphTables):
             db.execute("DELETE FROM namespace_ingest WHERE owner = ? AND ref = ?", (owner, ref))
 
     def kept_ingests(self) -> frozenset[str]:
-        """Names on disk of writes that a lease keeps, or a proxy's containerd, however long nobody touched them."""
+        """Names on disk of writes that a lease, their day or a proxy's containerd keeps, however long untouched."""
+        now = self._clock()
         with self._reading() as db:
             query = (
-                "SELECT ref FROM namespace_ingest JOIN lease ON lease = lease.id WHERE lease.expires_at > ?"
+                "SELECT ref FROM namespace_ingest JOIN lease ON lease = lease.id WHERE lease.expires_at > :now"
+                # No day that a wrong clock gave is longer than one.
+                " UNION SELECT ref FROM namespace_ingest WHERE expires_at > :now AND expires_at <= :now + :day"
                 " UNION SELECT ref FROM namespace_ingest WHERE owner LIKE 'proxy:%'"
             )
-            return frozenset(ref for (ref,) in db.execute(query, (self._clock(),)).fetchall())
+            return frozenset(ref for (ref,) in db.execute(query, {"now": now, "day": INGEST_SECONDS}).fetchall())
 
     def sweep_namespaces(self) -> tuple[str, ...]:
         """Drop the content records that nothing in their namespace keeps.

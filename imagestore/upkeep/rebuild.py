@@ -157,9 +157,14 @@ def _restore_leases(metadata: SqliteMetadataStore, content: LocalContentStore, j
     now = time.time()
     alive = [(lease, listed) for lease, listed in journaled.leases if lease.expires_at > now]
     for lease, listed in alive:
-        lifetime = lease.expires_at - now
-        metadata.create_lease(lease.id, lifetime_seconds=lifetime, labels=lease.labels, namespace=lease.namespace)
-        metadata.lease_content(lease.id, listed)
+        # Whole in one step: who dies behind it leaves a journal whose last word about it is true.
+        metadata.create_lease(
+            lease.id,
+            lifetime_seconds=lease.expires_at - now,
+            labels=lease.labels,
+            namespace=lease.namespace,
+            content=listed,
+        )
         for digest in listed:
             metadata.put_edges(_own_edges(content, digest))
     return tuple(lease.id for lease, _ in alive)
@@ -178,8 +183,7 @@ def _keep(metadata: SqliteMetadataStore, content: LocalContentStore, digests: Se
     if not digests:
         return ""
     lease_id = f"rebuild-replaced-{uuid.uuid4().hex}"
-    metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS)
-    metadata.lease_content(lease_id, digests)
+    metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS, content=digests)
     for digest in digests:
         metadata.put_edges(_own_edges(content, digest))
     return lease_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +31,8 @@ class Node:
 
     def __init__(self, root: Path) -> None:
         self.content = LocalContentStore(root / "content", root / "locks")
-        self.metadata = SqliteMetadataStore(root / "metadata.db")
+        self.database = root / "metadata.db"
+        self.metadata = SqliteMetadataStore(self.database)
 
     def blob(self, name: str) -> Digest:
         data = name.encode()
@@ -150,6 +152,24 @@ def test_stale_ingests_go_and_young_ones_stay(node: Node) -> None:
     report = collect(node.metadata, node.content)
     assert (report.ingests, report.bytes_freed) == (planned.ingests, planned.bytes_freed) == (("old",), 3)
     assert [status.ref for status in node.content.statuses()] == ["young"]
+
+
+def test_an_old_ingest_that_was_taken_off_its_lease_has_its_day(node: Node) -> None:
+    """And no more than that, should the clock have been wrong when the day was given."""
+    with node.content.writer("r", expected=Digest.of(b"x"), total=9, cancel=NEVER) as writer:
+        writer.write(b"123")
+    directory = node.content.root / "ingest" / ingest_name("r")
+    (directory / "updatedat").write_text("2020-01-01T00:00:00Z")
+    os.utime(directory / "data", (0, 0))
+    node.metadata.create_lease("l", lifetime_seconds=9e9)
+    node.metadata.put_ingest("default", "r", expected=None, lease="l")
+    assert node.metadata.lease_ingest("default", "r", "")
+    assert collect(node.metadata, node.content).ingests == ()
+    with contextlib.closing(SqliteMetadataStore(node.database, clock=lambda: 1e9)) as metadata:
+        assert metadata.kept_ingests() == frozenset()
+    with contextlib.closing(SqliteMetadataStore(node.database, clock=lambda: time.time() + 25 * 3600)) as metadata:
+        collect(metadata, node.content)
+    assert list(node.content.statuses()) == []
 
 
 def test_an_ingest_under_way_is_spared_however_old(node: Node) -> None:

@@ -66,8 +66,10 @@ class Renewal:
             self._refresh = None
             raise
         except RegistryUnavailableError as error:
-            # An answer may be about the scope alone.
-            outage = None if error.status else error
+            if not error.status:  # an answer may be about the scope alone
+                # Without the traceback, which would keep the caller's whole work.
+                outage = copy.copy(error)
+                outage.__cause__ = error.__cause__
             raise
         finally:
             self._outage = outage

@@ -91,9 +91,20 @@ def test_lines_of_a_version_that_wrote_the_whole_list_each_time_are_read() -> No
     assert listed(read(*lines, journal_lines.begin(3), journal_lines.leased(4, LASTING, [C]))) == {"l": in_order(B, C)}
 
 
+def test_a_lease_that_lasts_no_more_does_not_come_back(store: SqliteMetadataStore) -> None:
+    """As any other that is to end within a day: what the journal keeps of it would have no end."""
+    store.create_lease("shortened", lifetime_seconds=math.inf)
+    store.lease_content("shortened", [A])
+    store.renew_lease("shortened", lifetime_seconds=60.0)
+    assert store.journaled().leases == []
+    store.lease_content("shortened", [B])
+    store.renew_lease("shortened", lifetime_seconds=math.inf)
+    assert listed(store.journaled()) == {"shortened": in_order(A, B)}
+
+
 CHANGES = st.lists(
     st.tuples(
-        st.sampled_from(["make", "add", "take", "renew", "release"]),
+        st.sampled_from(["make", "add", "take", "renew", "end soon", "release"]),
         st.sampled_from(["one", "two"]),
         st.lists(st.sampled_from([A, B, C]), max_size=3),
         st.booleans(),
@@ -123,8 +134,8 @@ def test_the_journal_says_of_each_lasting_lease_what_the_database_says(
                 Path(folder, "records.jsonl").unlink(missing_ok=True)
                 store.tidy()
         store.label_content(A, {"note": "the last transaction was committed"})
-        here = [(each, store.leased_content(each.id)) for each in store.leases()]
-        assert store.journaled().leases == here
+        lasting = [each for each in store.leases() if math.isinf(each.expires_at)]
+        assert store.journaled().leases == [(each, store.leased_content(each.id)) for each in lasting]
 
 
 def change(store: SqliteMetadataStore, what: str, name: str, digests: list[Digest]) -> None:
@@ -137,6 +148,8 @@ def change(store: SqliteMetadataStore, what: str, name: str, digests: list[Diges
             store.unlease_content(name, digests)
         elif what == "renew":
             store.renew_lease(name, lifetime_seconds=math.inf)
+        elif what == "end soon":
+            store.renew_lease(name, lifetime_seconds=60.0)
         elif what == "release":
             store.delete_lease(name)
 

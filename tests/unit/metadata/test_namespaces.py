@@ -74,8 +74,9 @@ def test_an_ingests_day_ends_but_not_while_a_lease_holds_it(store: SqliteMetadat
     store.record_content("default", A, 1)
     store.record_content("default", B, 1)
     assert store.sweep_namespaces() == ()
-    assert store.kept_ingests() == {"default/1/leased", "proxy:x/r"}
+    assert store.kept_ingests() == {"default/1/leased", "default/1/alone", "proxy:x/r"}
     clock.now += 25 * 3600
+    assert store.kept_ingests() == {"default/1/leased", "proxy:x/r"}
     assert store.sweep_namespaces() == ("default/1/alone",)
     assert [record.digest for record in store.content_records("default")] == [A]
     store.delete_lease(key)

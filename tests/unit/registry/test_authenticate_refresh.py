@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
@@ -176,6 +178,25 @@ def test_a_service_that_did_not_answer_is_asked_by_who_comes_later() -> None:
     with pytest.raises(RegistryUnavailableError):
         answer(authenticator)
     assert answer(authenticator)
+
+
+def test_what_is_remembered_of_an_outage_keeps_nothing_of_who_met_it() -> None:
+    """A pull has buffers of megabytes, and the login may not be used again for days."""
+
+    def fail(_asked: Asked) -> FakeResponse:
+        raise RegistryUnavailableError("no answer within the time allowed", host="registry.example")
+
+    authenticator = RegistryAuthenticator(TokenServer(fail), given(IDENTITY))
+
+    def pull() -> weakref.ref[threading.Event]:
+        buffer = threading.Event()
+        with contextlib.suppress(RegistryUnavailableError):
+            answer(authenticator)
+        return weakref.ref(buffer)
+
+    left = pull()
+    gc.collect()
+    assert left() is None
 
 
 def test_logins_with_a_password_wait_for_nobody(pool: ThreadPoolExecutor) -> None:

@@ -57,6 +57,16 @@ def rebuilt(root: Path) -> RebuildReport:
     return rebuild(root)
 
 
+def is_rebuilt(root: Path, failpoint: str) -> bool:
+    """Another process rebuilds, unless it dies."""
+    command = [sys.executable, "-c", "import sys, pathlib; from imagestore.upkeep.rebuild import rebuild"]
+    command[-1] += "; rebuild(pathlib.Path(sys.argv[1]))"
+    environment = {**os.environ, "IMAGESTORE_FAILPOINT": failpoint}
+    status = subprocess.run([*command, str(root)], env=environment, check=False).returncode
+    assert status in (0, -signal.SIGKILL)
+    return status == 0
+
+
 def targets(report: RebuildReport) -> dict[str, Digest]:
     return {record.reference: record.target.digest for record in report.restored}
 
@@ -143,10 +153,7 @@ def test_a_rebuild_that_dies_leaves_what_was_uncertain_uncertain(here: Node) -> 
     move(root, PYTHON, OTHER, failpoint="database-commit:1")
     damage_database(root)
     for failpoint in ("journal-append:2", "database-commit:2", "rebuild-replace:1"):
-        command = [sys.executable, "-c", "import sys, pathlib; from imagestore.upkeep.rebuild import rebuild"]
-        command[-1] += "; rebuild(pathlib.Path(sys.argv[1]))"
-        environment = {**os.environ, "IMAGESTORE_FAILPOINT": failpoint}
-        assert subprocess.run([*command, str(root)], env=environment, check=False).returncode == -signal.SIGKILL
+        assert not is_rebuilt(root, failpoint)
     report = rebuild(root)
     assert targets(report) == dict.fromkeys([PYTHON, OTHER], other.target.digest)
     assert set(report.replaced) == set(python.record.roots)
@@ -220,3 +227,19 @@ def test_labels_and_leases_that_never_were_are_not_believed(here: Node) -> None:
     report = rebuilt(here.store.root)
     assert (report.leases, report.labelled, report.replaced) == (("lasting",), 1, ())
     assert collected(here.store.root) == {kept}
+
+
+def test_a_rebuild_that_dies_anywhere_leaves_a_lasting_lease_what_it_lists(here: Node) -> None:
+    first, second = put(here.store, b"first"), put(here.store, b"second")
+    here.store.metadata.create_lease("lasting", lifetime_seconds=math.inf)
+    here.store.metadata.lease_content("lasting", [first, second])
+    here.store.close()
+    root, number = here.store.root, 1
+    damage_database(root)
+    while not is_rebuilt(root, f"journal-append:{number}"):
+        with contextlib.closing(SqliteMetadataStore(root / "another.db", is_rebuilding=True)) as metadata:
+            assert metadata.journaled().leases[0][1] == tuple(sorted([first, second]))
+        number += 1
+    assert number > 1
+    with ImageStore(root) as store:
+        assert store.metadata.leased_content("lasting") == tuple(sorted([first, second]))
