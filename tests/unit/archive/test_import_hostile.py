@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.archive import layout
+from imagestore.archive import layout, source
 from imagestore.archive.importing import ImportOptions
+from imagestore.cancel import CancelToken
 from imagestore.digest import Digest
 from imagestore.errors import (
     ContentNotFoundError,
@@ -21,6 +22,7 @@ from imagestore.errors import (
     InvalidDigestError,
     InvalidInputError,
     SizeMismatchError,
+    StoreFullError,
     UnknownRuntimeHandlerError,
 )
 from imagestore.testing import Entry, build_image, build_index, layer
@@ -193,3 +195,23 @@ def test_what_can_not_be_opened_is_named(here: Node, tmp_path: Path) -> None:
 def test_an_unknown_handler_is_refused(here: Node, tmp_path: Path) -> None:
     archive = write(tmp_path / "a.tar", layout_files({"a:1": image()}))
     refused(here, archive, ImportOptions(("nonsense",)), UnknownRuntimeHandlerError, "nonsense")
+
+
+def test_a_folder_that_became_a_link_after_the_look_is_not_followed(tmp_path: Path) -> None:
+    for place in ("archive/blobs", "elsewhere"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "file").write_bytes(b"secret")
+    with source.opened(str(tmp_path / "archive"), scratch=tmp_path, limit_bytes=0, cancel=CancelToken()) as archive:
+        assert b"".join(archive.chunks("blobs/file")) == b"secret"
+        (tmp_path / "archive" / "blobs").rename(tmp_path / "before")
+        (tmp_path / "archive" / "blobs").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(InvalidInputError, match="can't be read"):
+            b"".join(archive.chunks("blobs/file"))
+
+
+def test_what_has_no_room_is_refused_before_anything_is_stored(
+    here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = write(tmp_path / "a.tar", layout_files({"a:1": image()}))
+    monkeypatch.setattr(here.store.content, "free_bytes", lambda: 10)
+    refused(here, archive, KATA, StoreFullError, "bytes more, but")

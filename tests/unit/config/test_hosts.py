@@ -53,6 +53,11 @@ def test_the_first_root_with_any_fitting_folder_wins(tmp_path: Path) -> None:
     assert find_folder("registry.example", roots) == str(tmp_path / "a" / "_default")
 
 
+def test_a_file_of_an_editor_that_marks_its_encoding_says_the_same(tmp_path: Path) -> None:
+    text = 'server = "https://other.example"\r\n'
+    assert read(tmp_path, f"\ufeff{text}") == read(tmp_path, text)
+
+
 def test_a_folder_that_cannot_be_looked_into_is_not_taken_for_missing(tmp_path: Path) -> None:
     (tmp_path / "registry.example").symlink_to("registry.example")
     with pytest.raises(ConfigError, match=r"registry\.example: can't be read"):

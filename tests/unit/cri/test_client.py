@@ -118,7 +118,7 @@ def test_an_image_without_id_is_an_error() -> None:
             ImageStatus=lambda *_: cri.ImageStatusResponse(image=image),
         ) as (client, _),
     ):
-        with pytest.raises(ImageServiceError, match="expected an id and a size"):
+        with pytest.raises(ImageServiceError, match="image 'a:1': expected an id and a size"):
             client.list()
         with pytest.raises(ImageServiceError, match="expected an id and a size"):
             client.status(ImageSpec("a:1"))
@@ -178,6 +178,9 @@ UNKNOWN, INVALID = grpc.StatusCode.UNKNOWN, grpc.StatusCode.INVALID_ARGUMENT
         (UNKNOWN, "RegistryUnavailable", None, RegistryUnavailableError, "RegistryUnavailable"),
         (UNKNOWN, "RegistryUnavailable, again", None, RegistryUnavailableError, "RegistryUnavailable, again"),
         (UNKNOWN, "SignatureValidationFailed", None, ImageDeniedError, "denied by image verifier unix://"),
+        # CRI's words count under the code that the kubelet reads them with.
+        (INVALID, "RegistryUnavailable: down", None, InvalidInputError, "RegistryUnavailable: down"),
+        (INVALID, "SignatureValidationFailed: no", None, InvalidInputError, "SignatureValidationFailed: no"),
         (UNKNOWN, "failed to pull", None, ImageServiceError, "failed to pull"),
         (UNKNOWN, "", None, ImageServiceError, "PullImage: unknown error"),
         (INVALID, "bad name", None, InvalidInputError, "bad name"),

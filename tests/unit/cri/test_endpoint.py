@@ -49,6 +49,10 @@ def test_every_other_endpoint_is_refused_with_a_mend(text: str, message: str) ->
     assert caught.value.hint
 
 
+def test_the_longest_path_of_a_socket_is_still_one() -> None:
+    assert len(Endpoint.parse(f"/{'x' * 106}").path) == 107
+
+
 @given(st.text(max_size=200))
 def test_any_text_is_an_endpoint_or_refused(text: str) -> None:
     try:

@@ -157,7 +157,16 @@ def test_every_error_has_its_code_and_its_text(
 
 def test_what_only_words_or_data_tell_becomes_the_same_error_again(tmp_path: Path, images: dict[str, Image]) -> None:
     unsigned = ImageDeniedError("app:1", "cosign", "unsigned")
-    for error in (RegistryUnavailableError("no answer"), unsigned, StoreFullError("full"), RateLimitedError("slow")):
+    other = NoMatchingManifestError(
+        "app:1", "windows(10.0.17763)/amd64", [WINDOWS], hint="use the handler of its build"
+    )
+    for error in (
+        RegistryUnavailableError("no answer"),
+        unsigned,
+        StoreFullError("full"),
+        RateLimitedError("slow"),
+        other,
+    ):
         with (
             node(tmp_path, images, verifier=Failing(error)) as here,
             cri_server(here.store) as server,
@@ -165,7 +174,7 @@ def test_what_only_words_or_data_tell_becomes_the_same_error_again(tmp_path: Pat
             pytest.raises(type(error)) as caught,
         ):
             client.pull(spec(f"{HOST}/user:uid"))
-        assert str(caught.value) == str(error)
+        assert (str(caught.value), caught.value.hint) == (str(error), error.hint)
 
 
 class Broken:
@@ -229,6 +238,26 @@ def test_a_second_identical_pull_joins_the_first_and_survives_its_caller(tmp_pat
             first.result()
         assert second.result() == str(image.manifests[0].config.digest)
         assert here.registry.ledger.count(kind="manifest") == 1
+
+
+def test_a_pull_with_other_credentials_joins_nobody(tmp_path: Path) -> None:
+    image = build_image(WINDOWS, layers=[large_layer("slow", 512 * 200)])
+    slow = FaultRule(Drip(200_000.0), Where(kind="blob"), times=0)
+    guard = BasicAuth({"alice": CANARY})
+    with (
+        node(tmp_path, {f"{HOST}/slow:1": image}, faults=[slow], auth=guard) as here,
+        cri_server(here.store) as server,
+        CriImageService(server.endpoint) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        right = AuthConfig(username="alice", password=Secret(CANARY))
+        first = pool.submit(client.pull, spec(f"{HOST}/slow:1"), auth=right)
+        wait_until(lambda: here.registry.ledger.count(kind="blob") > 1)
+        for auth in (None, AuthConfig(username="alice", password=Secret("wrong"))):
+            with pytest.raises(AuthenticationError):
+                client.pull(spec(f"{HOST}/slow:1"), auth=auth)
+        assert not first.done()
+        assert first.result() == str(image.manifests[0].config.digest)
 
 
 def test_a_passed_deadline_starts_nothing(here: Node, client: CriImageService) -> None:

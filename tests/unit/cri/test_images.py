@@ -268,6 +268,9 @@ def test_a_verbose_status_has_containerds_members_and_ours(
     assert info["imageSpec"]["os.version"] == "10.0.20348.1"
     assert info["chainID"].startswith("sha256:")
     assert own["manifest"]["digest"] == str(images[name].manifests[0].descriptor.digest)
+    assert [layer["digest"] for layer in own["layers"]] == [
+        str(each.digest) for each in images[name].manifests[0].layers
+    ]
     assert (own["platform"], own["wantedPlatform"]) == (WINDOWS, "windows(10.0.20348)/amd64")
     path = here.store.content.path(here.store.get(name).id)
     path.chmod(0o644)

@@ -102,8 +102,9 @@ def test_the_bucket_starts_full_and_refills() -> None:
 def test_no_rate_is_no_bucket_and_no_burst_lets_nothing_through() -> None:
     assert all(TokenBucket(0, 0).take() for _ in range(100))
     assert not TokenBucket(5, 0).take()
-    with pytest.raises(InvalidInputError):
-        TokenBucket(-1, 1)
+    for qps, burst in ((-1, 1), (1, -1), (float("nan"), 1)):
+        with pytest.raises(InvalidInputError):
+            TokenBucket(qps, burst)
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.lists(st.floats(0, 3), max_size=30))

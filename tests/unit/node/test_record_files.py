@@ -62,6 +62,18 @@ def test_a_pull_that_proves_nothing_new_keeps_its_record_too(tmp_path: Path) -> 
     assert refs(tmp_path) == ["again"]
 
 
+def test_a_pull_whose_record_cant_be_written_leaves_its_intent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without either, the image would count as one that was here before, which every pod may use."""
+    keeper = manager(tmp_path)
+    keeper.intend(IMAGE)
+    (tmp_path / "image_manager" / "pulled" / file_name("new")).mkdir()
+    keeper.pulled(IMAGE, "new", None)
+    assert PullRecordFiles(tmp_path).intents() == ([IMAGE], [])
+    assert "pulled record of new: " in caplog.text
+
+
 def test_what_cant_be_pruned_is_logged_and_hides_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = PullRecordFiles(tmp_path)
     files.write(PulledRecord("stays", 10, {}))

@@ -292,6 +292,10 @@ def test_the_memory_of_records_sees_new_files(tmp_path: Path) -> None:
         '{"kind":"ImagePulledRecord","apiVersion":"other/v1"}',
         '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","more":1}',
         '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","lastUpdatedTime":"yesterday"}',
+        (
+            '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
+            '"lastUpdatedTime":"2026-13-45T00:00:00Z"}'
+        ),
         '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","credentialMapping":{"a":[]}}',
         '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","credentialMapping":{"a":{"x":1}}}',
         (

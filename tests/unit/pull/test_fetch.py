@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, NoReturn
 
@@ -11,13 +12,23 @@ from imagestore.cancel import CancelToken
 from imagestore.content.local import LocalContentStore
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.errors import DigestMismatchError, IntegrityError, SizeMismatchError
-from imagestore.pull.fetch import Fetcher
+from imagestore.errors import (
+    DigestMismatchError,
+    IntegrityError,
+    InvalidDigestError,
+    OperationCancelledError,
+    SizeMismatchError,
+)
+from imagestore.observe import BlobDone, BlobStarted, Event
+from imagestore.pull.fetch import Fetcher, ingest_ref
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import Self
 
+LAYER = "application/vnd.oci.image.layer.v1.tar"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
@@ -51,3 +62,111 @@ def test_damaged_bytes_at_hand_are_not_fetched_again(
             fetcher.keep(descriptor, raw, cancel=cancel, flow=flow if is_beside else None)
         assert os.listdir(tmp_path / "locks") == []
     assert not store.exists(descriptor.digest)
+
+
+class Served:
+    """An origin of one blob, and its transfer, in pieces of four bytes."""
+
+    hosts = ("registry.example",)
+
+    def __init__(self, content: bytes, *, can_resume: bool = True, on_read: Callable[[], None] = lambda: None) -> None:
+        self.content = content
+        self.can_resume = can_resume
+        self.on_read = on_read
+        self.offsets: list[int] = []
+        self.start = self.at = 0
+
+    def document(self, *_: object, **__: object) -> NoReturn:
+        raise AssertionError("asked for a document")
+
+    def blob(self, *_: object, offset: int, **__: object) -> Self:
+        self.offsets.append(offset)
+        self.start = self.at = offset if self.can_resume else 0
+        return self
+
+    def readinto(self, buffer: memoryview) -> int:
+        self.on_read()
+        part = self.content[self.at : self.at + min(4, len(buffer))]
+        buffer[: len(part)] = part
+        self.at += len(part)
+        return len(part)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+CONTENT = b"the bytes of a layer"
+BLOB = Descriptor(LAYER, Digest.of(CONTENT), len(CONTENT))
+
+
+@contextlib.contextmanager
+def fetching(
+    store: LocalContentStore, origin: Served | Unasked, cancel: CancelToken
+) -> Iterator[tuple[Fetcher, list[Event]]]:
+    """A fetcher from an origin, and what it tells."""
+    events: list[Event] = []
+    with store.gathering(cancel) as gathering:
+        yield (
+            Fetcher(
+                content=store,
+                client=origin,
+                reference=Reference.parse("registry.example/app:1"),
+                observer=events.append,
+                keep_alive=lambda: None,
+                gathering=gathering,
+            ),
+            events,
+        )
+
+
+def interrupted_at(root: Path, offset: int) -> LocalContentStore:
+    """A store with the beginning of the blob."""
+    store = LocalContentStore(root / "content", root / "locks")
+    writer = store.writer(ingest_ref(BLOB), expected=BLOB.digest, total=BLOB.size, cancel=CancelToken())
+    writer.write(CONTENT[:offset])
+    writer.close()
+    return store
+
+
+@pytest.mark.parametrize(("can_resume", "start"), [(True, 7), (False, 0)])
+def test_an_interrupted_blob_goes_on_where_its_origin_can_or_begins_again(
+    tmp_path: Path, start: int, *, can_resume: bool
+) -> None:
+    store, origin, cancel = interrupted_at(tmp_path, 7), Served(CONTENT, can_resume=can_resume), CancelToken()
+    with fetching(store, origin, cancel) as (fetcher, events):
+        assert fetcher.fetch(BLOB, cancel=cancel) == len(CONTENT) - start
+    # Once: bytes appended in the wrong place would be damage, and fetched again.
+    assert origin.offsets == [7]
+    assert [event for event in events if isinstance(event, BlobStarted)] == [BlobStarted(BLOB, start)]
+    assert events[-1] == BlobDone(BLOB, len(CONTENT) - start)
+    assert store.path(BLOB.digest).read_bytes() == CONTENT
+
+
+def test_a_blob_whose_bytes_all_came_before_is_only_verified(tmp_path: Path) -> None:
+    store, cancel = interrupted_at(tmp_path, len(CONTENT)), CancelToken()
+    with fetching(store, Unasked(), cancel) as (fetcher, events):
+        assert fetcher.fetch(BLOB, cancel=cancel) == 0
+    assert events[-1] == BlobDone(BLOB, 0)
+
+
+def test_a_cancelled_fetch_ends_at_the_next_piece_whatever_its_origin_does(tmp_path: Path) -> None:
+    store, cancel = interrupted_at(tmp_path, 7), CancelToken()
+    origin = Served(CONTENT, on_read=cancel.cancel)
+    with fetching(store, origin, cancel) as (fetcher, _), pytest.raises(OperationCancelledError):
+        fetcher.fetch(BLOB, cancel=cancel)
+    assert not store.exists(BLOB.digest)
+    (left,) = store.statuses()
+    assert left.offset < len(CONTENT)
+
+
+def test_what_could_not_be_verified_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    store, cancel = LocalContentStore(tmp_path / "content", tmp_path / "locks"), CancelToken()
+    odd = Descriptor(LAYER, Digest.parse("blake3:" + "0" * 64), 7)
+    with (
+        fetching(store, Unasked(), cancel) as (fetcher, _),
+        pytest.raises(InvalidDigestError, match="can't be verified"),
+    ):
+        fetcher.check([BLOB, odd])

@@ -61,6 +61,13 @@ def test_each_thing_is_received_and_settled_once(count: int, parallel: int, give
     assert settle.most <= 2
 
 
+def test_a_failure_in_the_block_ends_what_is_under_way() -> None:
+    flow = flow_of(lambda thing: thing, lambda _: 0)
+    with pytest.raises(KeyError), flow:
+        raise KeyError
+    assert flow.cancel.is_cancelled
+
+
 def test_things_are_begun_in_their_order() -> None:
     begun: list[int] = []
     with flow_of(lambda thing: begun.append(thing), lambda _: 0, parallel=1) as flow:

@@ -105,6 +105,12 @@ def hang_up_after(script: Script) -> Script:
     return run
 
 
+def reset(connection: socket.socket) -> None:
+    """End a connection without a word."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+    connection.close()
+
+
 def get(sender: HttpSender, server: Server, cancel: CancelToken | None = None) -> Response:
     return sender.send(Request("GET", f"http://127.0.0.1:{server.port}/v2/x"), cancel=cancel or CancelToken())
 

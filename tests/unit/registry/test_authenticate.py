@@ -257,6 +257,7 @@ def test_parallel_layers_cause_one_exchange() -> None:
         (429, RateLimitedError),
         (503, RegistryUnavailableError),
         (500, RegistryUnavailableError),
+        (408, RegistryUnavailableError),
         (403, AuthenticationError),
         (418, AuthenticationError),
     ],

@@ -26,6 +26,7 @@ from tests.unit.registry.scripted_server import (
     get,
     hang_up_after,
     read,
+    reset,
     say,
     whole,
 )
@@ -108,6 +109,13 @@ def test_a_connection_serves_again_after_chunks(sender: HttpSender, serve: Serve
     assert read(sender, server) == BODY
     assert read(sender, server) == b"next"
     assert server.connections == 1
+
+
+def test_a_connection_that_is_reset_while_idle_is_replaced(sender: HttpSender, serve: Serve) -> None:
+    server = serve(whole(b"first"), reset, whole(b"again"))
+    assert read(sender, server) == b"first"
+    assert read(sender, server) == b"again"
+    assert server.connections == 2
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])

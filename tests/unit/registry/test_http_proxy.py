@@ -87,7 +87,18 @@ def test_https_is_tunnelled_and_checked_against_the_registrys_name(raw_server: R
 
 @pytest.mark.parametrize(
     "host",
-    ["10.0.0.1", "[::ffff:10.0.0.1]", "10.1", "0x7f000001", "2130706433", "0177.0.0.1", "0", "a.localhost", "10.1."],
+    [
+        "10.0.0.1",
+        "[::ffff:10.0.0.1]",
+        "10.1",
+        "0x7f000001",
+        "2130706433",
+        "0177.0.0.1",
+        "0",
+        "localhost",
+        "a.localhost",
+        "10.1.",
+    ],
 )
 def test_behind_a_proxy_private_literals_named_by_a_server_are_still_refused(raw_server: RawServers, host: str) -> None:
     proxy = raw_server(lambda connection: connection.sendall(OK))

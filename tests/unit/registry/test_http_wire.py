@@ -21,15 +21,11 @@ from imagestore.registry.exchange import Request
 from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxies import ProxyRules
+from tests.unit.registry.scripted_server import reset
 from tests.unit.registry.wire import OK, RawServers, say
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def reset(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-    connection.close()
 
 
 def stall(connection: socket.socket) -> None:

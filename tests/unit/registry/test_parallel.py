@@ -102,6 +102,21 @@ def test_ranges_cover_the_blob_once_and_come_in_order(make_bench: MakeBench, off
     assert len(spans) == -(-(SIZE - offset) // PART)
 
 
+def test_a_first_range_that_is_read_in_small_pieces_takes_no_more_connections(make_bench: MakeBench) -> None:
+    go = threading.Event()
+
+    def held(first: int, end: int, number: int) -> None:
+        if first:
+            go.wait(5)
+
+    bench = make_bench(Host(held), policy=POLICY)
+    with bench.client.blob(REFERENCE, LAYER, offset=0, cancel=CancelToken(10)) as stream:
+        read_so_far = b"".join(next(pieces(stream, 16)) for _ in range(10))
+        assert sum(thread.name == "imagestore-range" for thread in threading.enumerate()) == 3
+        go.set()
+        assert read_so_far + drain(stream) == CONTENT
+
+
 def test_one_stream_to_the_end_forgets_parts_that_failed_before(make_bench: MakeBench) -> None:
     """The first stretch breaks, and its host knows no ranges any more."""
 

@@ -191,6 +191,13 @@ def test_an_expired_signature_gets_a_new_one_from_the_registry(bench: Any, statu
     assert web.hosts() == ["registry.example", "storage.example"] * 2
 
 
+def test_a_signature_that_is_refused_again_is_no_matter_of_time(bench: Any) -> None:
+    web = Web().on(FIRST, to(STORAGE)).on(STORAGE, httpx.Response(403))
+    with pytest.raises(AccessDeniedError):
+        read(bench(web))
+    assert web.hosts() == ["registry.example", "storage.example"] * 2
+
+
 def test_a_signature_that_does_not_hold_for_head_costs_one_get(bench: Any) -> None:
     def by_method(request: httpx.Request) -> httpx.Response:
         if request.url.host == "registry.example":

@@ -17,7 +17,9 @@ from imagestore.observe import Noticed
 from imagestore.reference import Reference
 from imagestore.registry.auth.token_service import basic_header
 from imagestore.registry.credentials.model import Credential
+from imagestore.registry.echo import secrets_in, without
 from imagestore.registry.endpoints import Endpoint
+from imagestore.registry.errors_body import escape
 from imagestore.registry.transport.urls import origin_of
 from imagestore.secret import Secret
 
@@ -114,3 +116,20 @@ def test_whose_login_was_refused_is_said(
 def test_without_a_login_the_hint_is_to_log_in(make_bench: MakeBench, authenticator: Any) -> None:
     error, _ = refused(make_bench, authenticator, lambda _: httpx.Response(403))
     assert "needs a login at registry.example" in error.hint
+
+
+@pytest.mark.parametrize(
+    "signed",
+    [
+        "https://storage.example/blob?X-Signature=CANARY/mac==",
+        "https://storage.example/blob?a=1&sig=CANARY%2Fmac%3D%3D",
+    ],
+)
+def test_a_signature_that_ends_in_padding_is_secret_as_a_whole(signed: str) -> None:
+    secrets = secrets_in((), signed=signed)
+    assert without("you sent CANARY/mac== here", secrets) == "you sent (hidden) here"
+
+
+def test_a_secret_is_hidden_also_where_its_odd_characters_were_escaped() -> None:
+    secrets = secrets_in((("X-Team", "CANARY\x7f\x1btail"),))
+    assert without(escape("you sent CANARY\x7f\x1btail"), secrets) == "you sent (hidden)"

@@ -21,6 +21,7 @@ from imagestore.registry.auth.scope import MAX_SCOPES, Scope, merge_scopes, pars
         ("aws", Scope("aws")),
         ("registry:catalog", Scope("registry:catalog")),
         ("repository::pull", Scope("repository::pull")),
+        ("repository(plugin)x:a:pull", Scope("repository(plugin)x:a:pull")),
         ("Repository:a:pull", Scope("Repository:a:pull")),
     ],
 )

@@ -13,7 +13,7 @@ from imagestore.config.findings import Severity
 from imagestore.config.hosts import read_hosts
 from imagestore.config.known import REGISTRY_PLUGIN_SECTION
 from imagestore.config.model import RegistrySettings
-from imagestore.errors import AuthenticationError, ConfigError
+from imagestore.errors import AuthenticationError, ConfigError, ReferenceNotFoundError
 from imagestore.registry.auth.policy import RealmTrust
 from imagestore.registry.connect import connect
 from imagestore.registry.credentials.model import Credential, Found, Target
@@ -143,6 +143,14 @@ def test_a_mirror_that_is_named_is_shown_them(tmp_path: Path) -> None:
     with store:
         store.pull(REFERENCE)
     assert set(logins.asked) == {"registry.example"}
+
+
+def test_whose_login_does_not_allow_it_is_said_of_the_real_authenticator_too(tmp_path: Path) -> None:
+    named = 'mirror_credentials = { "mirror.example" = "registry.example" }'
+    _, _, store = pull_through_mirror(tmp_path, named)
+    with store, pytest.raises(ReferenceNotFoundError) as caught:
+        store.pull("registry.example/team/other:1")
+    assert "the credentials from a test don't allow this" in caught.value.hint
 
 
 def test_the_store_gives_its_configuration_to_the_client(tmp_path: Path) -> None:

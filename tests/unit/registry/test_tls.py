@@ -78,6 +78,13 @@ class TestTls:
     def test_skip_verify_takes_any_certificate(self, server: Any) -> None:
         assert self.ask(server, ConnectionSettings(skip_verify=True)) == b"hello"
 
+    @pytest.mark.parametrize("is_said", [True, False])
+    def test_a_body_without_length_ends_with_its_connection(self, authority: trustme.CA, *, is_said: bool) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1", key_type=trustme.KeyType.ECDSA).configure_cert(context)
+        server = _EndingServer(context, is_said=is_said)
+        assert self.ask(server, ConnectionSettings(skip_verify=True)) == b"hello"
+
     def test_files_that_are_replaced_count_from_then_on(
         self, authority: trustme.CA, tmp_path: Path, sender: HttpSender
     ) -> None:
@@ -194,6 +201,25 @@ class _TlsServer:
             with self.context.wrap_socket(accepted, server_side=True) as connection:
                 connection.recv(65536)
                 connection.sendall(OK + b"hello")
+
+
+class _EndingServer(_TlsServer):
+    """Tells the end of a body by closing, which TLS has a word for; not every server says it."""
+
+    def __init__(self, context: ssl.SSLContext, *, is_said: bool) -> None:
+        super().__init__(context)
+        self._is_said = is_said
+
+    def _answer(self) -> None:
+        accepted, _ = self._listener.accept()
+        assert self.context is not None
+        with accepted, self.context.wrap_socket(accepted, server_side=True) as connection:
+            connection.settimeout(2.0)
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\nhello")
+            if self._is_said:
+                with contextlib.suppress(OSError):
+                    connection.unwrap()
 
 
 class _Certified:

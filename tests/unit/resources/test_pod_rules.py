@@ -200,6 +200,19 @@ def test_the_pods_own_group(given: Pod, expected: PodCgroup) -> None:
     assert pod_cgroup(given, node=NODE, settings=KubeletSettings()) == expected
 
 
+def test_what_is_written_for_a_pod_is_shown_by_name_and_what_is_not_set_is_left_out() -> None:
+    whole = PodCgroup(1024, 50_000, 100_000, 7, {2 * 2**20: 3}, {"memory.min": "7"})
+    assert whole.to_json() == {
+        "cpu_shares": 1024,
+        "cpu_quota": 50_000,
+        "cpu_period": 100_000,
+        "memory_bytes": 7,
+        "huge_page_limits": {"2MB": 3},
+        "unified": {"memory.min": "7"},
+    }
+    assert PodCgroup(2).to_json() == {"cpu_shares": 2, "huge_page_limits": {}, "unified": {}}
+
+
 def test_without_quotas_the_pods_group_has_no_limit_of_cpu() -> None:
     found = pod_cgroup(pod(EQUAL), node=NODE, settings=KubeletSettings(has_cpu_quota=False))
     assert (found.cpu_quota, found.cpu_period) == (-1, 100_000)

@@ -356,3 +356,8 @@ def test_what_is_too_large_to_be_computed_with_is_an_error_not_a_long_wait() -> 
         with pytest.raises(InvalidQuantityError, match="more than 2000 digits"):
             attempt()
     assert huge + ZERO == huge
+
+
+def test_numbers_are_compared_exactly_however_many_digits_they_have() -> None:
+    assert parse("9007199254740992") < parse("9007199254740992.5") < parse("9007199254740993")
+    assert parse("9007199254740992.5").compare(parse("9007199254740992.50")) == 0

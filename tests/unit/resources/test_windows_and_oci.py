@@ -145,6 +145,24 @@ def test_windows_resources_refuse_thin_out_or_keep_what_excludes_each_other() ->
     assert under_hypervisor == everything
 
 
+def test_a_windows_container_runs_on_the_processors_chosen_for_it() -> None:
+    given = windows.container_resources(
+        container(limits="cpu=1"), node=Node(processors=96), settings=TODAY, affinity=[65, 0, 2]
+    )
+    assert given.affinity_cpus == (WindowsCpuGroupAffinity(5, 0), WindowsCpuGroupAffinity(2, 1))
+
+
+@pytest.mark.parametrize("processors", [0, -1])
+def test_a_share_of_no_processors_is_refused(processors: int) -> None:
+    with pytest.raises(InvalidResourcesError, match="expected at least 1"):
+        windows.cpu_maximum(1000, processors)
+
+
+def test_a_linux_container_keeps_its_sets_of_processors_and_memory_nodes() -> None:
+    given = LinuxContainerResources(cpuset_cpus="0-3", cpuset_mems="1")
+    assert oci.linux_resources(given)["cpu"] == {"cpus": "0-3", "mems": "1"}
+
+
 def test_windows_resources_have_memory_and_affinity_but_no_scratch_size() -> None:
     given = WindowsContainerResources(
         memory_limit_in_bytes=5, rootfs_size_in_bytes=7, affinity_cpus=(WindowsCpuGroupAffinity(3, 1),)

@@ -9,7 +9,7 @@ import pytest
 from imagestore.cancel import CancelToken
 from imagestore.errors import InvalidInputError
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
-from imagestore.registry.credentials.model import Credential, Target
+from imagestore.registry.credentials.model import Credential, Outcome, Target
 from imagestore.secret import Secret
 
 PAIR = Secret(base64.b64encode(b"bob:CANARY\0").decode())
@@ -78,3 +78,18 @@ def test_broken_members_are_the_caller_s_fault_and_not_quoted(config: AuthConfig
     with pytest.raises(InvalidInputError, match="CRI AuthConfig") as caught:
         explicit_source(config, "registry.example")
     assert "CANARY" not in f"{caught.value!r} {config!r}"
+
+
+def test_the_same_secret_for_two_registries_is_told_apart() -> None:
+    config = AuthConfig(registry_token=Secret("r"))
+    sources = [explicit_source(config, host) for host in ("registry.example", "other.example", "Registry.example")]
+    one, other, again = (source.fingerprint(b"key") for source in sources if source is not None)
+    assert one == again != other
+
+
+def test_credentials_that_an_earlier_place_has_are_not_taken_from_here() -> None:
+    source = explicit_source(AuthConfig(registry_token=Secret("r")), "registry.example")
+    assert source is not None
+    findings = source.find(Target("registry.example"), is_shadowed=True, cancel=CancelToken())
+    assert findings.found is None
+    assert [step.outcome for step in findings.steps] == [Outcome.SHADOWED]

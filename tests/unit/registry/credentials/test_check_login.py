@@ -1,0 +1,78 @@
+"""Trying credentials before they are stored: what each answer of a registry says about them."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagestore.cancel import CancelToken
+from imagestore.errors import (
+    AccessDeniedError,
+    AuthenticationError,
+    ImageStoreError,
+    ProtocolError,
+    RegistryUnavailableError,
+)
+from imagestore.registry.credentials.login import check_login
+from imagestore.registry.credentials.model import Credential
+from imagestore.registry.endpoints import Endpoint
+from imagestore.registry.exchange import Headers, Request
+from imagestore.registry.transport.urls import origin_of
+from imagestore.secret import Secret
+from tests.unit.registry.token_server import FakeResponse
+
+BASE = "https://registry.example/v2"
+ENDPOINT = Endpoint(BASE, origin_of(BASE), "registry.example", is_upstream=True, headers=(("X-Team", "blue"),))
+CHALLENGE = FakeResponse(401, b"", Headers((("WWW-Authenticate", 'Basic realm="here"'),)))
+
+
+class Registry:
+    """Answers in turn."""
+
+    def __init__(self, *answers: FakeResponse) -> None:
+        self.answers = list(answers)
+        self.asked: list[Request] = []
+
+    def send(self, request: Request, *, cancel: CancelToken) -> FakeResponse:
+        self.asked.append(request)
+        return self.answers.pop(0)
+
+
+def check(registry: Registry) -> None:
+    check_login(registry, ENDPOINT, Credential("alice", Secret("CANARY")), cancel=CancelToken())
+
+
+def test_credentials_are_shown_after_the_challenge_beside_the_configured_headers() -> None:
+    registry = Registry(CHALLENGE, FakeResponse(200, b"{}", Headers(())))
+    check(registry)
+    first, second = registry.asked
+    assert (first.url, first.headers) == (f"{BASE}/", ENDPOINT.headers)
+    assert second.headers[:-1] == ENDPOINT.headers
+    assert second.headers[-1][0] == "Authorization"
+    assert second.headers[-1][1].startswith("Basic ")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (401, AuthenticationError),
+        (403, AccessDeniedError),
+        (404, ProtocolError),
+        (302, ProtocolError),
+        (408, RegistryUnavailableError),
+        (429, RegistryUnavailableError),
+        (500, RegistryUnavailableError),
+        (503, RegistryUnavailableError),
+    ],
+)
+def test_a_status_tells_a_refusal_from_a_registry_that_is_down(status: int, kind: type[ImageStoreError]) -> None:
+    last = CHALLENGE if status == 401 else FakeResponse(status, b"", Headers(()))
+    with pytest.raises(kind) as caught:
+        check(Registry(CHALLENGE, last))
+    assert type(caught.value) is kind
+    assert "CANARY" not in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_registry_that_asks_for_nothing_proves_nothing() -> None:
+    with pytest.raises(AuthenticationError, match="lets everybody in") as caught:
+        check(Registry(FakeResponse(200, b"{}", Headers(()))))
+    assert "--no-check" in caught.value.hint
