@@ -13,6 +13,7 @@ import pytest
 
 from imagestore.content.crew import SharedDeletion
 from imagestore.content.deleting import Deleting
+from imagestore.content.deletion import Deletion
 from imagestore.digest import Digest
 
 
@@ -45,14 +46,19 @@ def test_all_go_and_their_sizes_are_told(blobs: Path, count: int) -> None:
     assert there(blobs) == set()
 
 
+def impatiently_deleted(blobs: Path, texts: list[str]) -> tuple[Deletion, list[str]]:
+    """What was deleted, and what is left, where there is time for next to nothing."""
+    with Deleting(blobs) as files:
+        files.expect(len(texts))
+        with files.settled():
+            deletion = files.begin(texts)
+            return deletion, files.end(deletion, lambda: True)
+
+
 @pytest.mark.parametrize("count", [5, 500])
 def test_when_time_is_up_at_least_one_went_and_the_rest_is_named(blobs: Path, count: int) -> None:
     texts = make(blobs, count)
-    with Deleting(blobs) as files:
-        files.expect(count)
-        with files.settled():
-            deletion = files.begin(texts)
-            left = files.end(deletion, lambda: True)
+    deletion, left = impatiently_deleted(blobs, texts)
     assert deletion.sizes
     assert there(blobs) == set(left) == set(texts) - deletion.sizes.keys()
     assert left == [text for text in texts if text in set(left)], "in their order"
@@ -128,11 +134,7 @@ def test_time_is_up_also_while_nothing_can_be_deleted(blobs: Path, monkeypatch: 
 
     texts = make(blobs, count)
     monkeypatch.setattr(os, "unlink", unlink)
-    with Deleting(blobs) as files:
-        files.expect(count)
-        with files.settled():
-            deletion = files.begin(texts)
-            left = files.end(deletion, lambda: True)
+    deletion, left = impatiently_deleted(blobs, texts)
     assert deletion.failures
     assert set(left) == set(texts) - deletion.failures.keys()
 
