@@ -97,8 +97,8 @@ class BlobBatches:
         try:
             written = self._threads().map(self._write_all, shares)
         except (RuntimeError, ImportError, OSError):
-            # No more threads for this process, or no descriptor to read their library with. What one of them has begun is
-            # only written twice.
+            # No more threads for this process, or no descriptor to read their library with. What one of them has begun
+            # is only written twice.
             written = map(self._write_all, shares)
         return [path for some in written for path in some]
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # So long may the log get before a commit has to bring it home; long work does that apart, while nobody waits.
-_LOG_PAGES: Final = 4000
+_LOG_PAGES: Final = 6000
 # So many rows may batches change before the log is brought home; a fraction of it while somebody waits, who would
 # have to do it at his commit otherwise. Each row costs some pages.
-_LOG_CHANGES: Final = 1000
+_LOG_CHANGES: Final = 3000
 _LOG_CHANGES_AWAITED: Final = 250
 # The first brings nearly all of it home, each further one what came during the last; the last finds nothing.
 _LOG_TRIES: Final = 4
