@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, UndeletableError
-from imagestore.gc import in_order
+from imagestore.gc import breathing, in_order
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def collect(
     stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), failures, dry_run=dry_run)
     return GarbageReport(
         dry_run=dry_run,
-        digests=tuple(map(_written, in_order(garbage))),
+        digests=tuple(map(_written, breathing(in_order(garbage)))),
         bytes_freed=sum(garbage.values()) + stale_bytes,
         ingests=tuple(stale),
         kept_blobs=present.count - len(garbage),

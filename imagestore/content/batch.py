@@ -2,7 +2,7 @@
 
 An ingest of its own costs a small blob ten times its bytes: a lock, a folder, four notes, and a sync of the blob
 folder. Here the blobs come whole. Each is verified, written under a folder of ingests that is ours for the time, made
-read-only and synced, several at once since the disk serves waiting threads together; then all get their names and the
+read-only and synced, several at once where a disk serves waiting threads together; then all get their names and the
 folder of blobs is synced once. No name exists before its bytes are durable, and nobody is told of a blob before its
 name is.
 
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import make_directory, sync_directory, translated
 from imagestore.content.scratch import Scratch, is_taken
+from imagestore.content.waits import Waits
 from imagestore.digest import verify
 from imagestore.failpoint import reach
 from imagestore.values import dataclass
@@ -45,7 +46,7 @@ class SmallBlob:
     Attributes:
         digest: what its bytes must hash to.
         size: how many there must be.
-        read: gives them; called in another thread.
+        read: gives them; may be called in another thread.
         what: names the blob in errors.
     """
 
@@ -61,15 +62,17 @@ class BlobBatches:
     Args:
         scratch: where files are until they have their names.
         blobs: the folder of all blobs.
-        pool: writes.
+        stack: ends the threads.
         cancel: ends the work between two batches.
     """
 
-    def __init__(self, scratch: Scratch, blobs: Path, pool: ThreadPoolExecutor, cancel: CancelToken) -> None:
+    def __init__(self, scratch: Scratch, blobs: Path, stack: contextlib.ExitStack, cancel: CancelToken) -> None:
         self._scratch = scratch
         self._blobs = blobs
-        self._pool = pool
+        self._stack = stack
         self._cancel = cancel
+        self._pool: ThreadPoolExecutor | None = None
+        self._waits = Waits()
 
     def put(self, blobs: Sequence[SmallBlob]) -> None:
         """Store some blobs that aren't here yet, each digest once; durable when this returns.
@@ -82,14 +85,29 @@ class BlobBatches:
         for start in range(0, len(blobs), BATCH):
             self._cancel.check()
             batch = blobs[start : start + BATCH]
-            # One round trip between threads for several blobs, since each takes a fraction of a millisecond.
-            share = -(-len(batch) // _THREADS)
-            shares = [batch[at : at + share] for at in range(0, len(batch), share)]
-            try:
-                written = self._pool.map(self._write_all, shares)
-            except RuntimeError:  # no more threads for this process; what one of them has begun is only written twice
-                written = map(self._write_all, shares)
-            self._publish(batch, [path for some in written for path in some])
+            self._publish(batch, self._written(batch))
+
+    def _written(self, batch: Sequence[SmallBlob]) -> list[str]:
+        if not self._waits.is_long:
+            with self._waits.measured():
+                return self._write_all(batch)
+        # One round trip between threads for several blobs, since each takes a fraction of a millisecond.
+        share = -(-len(batch) // _THREADS)
+        shares = [batch[at : at + share] for at in range(0, len(batch), share)]
+        try:
+            written = self._threads().map(self._write_all, shares)
+        except (RuntimeError, ImportError, OSError):
+            # No more threads for this process, or no descriptor to read their library with. What one of them has begun
+            # is only written twice.
+            written = map(self._write_all, shares)
+        return [path for some in written for path in some]
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._pool = self._stack.enter_context(ThreadPoolExecutor(_THREADS, "imagestore-batch"))
+        return self._pool
 
     def _write_all(self, blobs: Sequence[SmallBlob]) -> list[str]:
         paths = []
@@ -132,10 +150,5 @@ class BlobBatches:
 @contextlib.contextmanager
 def batches(ingests: Path, blobs: Path, locks: Path, cancel: CancelToken) -> Iterator[BlobBatches]:
     """Batches that are written to a folder of ours, which is removed at the end of the block."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with (
-        Scratch(ingests, locks, cancel) as scratch,
-        ThreadPoolExecutor(_THREADS, "imagestore-batch") as pool,
-    ):
-        yield BlobBatches(scratch, blobs, pool, cancel)
+    with Scratch(ingests, locks, cancel) as scratch, contextlib.ExitStack() as stack:
+        yield BlobBatches(scratch, blobs, stack, cancel)

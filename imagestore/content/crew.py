@@ -8,11 +8,12 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.deletion import Deletion
+from imagestore.content.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: They wait for the disk most of the time.
+#: Where they wait for the disk most of the time; else one, beside the thread that asks the database.
 _THREADS: Final = 8
 #: How often it is looked at whether time is up, while threads delete.
 _LOOK_SECONDS: Final = 0.001
@@ -81,13 +82,14 @@ class Crew:
 
     def __init__(self, delete: Callable[[str], int | None]) -> None:
         self._delete = delete
+        self._waits = Waits()
         self._threads: list[threading.Thread] = []
         self._inbox: queue.SimpleQueue[SharedDeletion | None] = queue.SimpleQueue()
 
     def assemble(self) -> None:
         """Start those that are missing."""
         with contextlib.suppress(RuntimeError):  # no more threads for this process: with those there are, or none
-            while len(self._threads) < _THREADS:
+            while len(self._threads) < (_THREADS if self._waits.is_long else 1):
                 thread = threading.Thread(target=self._work, name="deleting", daemon=True)
                 # Listed first: an interrupt may arrive while it is waited for the thread to start.
                 self._threads.append(thread)
@@ -122,5 +124,6 @@ class Crew:
 
     def _work(self) -> None:
         while (deletion := self._inbox.get()) is not None:
-            deletion.work(self._delete)
+            with self._waits.measured():
+                deletion.work(self._delete)
         self._inbox.put(None)  # for the next thread, however many there are

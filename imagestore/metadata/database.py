@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # So long may the log get before a commit has to bring it home; long work does that apart, while nobody waits.
-_LOG_PAGES: Final = 4000
+_LOG_PAGES: Final = 6000
 # So many rows may batches change before the log is brought home; a fraction of it while somebody waits, who would
 # have to do it at his commit otherwise. Each row costs some pages.
-_LOG_CHANGES: Final = 1000
+_LOG_CHANGES: Final = 3000
 _LOG_CHANGES_AWAITED: Final = 250
+# The first brings nearly all of it home, each further one what came during the last; the last finds nothing.
+_LOG_TRIES: Final = 4
 
 
 class _CallersError(Exception):
@@ -331,9 +333,17 @@ class Database:
                 self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
 
     def _shorten_log(self) -> None:
-        """Bring the log's pages into the database while nobody waits; else the next writer's commit would have to."""
+        """Bring the log's pages into the database while nobody waits; else the next writer's commit would have to.
+
+        A log begins anew only when all of it was brought home. So what others added meanwhile is brought home too, else
+        it would grow for as long as there are others.
+        """
         with Translated(self._path), self._connected() as db:
-            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            pages = -1
+            for _ in range(_LOG_TRIES):
+                before, (_, pages, _) = pages, db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                if pages == before:
+                    break
 
     def _check_process(self) -> None:
         """SQLite's locks belong to the process that opened the file; used in a forked child they protect nothing."""

@@ -11,6 +11,7 @@ import pytest
 from imagestore.cancel import CancelToken
 from imagestore.content.batch import BATCH, SmallBlob
 from imagestore.content.local import LocalContentStore
+from imagestore.content.waits import Waits
 from imagestore.digest import Digest
 from imagestore.errors import (
     DigestMismatchError,
@@ -22,8 +23,10 @@ from imagestore.errors import (
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> LocalContentStore:
+@pytest.fixture(params=[False, True], ids=["memory", "disk"])
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> LocalContentStore:
+    """On a file system that makes those wait who use it, or doesn't."""
+    monkeypatch.setattr(Waits, "is_long", bool(request.param))
     return LocalContentStore(tmp_path / "content", tmp_path / "locks")
 
 

@@ -11,14 +11,23 @@ from pathlib import Path
 
 import pytest
 
+from imagestore.content import waits
 from imagestore.content.crew import SharedDeletion
 from imagestore.content.deleting import Deleting
 from imagestore.content.deletion import Deletion
+from imagestore.content.waits import Waits
 from imagestore.digest import Digest
 
 
+@pytest.fixture(params=[False, True], ids=["memory", "disk"])
+def is_slow(request: pytest.FixtureRequest) -> bool:
+    """Whether the file system makes those wait who use it."""
+    return bool(request.param)
+
+
 @pytest.fixture
-def blobs(tmp_path: Path) -> Path:
+def blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_slow: bool) -> Path:
+    monkeypatch.setattr(Waits, "is_long", is_slow)
     (tmp_path / "sha256").mkdir()
     return tmp_path
 
@@ -152,6 +161,7 @@ def test_without_threads_it_goes_on_alone(blobs: Path, monkeypatch: pytest.Monke
     assert there(blobs) == set()
 
 
+@pytest.mark.parametrize("is_slow", [True])
 @pytest.mark.parametrize("is_running", [True, False])
 def test_an_interrupt_while_threads_start_leaves_none_and_does_not_hang(
     blobs: Path, monkeypatch: pytest.MonkeyPatch, *, is_running: bool
@@ -175,6 +185,7 @@ def test_an_interrupt_while_threads_start_leaves_none_and_does_not_hang(
     assert not any(thread.is_alive() for thread in started)
 
 
+@pytest.mark.parametrize("is_slow", [True])
 def test_an_interrupt_before_all_threads_were_told_does_not_hang(blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(queue.SimpleQueue[object]):
         told = 0
@@ -199,6 +210,31 @@ def test_an_interrupt_before_all_threads_were_told_does_not_hang(blobs: Path, mo
         before = there(blobs)
         time.sleep(0.01)
         assert there(blobs) == before
+
+
+@pytest.mark.parametrize("is_slow", [False])
+def test_threads_come_where_deletions_wait(blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a disk; in memory they would only be in each other's way."""
+
+    def names() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name == "deleting"]
+
+    def delete_some(files: Deleting) -> None:
+        files.expect(len(texts))
+        with files.settled():
+            files.end(files.begin([texts.pop() for _ in range(100)]), lambda: False)
+        files.expect(len(texts))
+
+    texts = make(blobs, 400)
+    monkeypatch.setattr(waits, "_LEAST_SECONDS", 0.0)
+    with Deleting(blobs) as files:
+        monkeypatch.setattr(time, "thread_time", time.monotonic)
+        delete_some(files)
+        assert len(names()) == 1
+        monkeypatch.setattr(time, "thread_time", lambda: 0.0)
+        delete_some(files)
+        assert len(names()) == 8
+    assert names() == []
 
 
 def test_a_thread_that_comes_after_the_end_deletes_nothing(blobs: Path) -> None:

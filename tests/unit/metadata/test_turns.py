@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from imagestore.digest import Digest
 from imagestore.errors import LeaseNotFoundError
+from imagestore.metadata import database
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.metadata.turns import Turns
 from tests.unit.metadata.keeping import record
@@ -162,3 +165,34 @@ def test_reads_that_belong_together_see_one_state_whoever_writes_between_them(tm
             counts += snapshot.execute("SELECT count(*) FROM image").fetchone()
     assert counts == [counts[0]] * 3 + [3]
     assert counts[0] < 2
+
+
+def log_number(path: Path) -> bytes:
+    """What changes when the log begins anew (its header's first salt)."""
+    return path.with_name(f"{path.name}-wal").read_bytes()[16:20]
+
+
+def test_a_log_that_others_add_to_while_it_is_brought_home_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would grow as long as there are others, and each of their commits would have to bring it home."""
+    path = tmp_path / "metadata.db"
+    with contextlib.closing(SqliteMetadataStore(path)) as store, contextlib.closing(SqliteMetadataStore(path)) as other:
+        interruptions = iter("ab")
+
+        class Interrupted(sqlite3.Connection):
+            def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+                found = super().execute(sql, *values)
+                if "wal_checkpoint" in sql and (name := next(interruptions, None)):
+                    other.create_lease(name, lifetime_seconds=100)
+                return found
+
+        connect = sqlite3.connect
+        monkeypatch.setattr(database, "_LOG_CHANGES", 0)
+        monkeypatch.setattr(sqlite3, "connect", lambda *values, **named: connect(*values, **named, factory=Interrupted))
+        with store.batch():
+            store.create_lease("l", lifetime_seconds=100)
+        assert next(interruptions, None) is None, "somebody came in between twice"
+        before = log_number(path)
+        store.create_lease("next", lifetime_seconds=100)
+        assert log_number(path) != before
