@@ -36,6 +36,8 @@ SMALL_BYTES: Final = 256 * 1024
 #: As many at once are written before they get their names.
 BATCH: Final = 64
 _THREADS: Final = 4
+#: As many are written before it is known whether threads are worth it.
+_MEASURED: Final = 4
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -88,9 +90,15 @@ class BlobBatches:
             self._publish(batch, self._written(batch))
 
     def _written(self, batch: Sequence[SmallBlob]) -> list[str]:
+        paths: list[str] = []
         if not self._waits.is_long:
             with self._waits.measured():
-                return self._write_all(batch)
+                paths += self._write_all(batch[:_MEASURED])
+        rest = batch[len(paths) :]
+        write = self._side_by_side if rest and self._waits.is_long else self._write_all
+        return [*paths, *write(rest)]
+
+    def _side_by_side(self, batch: Sequence[SmallBlob]) -> list[str]:
         # One round trip between threads for several blobs, since each takes a fraction of a millisecond.
         share = -(-len(batch) // _THREADS)
         shares = [batch[at : at + share] for at in range(0, len(batch), share)]

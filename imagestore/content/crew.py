@@ -24,10 +24,12 @@ class SharedDeletion(Deletion):
 
     Args:
         texts: the blobs' digests in text form.
+        waits: learns how long deletions wait.
     """
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Sequence[str], waits: Waits) -> None:
         super().__init__(texts)
+        self._waits = waits
         # A list's iterator gives each item once, whichever threads ask.
         self._rest = iter(list(texts))
         # A thread first says that it began, then looks whether this is closed; who settles closes this first, then
@@ -43,8 +45,9 @@ class SharedDeletion(Deletion):
         self._begun.append(None)
         try:
             # Looks before it takes one: what is taken is deleted, also when another thread finds no more.
-            while not self._is_closed and (text := next(self._rest, None)) is not None:
-                self._delete(text, delete)
+            with self._waits.measured():
+                while not self._is_closed and (text := next(self._rest, None)) is not None:
+                    self._delete(text, delete)
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             failure = error
         self._is_closed = True
@@ -106,7 +109,7 @@ class Crew:
 
     def deletion(self, texts: Sequence[str]) -> SharedDeletion:
         """For begin()."""
-        return SharedDeletion(texts)
+        return SharedDeletion(texts, self._waits)
 
     def begin(self, deletion: SharedDeletion) -> None:
         """Have every thread work on it."""
@@ -124,6 +127,5 @@ class Crew:
 
     def _work(self) -> None:
         while (deletion := self._inbox.get()) is not None:
-            with self._waits.measured():
-                deletion.work(self._delete)
+            deletion.work(self._delete)
         self._inbox.put(None)  # for the next thread, however many there are

@@ -1,7 +1,10 @@
 """Whether a file system makes those wait who use it; only then are several threads worth it.
 
-A thread that waits for a disk leaves interpreter and processor to others. In memory nothing waits, and threads only
-take the interpreter from each other, for each call anew: several take longer there than one.
+A thread that waits for a disk leaves interpreter and processor to others. Where files are in memory nothing waits, and
+threads only take the interpreter from each other, for each call anew: several take longer there than one.
+
+Waiting for an interpreter or a processor that others keep busy can't be told from waiting for a disk. Then there are
+several threads in memory too: slower, but no harm.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 # So long may the log get before a commit has to bring it home; long work does that apart, while nobody waits.
 _LOG_PAGES: Final = 6000
 # So many rows may batches change before the log is brought home; a fraction of it while somebody waits, who would
-# have to do it at his commit otherwise. Each row costs some pages.
-_LOG_CHANGES: Final = 3000
+# have to do it at his commit otherwise. Each row costs two pages or more in a large database.
+_LOG_CHANGES: Final = 2000
 _LOG_CHANGES_AWAITED: Final = 250
-# The first brings nearly all of it home, each further one what came during the last; the last finds nothing.
+# The first brings nearly all of it home, each further one what came during the last.
 _LOG_TRIES: Final = 4
 
 
@@ -333,10 +333,10 @@ class Database:
                 self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
 
     def _shorten_log(self) -> None:
-        """Bring the log's pages into the database while nobody waits; else the next writer's commit would have to.
+        """Bring the log's pages into the database apart; else the next writer's commit would have to.
 
-        A log begins anew only when all of it was brought home. So what others added meanwhile is brought home too, else
-        it would grow for as long as there are others.
+        A log begins anew only when all of it was brought home, and nobody reads an older state from it. So what others
+        added meanwhile is brought home too, else it would grow for as long as there are others.
         """
         with Translated(self._path), self._connected() as db:
             pages = -1

@@ -17,7 +17,7 @@ from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.gc import mark
+from imagestore.gc import breathing, in_order, mark
 from imagestore.media_types import OCI_MANIFEST
 from imagestore.metadata.api import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
@@ -75,6 +75,16 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def test_mark_follows_cycles_and_shared_nodes_once() -> None:
     graph = {"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": ["a"], "x": ["a"]}
     assert mark(["a"], lambda name: graph.get(name, ())) == {"a", "b", "c", "d"}
+
+
+def test_long_lists_let_other_threads_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    breaths: list[float] = []
+    monkeypatch.setattr(time, "sleep", breaths.append)
+    assert list(breathing(range(3000))) == list(range(3000))
+    assert len(breaths) == 2
+    texts = [str(Digest.of(str(number).encode())) for number in range(1500)]
+    assert list(in_order(texts)) == sorted(texts)
+    assert len(breaths) == 3
 
 
 def test_content_of_no_record_is_freed_and_shared_content_stays(node: Node) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from imagestore.cancel import CancelToken
+from imagestore.content import waits
 from imagestore.content.batch import BATCH, SmallBlob
 from imagestore.content.local import LocalContentStore
 from imagestore.content.waits import Waits
@@ -27,6 +32,9 @@ from imagestore.errors import (
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> LocalContentStore:
     """On a file system that makes those wait who use it, or doesn't."""
     monkeypatch.setattr(Waits, "is_long", bool(request.param))
+    if not request.param:
+        # Whatever the machine does, the processor seems to be busy all the time.
+        monkeypatch.setattr(time, "thread_time", itertools.count(0.0, 1000.0).__next__)
     return LocalContentStore(tmp_path / "content", tmp_path / "locks")
 
 
@@ -141,3 +149,43 @@ def test_a_large_file_gives_its_space_back_when_the_block_ends(store: LocalConte
 def test_what_can_not_be_a_blob_is_not_there_to_delete(store: LocalContentStore) -> None:
     with store.deleting() as files:
         assert files.delete(f"blake3:{'0' * 64}") is None
+
+
+def writers(store: LocalContentStore, count: int) -> list[str]:
+    """Which thread wrote each of some blobs."""
+    names = []
+
+    def noted(number: int) -> SmallBlob:
+        data = f"blob {number}".encode()
+
+        def read() -> bytes:
+            names.append(threading.current_thread().name)
+            return data
+
+        return SmallBlob(Digest.of(data), len(data), read, "the thing")
+
+    with store.batches(CancelToken()) as batches:
+        batches.put([noted(number) for number in range(count)])
+    assert len(list(store.walk())) == count
+    return names
+
+
+def test_a_disk_gets_threads_as_soon_as_it_is_known_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = threading.current_thread().name
+    monkeypatch.setattr(waits, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(time, "thread_time", lambda: 0.0)
+    store = LocalContentStore(tmp_path / "disk", tmp_path / "locks")
+    names = writers(store, BATCH + 20)
+    assert names[:4] == [own] * 4
+    assert own not in names[4:]
+    assert writers(LocalContentStore(tmp_path / "few", tmp_path / "locks"), 4) == [own] * 4
+    monkeypatch.setattr(time, "thread_time", itertools.count(0.0, 1000.0).__next__)
+    store = LocalContentStore(tmp_path / "memory", tmp_path / "locks")
+    assert set(writers(store, BATCH + 20)) == {own}
+
+
+def test_without_the_library_of_threads_it_goes_on_alone(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "concurrent.futures", None)
+    assert set(writers(store, 70)) == {threading.current_thread().name}

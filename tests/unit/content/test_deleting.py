@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import queue
 import threading
@@ -19,6 +20,11 @@ from imagestore.content.waits import Waits
 from imagestore.digest import Digest
 
 
+def never_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the machine does, the processor seems to be busy all the time."""
+    monkeypatch.setattr(time, "thread_time", itertools.count(0.0, 1000.0).__next__)
+
+
 @pytest.fixture(params=[False, True], ids=["memory", "disk"])
 def is_slow(request: pytest.FixtureRequest) -> bool:
     """Whether the file system makes those wait who use it."""
@@ -28,6 +34,8 @@ def is_slow(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_slow: bool) -> Path:
     monkeypatch.setattr(Waits, "is_long", is_slow)
+    if not is_slow:
+        never_waiting(monkeypatch)
     (tmp_path / "sha256").mkdir()
     return tmp_path
 
@@ -228,7 +236,6 @@ def test_threads_come_where_deletions_wait(blobs: Path, monkeypatch: pytest.Monk
     texts = make(blobs, 400)
     monkeypatch.setattr(waits, "_LEAST_SECONDS", 0.0)
     with Deleting(blobs) as files:
-        monkeypatch.setattr(time, "thread_time", time.monotonic)
         delete_some(files)
         assert len(names()) == 1
         monkeypatch.setattr(time, "thread_time", lambda: 0.0)
@@ -237,9 +244,25 @@ def test_threads_come_where_deletions_wait(blobs: Path, monkeypatch: pytest.Monk
     assert names() == []
 
 
+def test_a_thread_that_fails_before_it_deletes_is_heard_of(blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> float:
+        raise OSError(errno.ENOSYS, "refused")
+
+    def delete_all(files: Deleting) -> None:
+        with files.settled():
+            files.end(files.begin(texts), lambda: False)
+
+    texts = make(blobs, 100)
+    monkeypatch.setattr(time, "thread_time", refuse)
+    with Deleting(blobs) as files:
+        files.expect(len(texts))
+        with pytest.raises(OSError, match="refused"):
+            delete_all(files)
+
+
 def test_a_thread_that_comes_after_the_end_deletes_nothing(blobs: Path) -> None:
     texts = make(blobs, 3)
-    deletion = SharedDeletion(texts)
+    deletion = SharedDeletion(texts, Waits())
     with Deleting(blobs) as files:
         deletion.settle()
         deletion.work(files.delete)
