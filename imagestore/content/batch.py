@@ -36,7 +36,7 @@ SMALL_BYTES: Final = 256 * 1024
 #: As many at once are written before they get their names.
 BATCH: Final = 64
 _THREADS: Final = 4
-#: As many are written before it is known whether threads are worth it.
+#: As many are written before it is looked whether threads are worth it.
 _MEASURED: Final = 4
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -91,12 +91,11 @@ class BlobBatches:
 
     def _written(self, batch: Sequence[SmallBlob]) -> list[str]:
         paths: list[str] = []
-        if not self._waits.is_long:
+        while not self._waits.is_long and len(paths) < len(batch):
             with self._waits.measured():
-                paths += self._write_all(batch[:_MEASURED])
+                paths += self._write_all(batch[len(paths) : len(paths) + _MEASURED])
         rest = batch[len(paths) :]
-        write = self._side_by_side if rest and self._waits.is_long else self._write_all
-        return [*paths, *write(rest)]
+        return [*paths, *self._side_by_side(rest)] if rest else paths
 
     def _side_by_side(self, batch: Sequence[SmallBlob]) -> list[str]:
         # One round trip between threads for several blobs, since each takes a fraction of a millisecond.

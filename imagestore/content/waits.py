@@ -18,22 +18,26 @@ if TYPE_CHECKING:
 
 #: Less work tells nothing: the first calls find nothing in the processor's caches.
 _LEAST_SECONDS: Final = 0.0005
+#: One piece of work may have been interrupted by anything.
+_IN_A_ROW: Final = 3
 
 
 class Waits:
-    """What one piece of work found out.
+    """What somebody's work found out.
 
     Attributes:
-        is_long: it waited for more than half of some time; once so, so for good.
+        is_long: several pieces in a row waited for more than half of their time; once so, so for good.
     """
 
     is_long = False
+    _in_a_row = 0
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:
-        """Some of the work, done by this thread in the block."""
+        """A piece of the work, done by this thread in the block."""
         started, spent = time.monotonic(), time.thread_time()
         yield
         taken = time.monotonic() - started
-        if taken > _LEAST_SECONDS and time.thread_time() - spent < taken / 2:
-            self.is_long = True
+        is_waiting = taken > _LEAST_SECONDS and time.thread_time() - spent < taken / 2
+        self._in_a_row = self._in_a_row + 1 if is_waiting else 0
+        self.is_long = self.is_long or self._in_a_row >= _IN_A_ROW

@@ -176,9 +176,10 @@ def test_a_disk_gets_threads_as_soon_as_it_is_known_for_one(tmp_path: Path, monk
     monkeypatch.setattr(time, "thread_time", lambda: 0.0)
     store = LocalContentStore(tmp_path / "disk", tmp_path / "locks")
     names = writers(store, BATCH + 20)
-    assert names[:4] == [own] * 4
-    assert own not in names[4:]
-    assert writers(LocalContentStore(tmp_path / "few", tmp_path / "locks"), 4) == [own] * 4
+    assert names[:12] == [own] * 12
+    assert own not in names[12:]
+    for few in (11, 12):
+        assert writers(LocalContentStore(tmp_path / f"{few}", tmp_path / "locks"), few) == [own] * few
     monkeypatch.setattr(time, "thread_time", itertools.count(0.0, 1000.0).__next__)
     store = LocalContentStore(tmp_path / "memory", tmp_path / "locks")
     assert set(writers(store, BATCH + 20)) == {own}

@@ -230,7 +230,8 @@ def test_threads_come_where_deletions_wait(blobs: Path, monkeypatch: pytest.Monk
     def delete_some(files: Deleting) -> None:
         files.expect(len(texts))
         with files.settled():
-            files.end(files.begin([texts.pop() for _ in range(100)]), lambda: False)
+            for _ in range(3):
+                files.end(files.begin([texts.pop() for _ in range(50)]), lambda: False)
         files.expect(len(texts))
 
     texts = make(blobs, 400)
