@@ -1,11 +1,11 @@
-"""The bytes of an image alone: received and thrown away, hashed, written, one after the other, and nothing else.
+"""The bytes of an image alone: received and thrown away, then hashed, then written, and nothing else.
 
     python -m benchmarks.suite.bytes_worker REGISTRY-PROCESS ADDRESS REPOSITORY FOLDER [AUTHORITY]
 
 Prints, as JSON, the least wall time that a verified pull can take here, and its least CPU seconds. The CPU seconds are
 those of the three steps together. However they overlap, the processors must also do the registry's part; so the wall
-time is at least the sum by the number of processors, and at least what writing alone takes. Starting, deciding,
-recording and being durable come on top of it. With AUTHORITY (a file) the registry is asked over TLS.
+time is at least the sum by the number of processors, and at least what writing alone takes, several layers at once.
+Starting, deciding and recording come on top of it. With AUTHORITY (a file) the registry is asked over TLS.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.suite.cost import processor_seconds
 from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
 
 _BUFFER_BYTES = 1 << 20
 _BLOCK_BYTES = 4096
+_WRITERS = 8
+
+_T = TypeVar("_T")
 
 
 def main() -> None:
@@ -39,10 +44,12 @@ def main() -> None:
     buffer.write(os.urandom(_BUFFER_BYTES))
 
     served = processor_seconds(int(process))
-    _, received = _spent(layers, lambda layer: _receive(connection, layer.path, memoryview(buffer)))
+    _, received = _spent(lambda: _each(layers, lambda layer: _receive(connection, layer.path, memoryview(buffer))))
     served = processor_seconds(int(process)) - served
-    _, hashed = _spent(layers, lambda layer: _hash(memoryview(buffer), layer.size))
-    writing, written = _spent(layers, lambda layer: _write(Path(folder, Path(layer.path).name), buffer, layer.size))
+    _, hashed = _spent(lambda: _each(layers, lambda layer: _hash(memoryview(buffer), layer.size)))
+    with ThreadPoolExecutor(_WRITERS) as writers:
+        ways = [partial(_write, Path(folder, str(number)), buffer, layer.size) for number, layer in enumerate(layers)]
+        writing, written = _spent(lambda: _each([writers.submit(way) for way in ways], Future.result))
 
     least = received + hashed + written
     print(json.dumps([max(writing, (least + served) / len(os.sched_getaffinity(0))), least]))
@@ -87,7 +94,7 @@ def _hash(buffer: memoryview, size: int) -> None:
 
 
 def _write(path: Path, buffer: mmap.mmap, size: int) -> None:
-    """Past the page cache where that is possible, as the store does; then it is on the disk without being synced."""
+    """Past the page cache where that is possible, as the store does; and durable, but for the name."""
     view = memoryview(buffer)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     whole = size - size % _BLOCK_BYTES
@@ -111,11 +118,15 @@ def _pieces(size: int) -> itertools.chain[int]:
     return itertools.chain(itertools.repeat(_BUFFER_BYTES, size // _BUFFER_BYTES), [rest] if rest else [])
 
 
-def _spent(layers: Iterable[_Layer], work: Callable[[_Layer], None]) -> tuple[float, float]:
-    """Wall and CPU seconds of something done with each layer."""
+def _each(items: Iterable[_T], work: Callable[[_T], None]) -> None:
+    for item in items:
+        work(item)
+
+
+def _spent(work: Callable[[], None]) -> tuple[float, float]:
+    """Wall and CPU seconds."""
     started, spent = time.perf_counter(), time.process_time()
-    for layer in layers:
-        work(layer)
+    work()
     return time.perf_counter() - started, time.process_time() - spent
 
 
