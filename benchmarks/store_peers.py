@@ -7,8 +7,11 @@ they import.
 
 from __future__ import annotations
 
+import os
+import shutil
 import statistics
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +45,7 @@ class Peers:
         environment: variables of every program; None for this process's.
         daemon: the containerd, while it runs.
         seconds: what each operation took, by name, ours and containerd's.
+        deleting: seconds that deleting as many files takes, and nothing else.
     """
 
     folder: Path
@@ -49,6 +53,7 @@ class Peers:
     environment: Mapping[str, str] | None = None
     daemon: Containerd | None = None
     seconds: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
+    deleting: float = 0.0
 
     @property
     def layout(self) -> Path:
@@ -101,6 +106,7 @@ class Peers:
                 mine, _ = self.seconds.setdefault("remove all, in process", ([], []))
                 mine.append(_seconds(lambda: store.delete_each(rest[:half])) * len(rest) / half)
             self._remove_all(rest, rest[half:])
+        self.deleting = min(self._delete_names(threads) for threads in (1, 8)) * len(rest) / self.count
 
     def _remove_one(self, first: str, second: str) -> None:
         self.compare(
@@ -109,6 +115,31 @@ class Peers:
             lambda: self.ctr("images", "rm", "--sync", first),
         )
         self._in_process("remove one, in process", lambda store: store.delete(second))
+
+    def _delete_names(self, threads: int) -> float:
+        """Delete the layout's blobs, and do nothing else."""
+        blobs = shutil.copytree(self.layout / "blobs" / "sha256", self.folder / "names")
+        os.sync()
+        names = iter(sorted(os.listdir(blobs)))
+        descriptor = os.open(blobs, os.O_RDONLY | os.O_DIRECTORY)
+
+        def delete() -> None:
+            # A list's iterator gives each name once, whichever threads ask.
+            for name in names:
+                os.unlink(name, dir_fd=descriptor)
+
+        crew = [threading.Thread(target=delete) for _ in range(threads)]
+
+        def work() -> None:
+            for each in crew:
+                each.start()
+            for each in crew:
+                each.join()
+
+        taken = _seconds(work)
+        os.close(descriptor)
+        blobs.rmdir()
+        return taken
 
     def _remove_all(self, theirs: Sequence[str], ours: Sequence[str]) -> None:
         mine, peer = self.seconds.setdefault("remove all", ([], []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -28,11 +29,15 @@ class Registry:
         address: host and port.
         imagestore: options for our command line.
         skopeo: options for ``skopeo copy``.
+        process: its number.
+        authority: file with the certificate authority to trust; None without TLS.
     """
 
     address: str
     imagestore: tuple[str, ...]
     skopeo: tuple[str, ...]
+    process: int
+    authority: Path | None = None
 
 
 @dataclass
@@ -108,7 +113,7 @@ class Bench:
     @functools.cached_property
     def plain(self) -> Registry:
         """A registry on loopback without TLS."""
-        return Registry(self._registry.address, (), ("--src-tls-verify=false",))
+        return Registry(self._registry.address, (), ("--src-tls-verify=false",), self._registry.process)
 
     @functools.cached_property
     def tls(self) -> Registry:
@@ -133,7 +138,8 @@ class Bench:
         table = '[plugins."io.containerd.cri.v1.images".registry]'
         config.write_text(f'version = 3\n{table}\nconfig_path = "{folder}/hosts"\n')
         trusted = ("--src-cert-dir", str(folder / "trusted"))
-        return Registry(running.address, ("--config", str(config)), trusted)
+        authority_file = folder / "trusted" / "ca.crt"
+        return Registry(running.address, ("--config", str(config)), trusted, running.process, authority_file)
 
     @functools.cached_property
     def _registry(self) -> DockerRegistry:
@@ -170,6 +176,17 @@ class Bench:
         """Pull into a fresh store by our command line."""
         with place.fresh() as folder:
             return self.imagestore(folder / "store", *registry.imagestore, *options, *pull_arguments(reference))
+
+    def bytes_alone(self, reference: str, place: Place, registry: Registry) -> Cost:
+        """The least that a verified pull can cost here (see ``bytes_worker``)."""
+        address, _, path = reference.partition("/")
+        repository = path.removesuffix(":1")
+        authority = () if registry.authority is None else (str(registry.authority),)
+        with place.fresh() as folder:
+            line = [str(registry.process), address, repository, str(folder), *authority]
+            command = [sys.executable, "-m", "benchmarks.suite.bytes_worker", *line]
+            done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True)
+        return Cost(*json.loads(done.stdout))
 
     def fetch(self, reference: str, daemon: Containerd) -> Cost:
         """``ctr content fetch`` through containerd, whose CPU is counted; the image is removed afterwards."""

@@ -1,7 +1,8 @@
 """The ratios as a picture: a small SVG without fonts, scripts or links, that suits a light and a dark page.
 
 One line for each ratio on a logarithmic axis: a dot for what was measured (filled where the goal is met, hollow where
-it isn't), a bar across the line for the goal, and an upright line at 1, the peer.
+it isn't), a bar across the line for the goal, a shorter one for what the bytes alone would take, and an upright line at
+1, the peer.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from benchmarks.suite.series import digits
 _WIDTH, _LEFT, _RIGHT, _LINE, _TOP, _BOTTOM = 920, 450, 96, 24, 64, 34
 _LABEL_LETTERS = 66
 _TITLE = "Wall time as a part of what the peer takes: further left is faster"
-_LEGEND = "dot: measured (hollow: goal missed); bar: goal; line at 1: the peer. Logarithmic, medians, on a disk."
+_LEGEND = (
+    "dot: measured (hollow: goal missed); bar: goal; short grey bar: the bytes alone; line at 1: the peer."
+    " Logarithmic, medians, on a disk."
+)
 _STYLE = """\
 text { font: 13px system-ui, sans-serif; fill: #1f2328; }
 .title { font-weight: 600; font-size: 15px; }
 .small { font-size: 12px; fill: #59636e; }
-.grid { stroke: #d1d9e0; } .peer { stroke: #59636e; stroke-width: 1.5; }
+.grid { stroke: #d1d9e0; } .peer { stroke: #59636e; stroke-width: 1.5; } .least { stroke: #59636e; stroke-width: 3; }
 .stem { stroke: #0969da; stroke-width: 2; opacity: .45; } .goal { stroke: #9a6700; stroke-width: 3; }
 .met { fill: #0969da; stroke: #0969da; stroke-width: 2; } .missed { fill: none; stroke: #cf222e; stroke-width: 2.5; }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3; } .small { fill: #9198a1; }
-  .grid { stroke: #3d444d; } .peer { stroke: #9198a1; }
+  .grid { stroke: #3d444d; } .peer, .least { stroke: #9198a1; }
   .stem { stroke: #4493f8; } .goal { stroke: #d29922; }
   .met { fill: #4493f8; stroke: #4493f8; } .missed { stroke: #f85149; }
 }"""
@@ -36,7 +40,7 @@ def draw(figures: Sequence[Figure]) -> str:
     """The picture of every figure that is to be drawn; on a disk, or where the place doesn't matter."""
     drawn = [each for each in figures if each.is_drawn and ", tmpfs" not in each.work and each.value > 0]
     height = _TOP + _LINE * len(drawn) + _BOTTOM
-    numbers = [number for each in drawn for number in (each.value, each.goal or each.value)]
+    numbers = [number for each in drawn for number in (each.value, each.goal, each.least) if number]
     low = math.floor(math.log10(min([*numbers, 0.1])))
     high = math.ceil(math.log10(max([*numbers, 1.0])) * 2) / 2 or 0.5
 
@@ -67,6 +71,9 @@ def _line(each: Figure, y: int, x: float, one: float, across: Callable[[float], 
     if each.goal is not None:
         goal = across(each.goal)
         yield f'<line class="goal" x1="{goal:.1f}" y1="{y - 7}" x2="{goal:.1f}" y2="{y + 7}"/>'
+    if each.least is not None:
+        least = across(each.least)
+        yield f'<line class="least" x1="{least:.1f}" y1="{y - 4}" x2="{least:.1f}" y2="{y + 4}"/>'
     kind = "missed" if each.is_met is False else "met"
     yield f'<circle class="{kind}" cx="{x:.1f}" cy="{y}" r="5"/>'
     yield f'<text x="{_WIDTH - 12}" y="{y + 4}" text-anchor="end">{digits(each.value)}</text>'

@@ -24,6 +24,7 @@ class Figure:
         value: what the goal is about: a ratio, or a number of its own.
         unit: of the value; ``x`` for a ratio.
         goal: the value may be at most this; None where nothing was asked for.
+        least: the value that the work's bytes alone would have, whoever moves them; None where that isn't measured.
         is_least: the goal is a lower bound instead.
         is_drawn: shown in the chart.
     """
@@ -39,6 +40,7 @@ class Figure:
     goal: float | None = None
     is_least: bool = False
     is_drawn: bool = False
+    least: float | None = None
 
     @property
     def is_met(self) -> bool | None:
@@ -72,8 +74,9 @@ def compare(
     goal: float | None,
     measure: Measure = "wall",
     is_drawn: bool = False,
+    least: str = "",
 ) -> Figure:
-    """A ratio of medians of two contestants."""
+    """A ratio of medians of two contestants; and of a third, that does the least, to the second."""
     show = (lambda values: f"{spread(values)} MiB") if measure == "peak" else seconds
     return Figure(
         row,
@@ -85,6 +88,7 @@ def compare(
         series.ratio(ours, theirs, measure),
         goal=goal,
         is_drawn=is_drawn,
+        least=series.ratio(least, theirs, measure) if least in series.costs else None,
     )
 
 
@@ -109,14 +113,15 @@ def count(row: str, work: str, measure: str, value: float, *, goal: float, unit:
 
 def lines(figures: Sequence[Figure]) -> Iterator[str]:
     """The table of a Markdown page."""
-    yield "| row | work | measure | imagestore | against | takes | result | goal | met |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| row | work | measure | imagestore | against | takes | result | goal | met | least |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for each in figures:
         sign = "≥" if each.is_least else "≤"
         goal = "" if each.goal is None else f"{sign} {digits(each.goal)} {each.unit}".rstrip()
         met = {True: "yes", False: "**no**", None: ""}[each.is_met]
+        least = "" if each.least is None else f"{digits(each.least)} {each.unit}"
         yield (
             f"| {each.row} | {each.work} | {each.measure} | {each.ours} | {each.against} | {each.theirs} "
             f"| {digits(each.value)} {each.unit}".rstrip()
-            + f" | {goal} | {met} |"
+            + f" | {goal} | {met} | {least} |"
         )

@@ -253,7 +253,7 @@ class LocalIngestWriter:
             if text:
                 # Without a ref it is no ingest yet, so a half written note misleads nobody.
                 reach("note-write")
-                (self.directory / name).write_text(text, "ascii")
+                (self.directory / name).write_text(text, "utf-8")
         replace_text(self.directory / "ref", self._ref)
 
     def _open(self) -> None:

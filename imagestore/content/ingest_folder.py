@@ -95,7 +95,7 @@ def now_text() -> str:
 
 def _read_total(directory: Path) -> int:
     try:
-        text = (directory / "total").read_text("ascii")
+        text = (directory / "total").read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return 0
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
@@ -103,7 +103,7 @@ def _read_total(directory: Path) -> int:
 
 def _read_time(path: Path, default: float) -> float:
     try:
-        text = path.read_text("ascii")
+        text = path.read_text("utf-8")
         whole, _, fraction = text.removesuffix("Z").partition(".")
         moment = datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
         return moment.timestamp() + (float(f"0.{fraction}") if fraction.isdigit() else 0.0)

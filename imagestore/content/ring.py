@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
+
+from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -32,10 +32,11 @@ http:
 
 @dataclass(frozen=True)
 class DockerRegistry:
-    """A running docker-registry; ``address`` is host:port, ``data`` its storage folder."""
+    """A running docker-registry; ``address`` is host:port, ``data`` its storage folder, ``process`` its number."""
 
     address: str
     data: Path
+    process: int
 
     def push(self, repository: str, tag: str, image: Image) -> str:
         """Upload an image as a registry client would; return the reference."""
@@ -77,7 +78,7 @@ def docker_registry(folder: Path, *, more: str = "", data: Path | None = None) -
     process = subprocess.Popen([program, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_for(port, process)
-        yield DockerRegistry(f"127.0.0.1:{port}", data)
+        yield DockerRegistry(f"127.0.0.1:{port}", data, process.pid)
     finally:
         process.terminate()
         process.wait(timeout=10)

@@ -52,12 +52,22 @@ def test_goals_are_judged_in_their_direction() -> None:
     assert compare("ROW", found, "ours", "theirs", goal=None).is_met is None
     assert over("ROW", found, "theirs", "ours", goal=110).value == 3000
     assert Figure("ROW", "", "", "", "", "", 3.5, goal=3, is_least=True).is_met
-    assert "| 0.250 x | ≤ 0.300 x | yes |" in list(lines([ratio]))[-1]
+    assert "| 0.250 x | ≤ 0.300 x | yes |  |" in list(lines([ratio]))[-1]
+
+
+def test_the_least_is_told_against_the_same_peer() -> None:
+    costs = {"ours": [Cost(1.0, 1.0)], "theirs": [Cost(4.0, 1.0)], "bytes": [Cost(0.5, 0.25)]}
+    found = series.Series("title", costs)
+    assert compare("ROW", found, "ours", "theirs", goal=0.3, least="bytes").least == 0.125
+    figure = compare("ROW", found, "ours", "theirs", goal=0.2, measure="processor", least="bytes")
+    assert figure.least == 0.25
+    assert "| **no** | 0.250 x |" in list(lines([figure]))[-1]
+    assert compare("ROW", found, "ours", "theirs", goal=0.3, least="nobody").least is None
 
 
 def test_the_chart_is_a_picture_of_every_drawn_figure() -> None:
     figures = [
-        Figure("A", "work & <more>, disk", "wall", "", "peer", "", 0.25, goal=0.3, is_drawn=True),
+        Figure("A", "work & <more>, disk", "wall", "", "peer", "", 0.25, goal=0.3, is_drawn=True, least=0.2),
         Figure("B", "worse, disk", "wall", "", "peer", "", 2.0, goal=0.3, is_drawn=True),
         Figure("C", "in memory, tmpfs", "wall", "", "peer", "", 2.0, goal=0.3, is_drawn=True),
         Figure("D", "no goal, disk", "wall", "", "peer", "", 0.001, is_drawn=True),
@@ -67,6 +77,8 @@ def test_the_chart_is_a_picture_of_every_drawn_figure() -> None:
     assert [each.get("class") for each in dots] == ["met", "missed", "met"]
     across = [float(each.get("cx", "")) for each in dots]
     assert across[2] < across[0] < across[1]
+    (least,) = root.findall("{*}line[@class='least']")
+    assert across[2] < float(least.get("x1", "")) < across[0]
 
 
 @ON_LINUX

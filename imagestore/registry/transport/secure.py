@@ -40,7 +40,9 @@ class SecureSocket:
         self._receive = receive
         self._send = send
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        # As bytes, or the codec for international names would be loaded.
+        name = host.encode("ascii") if host.isascii() else host
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
         self._raw: memoryview | None = None
         # What ended a read that had bytes to hand out first.
         self._failure: ssl.SSLError | None = None
