@@ -59,7 +59,8 @@ def test_a_command_loads_only_what_it_needs(line: Line, arguments: list[str], un
     assert done.stderr.strip().splitlines()[-1] == "0 []"
 
 
-#: Modules that the installed command postpones, and an encoding that utf-8 can stand for. Python 3.12's pathlib translates a pattern when it is imported.
+#: Modules that the installed command postpones, and an encoding that utf-8 stands for. Python 3.12's pathlib translates
+#: a pattern when it is imported.
 POSTPONED = (
     "copy",
     *(() if sys.version_info[:2] == (3, 12) else ("fnmatch",)),
