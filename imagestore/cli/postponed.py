@@ -2,7 +2,7 @@
 
 Only the installed command does this, to its own process. Each has a stand-in in ``sys.modules`` that becomes the module
 when somebody asks for something of it. Our own modules get from typing's what means nothing at run time; everybody else
-gets the real one.
+gets the real one. Everybody gets from inspect's what laying out a help text takes.
 """
 
 import sys
@@ -26,7 +26,7 @@ class _Base:
 
 
 _RARELY_USED = (
-    # By dataclasses: to look into undocumented classes, and to copy values into dictionaries.
+    # By dataclasses: to look into undocumented classes, and to copy values into dictionaries. By click, for help texts.
     "inspect",
     "copy",
     # By urllib.parse, for addresses in brackets.
@@ -36,6 +36,10 @@ _RARELY_USED = (
     "fnmatch",
     # By socket, to send files.
     "selectors",
+    # By shutil, for archives; help is as wide as shutil says.
+    "bz2",
+    "lzma",
+    "zlib",
     # By nearly every module of ours, for what only type checkers read.
     "typing",
 )
@@ -47,6 +51,25 @@ _TYPING: "dict[str, Any]" = {
     "TypeVar": lambda *_arguments, **_named: object,
     "cast": lambda _kind, value: value,
 }
+
+
+def _cleandoc(text: str) -> str:
+    """As ``inspect.cleandoc``: without the margin of all lines but the first, and without empty lines around."""
+    first, *rest = text.expandtabs().split("\n")
+    margin = min((len(line) - len(line.lstrip()) for line in rest if line.strip()), default=0)
+    lines = [first.lstrip(), *(line[margin:] for line in rest)]
+    while lines and not lines[-1]:
+        lines.pop()
+    while lines and not lines[0]:
+        del lines[0]
+    return "\n".join(lines)
+
+
+#: What inspect's has for everybody. The module loads the parser, the tokenizer and the disassembler of Python.
+_INSPECT: "dict[str, Any]" = {
+    "cleandoc": _cleandoc,
+    "isfunction": lambda value: isinstance(value, types.FunctionType),
+}
 _OURS = "imagestore."
 #: What the import system asks of a module whatever is imported from it.
 _ASKED_ANYWAY = frozenset({"__path__", "__spec__"})
@@ -57,6 +80,8 @@ class _Postponed(types.ModuleType):
     def __getattr__(self, name: str) -> "Any":
         if name in _ASKED_ANYWAY:
             raise AttributeError(name)
+        if self.__name__ == "inspect" and name in _INSPECT and sys.modules.get("inspect") is self:
+            return _INSPECT[name]
         if self.__name__ == "typing" and name in _TYPING:
             asking = sys._getframe(1).f_globals.get("__name__", "")
             if asking.startswith(_OURS) and sys.modules.get("typing") is self:

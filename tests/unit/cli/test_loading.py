@@ -59,6 +59,21 @@ def test_a_command_loads_only_what_it_needs(line: Line, arguments: list[str], un
     assert done.stderr.strip().splitlines()[-1] == "0 []"
 
 
+def test_help_is_laid_out_without_tokenizer_and_compressors() -> None:
+    code = """
+import os, sys
+from imagestore.__main__ import command
+def end(status):
+    names = "ast", "dis", "tokenize", "_bz2", "_lzma"
+    print(status, [name for name in names if name in sys.modules], file=sys.stderr)
+    os.kill(os.getpid(), 9)
+os._exit = end
+command()
+"""
+    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=False)
+    assert done.stderr == "0 []\n"
+
+
 #: Modules that the installed command postpones, and an encoding that utf-8 stands for. Python 3.12's pathlib translates
 #: a pattern when it is imported.
 POSTPONED = (

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagestore.cli import postponed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +89,32 @@ assert fnmatch.__file__.endswith("fnmatch.py")
 from typing import Final, Protocol
 class A(Protocol): pass
 assert Final[int] and A._is_protocol
+print("fine")
+"""
+    done = run(code)
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+@given(st.text(alphabet="ab \t\n\r\N{NO-BREAK SPACE}"))
+def test_help_texts_are_laid_out_alike(text: str) -> None:
+    # Python 3.13 takes spaces for the margin only, and so do the help texts there are.
+    is_same_everywhere = text.isascii() and "\r" not in text
+    if is_same_everywhere or sys.version_info < (3, 13):
+        assert postponed._cleandoc(text) == inspect.cleandoc(text)
+
+
+def test_help_does_without_what_looks_into_python() -> None:
+    code = """
+import sys
+from imagestore.cli import postponed
+postponed.postpone()
+import inspect
+assert inspect.cleandoc("a\\n  b") == "a\\nb" and inspect.isfunction(postponed.postpone)
+assert not inspect.isfunction(print) and "ast" not in sys.modules
+import shutil
+assert shutil.get_terminal_size() and type(sys.modules["lzma"]).__name__ == "_Postponed"
+assert shutil.make_archive and len(sys.modules["zlib"].compress(b"a" * 99)) < 99
+assert inspect.signature(postponed.postpone) and inspect.cleandoc.__module__ == "inspect"
 print("fine")
 """
     done = run(code)
