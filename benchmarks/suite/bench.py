@@ -16,7 +16,7 @@ from typing import Self
 
 from benchmarks.suite import containerd, cost, images, places
 from benchmarks.suite.containerd import Containerd
-from benchmarks.suite.cost import Cost
+from benchmarks.suite.cost import Cost, RunError
 from benchmarks.suite.places import Place
 from tests.support.peers import DockerRegistry, docker_registry, need
 
@@ -185,7 +185,11 @@ class Bench:
         with place.fresh() as folder:
             line = [str(registry.process), address, repository, str(folder), *authority]
             command = [sys.executable, "-m", "benchmarks.suite.bytes_worker", *line]
-            done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                command, env=self.environment, capture_output=True, text=True, check=False, timeout=cost.LAUNCH_SECONDS
+            )
+        if done.returncode:
+            raise RunError(f"the bytes alone: status {done.returncode}\n{done.stderr[-2000:]}")
         return Cost(*json.loads(done.stdout))
 
     def fetch(self, reference: str, daemon: Containerd) -> Cost:

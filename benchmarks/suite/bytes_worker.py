@@ -44,7 +44,7 @@ def main() -> None:
     buffer.write(os.urandom(_BUFFER_BYTES))
 
     served = processor_seconds(int(process))
-    _, received = _spent(lambda: _each(layers, lambda layer: _receive(connection, layer.path, memoryview(buffer))))
+    _, received = _spent(lambda: _each(layers, lambda layer: _receive(connection, layer, memoryview(buffer))))
     served = processor_seconds(int(process)) - served
     _, hashed = _spent(lambda: _each(layers, lambda layer: _hash(memoryview(buffer), layer.size)))
     with ThreadPoolExecutor(_WRITERS) as writers:
@@ -79,11 +79,14 @@ def _get(connection: http.client.HTTPConnection, path: str) -> Any:
     return json.loads(connection.getresponse().read())
 
 
-def _receive(connection: http.client.HTTPConnection, path: str, buffer: memoryview) -> None:
-    connection.request("GET", path)
+def _receive(connection: http.client.HTTPConnection, layer: _Layer, buffer: memoryview) -> None:
+    connection.request("GET", layer.path)
     response = connection.getresponse()
-    while response.readinto(buffer):
-        pass
+    received = 0
+    while count := response.readinto(buffer):
+        received += count
+    if response.status != http.HTTPStatus.OK or received != layer.size:
+        sys.exit(f"{layer.path}: status {response.status}, {received} of {layer.size} bytes")
 
 
 def _hash(buffer: memoryview, size: int) -> None:

@@ -24,7 +24,7 @@ class Figure:
         value: what the goal is about: a ratio, or a number of its own.
         unit: of the value; ``x`` for a ratio.
         goal: the value may be at most this; None where nothing was asked for.
-        least: the value that the work's bytes alone would have, whoever moves them; None where that isn't measured.
+        least: the value that the work's bytes (or names) alone would have; None where that isn't measured.
         is_least: the goal is a lower bound instead.
         is_drawn: shown in the chart.
     """

@@ -53,9 +53,9 @@ _TYPING: "dict[str, Any]" = {
 }
 
 
-def _cleandoc(text: str) -> str:
+def _cleandoc(doc: str) -> str:
     """As ``inspect.cleandoc``: without the margin of all lines but the first, and without empty lines around."""
-    first, *rest = text.expandtabs().split("\n")
+    first, *rest = doc.expandtabs().split("\n")
     margin = min((len(line) - len(line.lstrip()) for line in rest if line.strip()), default=0)
     lines = [first.lstrip(), *(line[margin:] for line in rest)]
     while lines and not lines[-1]:
