@@ -59,7 +59,7 @@ def measure(bench: Bench) -> Findings:
         texts = seconds(series.values(name)), _title(1), seconds(alone)
         goal = _GOAL if ranges == BEST else None
         found.figures.append(
-            Figure("RANGES", f"{title}: {name}", "speed, wall", *texts, faster, goal=goal, is_least=True)
+            Figure("RANGES", f"{title}: {name}", "speed, wall", *texts, faster, goal=goal, is_lower_bound=True)
         )
     return found
 

@@ -18,7 +18,7 @@ _WIDTH, _LEFT, _RIGHT, _LINE, _TOP, _BOTTOM = 920, 450, 96, 24, 64, 34
 _LABEL_LETTERS = 66
 _TITLE = "Wall time as a part of what the peer takes: further left is faster"
 _LEGEND = (
-    "dot: measured (hollow: goal missed); bar: goal; short grey bar: the bytes (or names) alone; line at 1: the peer."
+    "dot: measured (hollow: goal missed); bar: goal; short bar: bytes (or names) alone; line at 1: the peer."
     " Logarithmic, medians, on a disk."
 )
 _STYLE = """\

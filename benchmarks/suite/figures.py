@@ -25,7 +25,7 @@ class Figure:
         unit: of the value; ``x`` for a ratio.
         goal: the value may be at most this; None where nothing was asked for.
         least: the value that the work's bytes (or names) alone would have; None where that isn't measured.
-        is_least: the goal is a lower bound instead.
+        is_lower_bound: the goal is a lower bound instead.
         is_drawn: shown in the chart.
     """
 
@@ -38,7 +38,7 @@ class Figure:
     value: float
     unit: str = "x"
     goal: float | None = None
-    is_least: bool = False
+    is_lower_bound: bool = False
     is_drawn: bool = False
     least: float | None = None
 
@@ -47,7 +47,7 @@ class Figure:
         """Whether the goal is reached; None without a goal."""
         if self.goal is None:
             return None
-        return self.value >= self.goal if self.is_least else self.value <= self.goal
+        return self.value >= self.goal if self.is_lower_bound else self.value <= self.goal
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ def lines(figures: Sequence[Figure]) -> Iterator[str]:
     yield "| row | work | measure | imagestore | against | takes | result | goal | met | least |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for each in figures:
-        sign = "≥" if each.is_least else "≤"
+        sign = "≥" if each.is_lower_bound else "≤"
         goal = "" if each.goal is None else f"{sign} {digits(each.goal)} {each.unit}".rstrip()
         met = {True: "yes", False: "**no**", None: ""}[each.is_met]
         least = "" if each.least is None else f"{digits(each.least)} {each.unit}"

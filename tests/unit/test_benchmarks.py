@@ -51,7 +51,7 @@ def test_goals_are_judged_in_their_direction() -> None:
     assert compare("ROW", found, "ours", "theirs", goal=0.3, measure="processor").is_met is False
     assert compare("ROW", found, "ours", "theirs", goal=None).is_met is None
     assert over("ROW", found, "theirs", "ours", goal=110).value == 3000
-    assert Figure("ROW", "", "", "", "", "", 3.5, goal=3, is_least=True).is_met
+    assert Figure("ROW", "", "", "", "", "", 3.5, goal=3, is_lower_bound=True).is_met
     assert "| 0.250 x | ≤ 0.300 x | yes |  |" in list(lines([ratio]))[-1]
 
 
