@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from mmap import mmap
 
 BUFFER_BYTES: Final = 1024 * 1024
@@ -43,8 +44,9 @@ class Buffers:
         self._size = size
         self._lendable = threading.Semaphore(most_lent)
         self._kept: deque[mmap] = deque(maxlen=most_kept)
-        # As long as there are large blobs that come at the moment.
-        self._coming: deque[None] = deque()
+        # The large blobs that come at the moment, the largest lowest; of equal ones the first.
+        self._coming: set[tuple[int, int]] = set()
+        self._numbers = itertools.count()
         self._processors = os.cpu_count() or 1
 
     def take(self) -> mmap:
@@ -76,10 +78,16 @@ class Buffers:
         self._kept.extend(taken)
 
     @contextlib.contextmanager
-    def coming(self) -> Iterator[bool]:
-        """While a large blob comes; says whether a processor is left to hash it in a thread of its own."""
-        self._coming.append(None)
+    def coming(self, size: int) -> Iterator[Callable[[], bool]]:
+        """While a large blob of so many bytes comes.
+
+        Yields:
+            Says whether a processor is left to work on it beside its transfer. The largest have them first, since they
+            decide when the pull ends; the others when those before them are done.
+        """
+        own = (-size, next(self._numbers))
+        self._coming.add(own)
         try:
-            yield len(self._coming) <= self._processors
+            yield lambda: sum(each < own for each in tuple(self._coming)) < self._processors
         finally:
-            self._coming.pop()
+            self._coming.remove(own)

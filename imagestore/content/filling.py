@@ -1,10 +1,11 @@
 """Filling an ingest from a source of bytes: large ones past the page cache, hashed and written beside the transfer.
 
 Received into a few aligned buffers that are used again and again, a chunk is never copied: one thread receives and
-writes it, for large blobs another hashes it, for huge ones a third writes it, unless more of them come than there are
-processors (the threads would only take turns). O_DIRECT writes whole blocks straight from the buffer to the disk, where
-a write through the page cache would first have to find, clear and fill as much memory as the blob is long; the end of a
-blob, and everything on a file system that can't, goes the usual way.
+writes it, for large blobs another hashes it, for huge ones a third writes it. Where more of them come than there are
+processors, the threads would only take turns: the largest have them, and the next when one of those is done. O_DIRECT
+writes whole blocks straight from the buffer to the disk, where a write through the page cache would first have to find,
+clear and fill as much memory as the blob is long; the end of a blob, and everything on a file system that can't, goes
+the usual way.
 """
 
 from __future__ import annotations
@@ -33,6 +34,17 @@ LEAST_LARGE_BYTES: Final = 4 * 1024 * 1024
 #: Less than this comes with others, whose transfers use the time that a write takes.
 LEAST_HUGE_BYTES: Final = 64 * 1024 * 1024
 _BUFFERS_PER_BLOB: Final = 4
+
+
+def _never() -> bool:
+    return False
+
+
+def _threads(rest: int, has_processor: Callable[[], bool]) -> int:
+    """How many threads so many more bytes are worth."""
+    if rest < LEAST_LARGE_BYTES or not has_processor():
+        return 0
+    return 1 if rest < LEAST_HUGE_BYTES else 2
 
 
 class Filling:
@@ -72,36 +84,44 @@ class Filling:
             expected: how many bytes will come, as far as that is known.
         """
         self._direct = self._open_direct() if expected >= LEAST_DIRECT_BYTES else -1
+        end = self.offset + expected
+        is_large = expected >= LEAST_LARGE_BYTES
         try:
-            with self._ring(expected) as ring:
-                while self._fill_one(ring, readinto, advanced):
+            with self._buffers.coming(expected) if is_large else contextlib.nullcontext(_never) as has_processor:
+                while self._fill_some(readinto, advanced, lambda: _threads(end - self.offset, has_processor)):
                     pass
         finally:
             if self._direct >= 0 and self._is_settled:
                 os.close(self._direct)
 
+    def _fill_some(self, readinto: ReadInto, advanced: Callable[[int], None], threads: Callable[[], int]) -> bool:
+        """Receive until the source ends or more threads are worth it than there are; say whether there may be more."""
+        count = threads()
+        with self._ring(count) as ring:
+            while threads() <= count:
+                if not self._fill_one(ring, readinto, advanced):
+                    return False
+        return True
+
     @contextlib.contextmanager
-    def _ring(self, expected: int) -> Iterator[Ring]:
-        is_large = expected >= LEAST_LARGE_BYTES
+    def _ring(self, threads: int) -> Iterator[Ring]:
         steps = (self._hash, self._keep)
-        with self._buffers.coming() if is_large else contextlib.nullcontext(enter_result=False) as has_processor:
-            count = 0 if not has_processor else 1 if expected < LEAST_HUGE_BYTES else 2
-            buffers = [self._buffers.take() for _ in range(_BUFFERS_PER_BLOB if count else 1)]
-            ring = Ring([memoryview(each) for each in buffers], beside=steps[:count], here=steps[count:])
-            self._is_settled, own = False, -1
-            try:
-                with ring:
-                    if count == len(steps):
-                        # Who writes beside has a descriptor that nobody else closes and whose number nobody gets.
-                        own = self._descriptor = os.dup(self._descriptor)
-                    yield ring
-            finally:
-                self._is_settled = ring.is_over
-                # Whoever is still at work after all keeps what he works with.
-                if self._is_settled:
-                    self._buffers.give(*buffers)
-                    if own >= 0:
-                        os.close(own)
+        buffers = [self._buffers.take() for _ in range(_BUFFERS_PER_BLOB if threads else 1)]
+        ring = Ring([memoryview(each) for each in buffers], beside=steps[:threads], here=steps[threads:])
+        self._is_settled, own = False, -1
+        try:
+            with ring:
+                if threads == len(steps):
+                    # Who writes beside has a descriptor that nobody else closes and whose number nobody gets.
+                    own = self._descriptor = os.dup(self._descriptor)
+                yield ring
+        finally:
+            self._is_settled = ring.is_over
+            # Whoever is still at work after all keeps what he works with.
+            if self._is_settled:
+                self._buffers.give(*buffers)
+                if own >= 0:
+                    os.close(own)
 
     def _fill_one(self, ring: Ring, readinto: ReadInto, advanced: Callable[[int], None]) -> bool:
         """Receive one buffer, and have it hashed and written; say whether there may be more."""

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from imagestore.cancel import CancelToken
 from imagestore.content import filling
-from imagestore.content.buffers import BUFFER_BYTES, DIRECT, LEAST_DIRECT_BYTES
+from imagestore.content.buffers import BUFFER_BYTES, DIRECT, LEAST_DIRECT_BYTES, Buffers
 from imagestore.content.filling import LEAST_LARGE_BYTES
 from imagestore.content.local import LocalContentStore
 from imagestore.digest import Digest
@@ -83,7 +83,7 @@ def store(
 def refuse(monkeypatch: pytest.MonkeyPatch, direct: int, *, when_opened: bool) -> None:
     """File systems that don't take O_DIRECT."""
     refused: set[int] = set()
-    real_open, real_write = os.open, os.pwrite
+    real_open, real_write, real_close = os.open, os.pwrite, os.close
 
     def opened(path: str, flags: int, *more: int, **named: int) -> int:
         if not flags & direct:
@@ -99,6 +99,12 @@ def refuse(monkeypatch: pytest.MonkeyPatch, direct: int, *, when_opened: bool) -
             raise OSError(errno.EINVAL, "no")
         return real_write(descriptor, data, offset)
 
+    def closed(descriptor: int) -> None:
+        # Its number may be given again.
+        refused.discard(descriptor)
+        real_close(descriptor)
+
+    monkeypatch.setattr("imagestore.content.filling.os.close", closed)
     monkeypatch.setattr("imagestore.content.filling.os.open", opened)
     monkeypatch.setattr("imagestore.content.filling.os.pwrite", written)
 
@@ -283,7 +289,7 @@ def test_large_blobs_are_hashed_beside_while_a_processor_is_left(
     store, second, seen = LocalContentStore(tmp_path / "content", tmp_path / "locks"), CONTENT[::-1], [0]
 
     def count(_: int) -> None:
-        seen.append(sum(thread.name == "imagestore-step" for thread in threading.enumerate()))
+        seen.append(steps_under_way())
 
     def second_comes(offset: int) -> None:
         if len(seen) == 1:
@@ -296,6 +302,48 @@ def test_large_blobs_are_hashed_beside_while_a_processor_is_left(
         writer.commit(DIGEST, LARGE)
     assert max(seen) == threads
     assert {store.read(each, limit_bytes=LARGE) for each in (DIGEST, Digest.of(second))} == {CONTENT, second}
+
+
+def steps_under_way() -> int:
+    return sum(thread.name == "imagestore-step" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("begun", [0, 5000])
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_blob_that_came_alone_gets_threads_when_larger_ones_have_ended(
+    store: LocalContentStore, others: int, begun: int
+) -> None:
+    content = CONTENT + CONTENT
+    digest, seen = Digest.of(content), list[int]()
+    larger = contextlib.ExitStack()
+    with store.writer("x", expected=digest, total=len(content), cancel=CancelToken()) as writer:
+        writer.fill(Source(content[:begun]).readinto, advanced=nothing)
+
+    def advanced(offset: int) -> None:
+        seen.append(steps_under_way())
+        if offset > begun + 3 * BUFFER_BYTES:
+            larger.close()
+
+    with store.writer("x", expected=digest, total=len(content), cancel=CancelToken()) as writer, larger:
+        for _ in range(others):
+            larger.enter_context(store._buffers.coming(len(content) + 1))
+        writer.fill(Source(content[begun:], steps=(70_001,)).readinto, advanced=advanced)
+        writer.commit(digest, len(content))
+    assert (min(seen) > 0) == (others < 2)
+    assert max(seen) > 0
+    assert store.path(digest).read_bytes() == content
+
+
+def test_the_largest_blobs_have_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    buffers = Buffers()
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second, contextlib.ExitStack() as third:
+        may = [stack.enter_context(buffers.coming(size)) for stack, size in ((first, 10), (second, 10), (third, 30))]
+        assert [each() for each in may] == [True, False, True]
+        third.close()
+        assert [each() for each in may[:2]] == [True, True]
+        first.close()
+        assert may[1]()
 
 
 @pytest.mark.usefixtures("where")
