@@ -353,7 +353,7 @@ class ImageStore(Archives, Upkeep):
         )
 
     @functools.cached_property
-    def _parallel(self) -> int:
+    def _parallel(self) -> int | None:
         from imagestore.pull.fetch import parallel_blobs
 
         return parallel_blobs(self.config.settings.max_concurrent_downloads)

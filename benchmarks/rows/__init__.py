@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks.rows import again, match, pulls, ranges, start, store
+from benchmarks.rows import again, distant, match, pulls, start, store
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.figures import Findings
 
@@ -36,7 +36,8 @@ ROWS: Final[dict[str, Row]] = {
     "L-TLS": pulls.large_tls,
     "HANDLER": again.second_handler,
     "UNCHANGED": again.unchanged_tag,
-    "RANGES": ranges.measure,
+    "RANGES": distant.ranges,
+    "FAR": distant.images,
     "START": start.measure,
     "MATCH": match.measure,
     "CRI": _cri,

@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-#: Blobs of one pull in flight at once; the default of containerd's max_concurrent_downloads.
-PARALLEL_BLOBS: Final = 3
-#: However many the configuration allows.
+#: Blobs of one pull in flight at once, however many the configuration allows.
 MOST_PARALLEL_BLOBS: Final = 64
 _EVENT_SECONDS: Final = 0.05
 _INGEST_PREFIX: Final = {
@@ -93,7 +91,7 @@ class Fetcher:
         observer: hears of progress.
         keep_alive: called now and then while bytes come; renews the lease.
         gathering: for small blobs.
-        parallel: blobs in flight at once.
+        parallel: blobs in flight at once; None for as many as are of use.
     """
 
     content: LocalContentStore
@@ -102,7 +100,7 @@ class Fetcher:
     observer: Observer
     keep_alive: Callable[[], None]
     gathering: Gathering
-    parallel: int = PARALLEL_BLOBS
+    parallel: int | None = None
 
     def check(self, descriptors: Iterable[Descriptor]) -> None:
         """Refuse what can't succeed, before the first byte.
@@ -332,14 +330,14 @@ class Fetcher:
         return how is not None
 
 
-def parallel_blobs(configured: int | None) -> int:
-    """How many blobs of one pull are in flight at once, by containerd's max_concurrent_downloads.
+def parallel_blobs(configured: int | None) -> int | None:
+    """How many blobs of one pull are in flight at once, by containerd's max_concurrent_downloads; None: as are of use.
 
     >>> [parallel_blobs(configured) for configured in (None, 5, 0, 1000)]
-    [3, 5, 64, 64]
+    [None, 5, 64, 64]
     """
     if configured is None:
-        return PARALLEL_BLOBS
+        return None
     # As in containerd, zero and less is no limit; threads are not free, so there is one.
     return min(configured, MOST_PARALLEL_BLOBS) if configured > 0 else MOST_PARALLEL_BLOBS
 

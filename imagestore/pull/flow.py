@@ -2,12 +2,16 @@
 
 A connection that waits while its last blob is hashed and synced is lost time, so whoever received a blob asks for the
 next one at once. Few may wait to be settled at a time, which bounds the memory they hold.
+
+Three at a time keep a few processors busy when the registry is near. One that is far away or slow leaves them idle, and
+gives more to who asks for more at a time: then there are up to six.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -19,6 +23,13 @@ if TYPE_CHECKING:
 
     from imagestore.cancel import CancelToken
 
+#: Received at a time unless told otherwise: at first, as containerd does, and at most, as other clients do.
+_FEWEST: Final = 3
+_MOST: Final = 6
+#: How often it is looked whether that is enough.
+_LOOK_SECONDS: Final = 0.05
+#: Seconds of a processor in each second, with all this process does; with less, it waits for others most of the time.
+_BUSY: Final = 0.5
 _SETTLERS: Final = 2
 # Being settled, or waiting for it.
 _MOST_UNSETTLED: Final = 3
@@ -35,12 +46,17 @@ class Flow(Generic[T, A]):
     Args:
         receive: the first step; None where there is nothing to settle.
         settle: the second step; it is taken for everything that was received.
-        parallel: how many are received at once.
+        parallel: how many are received at once; None for as many as are of use, three to six.
         cancel: ended by the first failure.
     """
 
     def __init__(
-        self, *, receive: Callable[[T], A | None], settle: Callable[[A], object], parallel: int, cancel: CancelToken
+        self,
+        *,
+        receive: Callable[[T], A | None],
+        settle: Callable[[A], object],
+        parallel: int | None,
+        cancel: CancelToken,
     ) -> None:
         self._todo: deque[T] = deque()
         self._receive = receive
@@ -51,6 +67,8 @@ class Flow(Generic[T, A]):
         self._arrived: SimpleQueue[A | None] = SimpleQueue()
         self._room = threading.Semaphore(_MOST_UNSETTLED)
         self._receivers: list[threading.Thread] = []
+        # There is nothing more to receive.
+        self._ended: SimpleQueue[None] = SimpleQueue()
         self._settlers: list[threading.Thread] = []
         self._failures: deque[BaseException] = deque()
 
@@ -68,14 +86,28 @@ class Flow(Generic[T, A]):
         if len(things) == 1:
             self._receive_all()
             return
-        count = min(self._parallel, len(things))
+        count = min(self._parallel or _FEWEST, len(things))
         while len(self._settlers) < min(count, _SETTLERS):
             if not _employ(self._settlers, self._settle_all, "settle"):
                 break
         # Those there are do it all; where no thread is left for us, this one does.
         if not sum(_employ(self._receivers, self._receive_all, "fetch") for _ in range(count)):
             self._receive_all()
+        if self._parallel is None:
+            self._employ_more()
         _join(self._receivers)
+        self._receivers.clear()
+
+    def _employ_more(self) -> None:
+        """Have more received at a time as long as this process could do more."""
+        while self._todo and len(self._receivers) < _MOST:
+            spent, started = time.process_time(), time.monotonic()
+            try:
+                self._ended.get(timeout=_LOOK_SECONDS)
+            except Empty:
+                is_busy = time.process_time() - spent >= (time.monotonic() - started) * _BUSY
+                if not is_busy and not _employ(self._receivers, self._receive_all, "fetch"):
+                    return
 
     def __enter__(self) -> Self:
         return self
@@ -113,9 +145,10 @@ class Flow(Generic[T, A]):
                 arrival = self._receive(thing)
             except BaseException as error:  # noqa: BLE001 - raised at the end of the block
                 self._fail(error)
-                return
+                break
             if arrival is not None:
                 self.settle(arrival)
+        self._ended.put(None)
 
     def _next(self) -> T | None:
         try:

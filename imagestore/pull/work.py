@@ -26,7 +26,7 @@ from imagestore.errors import (
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved
 from imagestore.pull.decide import Decider
-from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, fetch_order
+from imagestore.pull.fetch import Fetcher, fetch_order
 from imagestore.pull.plan import PullPlan, plan
 from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents, remove_damaged
@@ -63,7 +63,7 @@ class PullWork:
         client: where everything comes from.
         observer: hears of progress.
         cancel: ends the work.
-        parallel: blobs in flight at once.
+        parallel: blobs in flight at once; None for as many as are of use.
         verifier: asked before anything but the target's descriptor is fetched.
     """
 
@@ -75,7 +75,7 @@ class PullWork:
     client: RegistryClient
     observer: Observer
     cancel: CancelToken
-    parallel: int = PARALLEL_BLOBS
+    parallel: int | None = None
     verifier: ImageVerifier = NO_VERIFIER
 
     def run(self) -> ImageRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -30,9 +31,11 @@ class Gauge:
         self._now = 0
         self.most = 0
         self.seen: Counter[int] = Counter()
+        self.threads: set[int] = set()
 
     def __call__(self, thing: int) -> int:
         with self._lock:
+            self.threads.add(threading.get_ident())
             self._now += 1
             self.most = max(self.most, self._now)
             self.seen[thing] += 1
@@ -42,13 +45,15 @@ class Gauge:
         return thing
 
 
-def flow_of(receive: Callable[[int], int | None], settle: Callable[[int], int], *, parallel: int = 3) -> Flow[int, int]:
+def flow_of(
+    receive: Callable[[int], int | None], settle: Callable[[int], int], *, parallel: int | None = 3
+) -> Flow[int, int]:
     return Flow(receive=receive, settle=settle, parallel=parallel, cancel=CancelToken())
 
 
 @settings(max_examples=20, deadline=None)
-@given(count=st.integers(0, 20), parallel=st.integers(1, 6), given_before=st.integers(0, 5))
-def test_each_thing_is_received_and_settled_once(count: int, parallel: int, given_before: int) -> None:
+@given(count=st.integers(0, 20), parallel=st.integers(1, 6) | st.none(), given_before=st.integers(0, 5))
+def test_each_thing_is_received_and_settled_once(count: int, parallel: int | None, given_before: int) -> None:
     receive, settle = Gauge(), Gauge()
     before = range(100, 100 + given_before)
     with flow_of(receive, settle, parallel=parallel) as flow:
@@ -57,8 +62,81 @@ def test_each_thing_is_received_and_settled_once(count: int, parallel: int, give
         flow.bring(range(count))
     assert receive.seen == Counter(range(count))
     assert settle.seen == Counter([*range(count), *before])
-    assert receive.most <= parallel
+    assert receive.most <= (parallel or 6)
     assert settle.most <= 2
+
+
+def test_more_are_received_at_a_time_while_processors_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagestore.pull.flow.time.process_time", lambda: 0.0)
+    all_here = threading.Barrier(6)
+
+    def receive(_: int) -> None:
+        all_here.wait(60)
+
+    with flow_of(receive, lambda _: 0, parallel=None) as flow:
+        flow.bring(range(12))
+
+
+def test_three_are_received_at_a_time_while_this_process_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, has_looked, gauge = itertools.count(), threading.Event(), Gauge()
+
+    def process_time() -> float:
+        if next(looks) > 20:
+            has_looked.set()
+        return time.monotonic()
+
+    def receive(thing: int) -> None:
+        gauge(thing)
+        assert has_looked.wait(60)
+
+    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 0.001)
+    monkeypatch.setattr("imagestore.pull.flow.time.process_time", process_time)
+    with flow_of(receive, lambda _: 0, parallel=None) as flow:
+        flow.bring(range(9))
+    assert gauge.seen == Counter(range(9))
+    assert len(gauge.threads) == 3
+
+
+def test_as_many_as_were_asked_for_are_received_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagestore.pull.flow.time.process_time", lambda: 0.0)
+    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 0.001)
+    gauge = Gauge()
+    with flow_of(gauge, lambda _: 0, parallel=2) as flow:
+        flow.bring(range(100))
+    assert len(gauge.threads) <= 2
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_nobody_waits_for_the_next_look_when_all_is_received(monkeypatch: pytest.MonkeyPatch, failing: bool) -> None:
+    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 3600.0)
+
+    def receive(_: int) -> None:
+        if failing:
+            raise KeyError
+
+    with contextlib.suppress(KeyError), flow_of(receive, lambda _: 0, parallel=None) as flow:
+        flow.bring(range(50))
+        flow.bring(range(50))
+
+
+def test_those_there_are_go_on_where_no_more_threads_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, real = [0], threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        started[0] += thread.name == "imagestore-fetch"
+        if started[0] > 4:
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr("imagestore.pull.flow.time.process_time", lambda: 0.0)
+    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    gauge = Gauge()
+    with flow_of(gauge, lambda _: 0, parallel=None) as flow:
+        flow.bring(range(300))
+    assert gauge.seen == Counter(range(300))
+    assert started[0] == 5
+    assert len(gauge.threads) <= 4
 
 
 def test_a_failure_in_the_block_ends_what_is_under_way() -> None:
