@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from benchmarks.rows.pulls import COLD, SKOPEO
+from benchmarks.rows.pulls import COLD, PEAK_MEBIBYTES, SKOPEO
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.cost import Cost
-from benchmarks.suite.figures import Figure, Findings, compare
+from benchmarks.suite.figures import Figure, Findings, compare, peak
 from benchmarks.suite.images import TITLES
 from benchmarks.suite.series import Series, alternate, seconds, table
 
@@ -77,7 +77,10 @@ def images(bench: Bench) -> Findings:
         for name in ("S", "M", "MANY"):
             series = _far(bench, name, address)
             found.details += table(series)
-            found.figures.append(compare("FAR", series, COLD, SKOPEO, goal=None, is_drawn=True))
+            found.figures += [
+                compare("FAR", series, COLD, SKOPEO, goal=None, is_drawn=True),
+                peak("FAR", series, COLD, goal=PEAK_MEBIBYTES),
+            ]
     return found
 
 

@@ -27,6 +27,9 @@ LEAST_DIRECT_BYTES: Final = 256 * 1024
 #: Not on every system that has files.
 DIRECT: Final = getattr(os, "O_DIRECT", 0)
 _MOST_KEPT: Final = 12
+#: Blobs with threads beside their transfers, and so four buffers each. Where more come, their transfers alone keep as
+#: many processors busy.
+_MOST_HELPED: Final = 3
 # Bounds what whole blobs in memory take, however many pulls one store runs: 54 MiB.
 _MOST_LENT: Final = 24
 
@@ -44,8 +47,11 @@ class Buffers:
         self._size = size
         self._lendable = threading.Semaphore(most_lent)
         self._kept: deque[mmap] = deque(maxlen=most_kept)
+        # Re-entrant: a signal handler that pulls may run while this thread holds it.
+        self._lock = threading.RLock()
         # The large blobs that come at the moment, the largest lowest; of equal ones the first.
         self._coming: set[tuple[int, int]] = set()
+        self._helped: set[tuple[int, int]] = set()
         self._numbers = itertools.count()
         self._processors = os.cpu_count() or 1
 
@@ -82,12 +88,24 @@ class Buffers:
         """While a large blob of so many bytes comes.
 
         Yields:
-            Says whether a processor is left to work on it beside its transfer. The largest have them first, since they
-            decide when the pull ends; the others when those before them are done.
+            Asks for threads that work on it beside its transfer; once given, they are its own to the end. The largest
+            have them first, since they decide when the pull ends, and the others when those before them are done.
         """
         own = (-size, next(self._numbers))
-        self._coming.add(own)
+        with self._lock:
+            self._coming.add(own)
         try:
-            yield lambda: sum(each < own for each in tuple(self._coming)) < self._processors
+            yield lambda: self._may_be_helped(own)
         finally:
-            self._coming.remove(own)
+            with self._lock:
+                self._coming.remove(own)
+                self._helped.discard(own)
+
+    def _may_be_helped(self, own: tuple[int, int]) -> bool:
+        with self._lock:
+            # One more than processors: the largest may come last.
+            has_room = len(self._helped) < min(self._processors + 1, _MOST_HELPED)
+            most = min(self._processors, _MOST_HELPED)
+            if own not in self._helped and has_room and sum(each < own for each in self._coming) < most:
+                self._helped.add(own)
+            return own in self._helped

@@ -1,11 +1,10 @@
 """Filling an ingest from a source of bytes: large ones past the page cache, hashed and written beside the transfer.
 
 Received into a few aligned buffers that are used again and again, a chunk is never copied: one thread receives and
-writes it, for large blobs another hashes it, for huge ones a third writes it. Where more of them come than there are
-processors, the threads would only take turns: the largest have them, and the next when one of those is done. O_DIRECT
-writes whole blocks straight from the buffer to the disk, where a write through the page cache would first have to find,
-clear and fill as much memory as the blob is long; the end of a blob, and everything on a file system that can't, goes
-the usual way.
+writes it, for large blobs another hashes it, for huge ones a third writes it. Where many come at a time, these threads
+would only take turns: the largest blobs have them, and the next when one of those is done. O_DIRECT writes whole blocks
+straight from the buffer to the disk, where a write through the page cache would first have to find, clear and fill as
+much memory as the blob is long; the end of a blob, and everything on a file system that can't, goes the usual way.
 """
 
 from __future__ import annotations
@@ -95,17 +94,17 @@ class Filling:
                 os.close(self._direct)
 
     def _fill_some(self, readinto: ReadInto, advanced: Callable[[int], None], threads: Callable[[], int]) -> bool:
-        """Receive until the source ends or more threads are worth it than there are; say whether there may be more."""
+        """Receive until the source ends or may have threads that it hasn't; say whether there may be more."""
         count = threads()
         with self._ring(count) as ring:
-            while threads() <= count:
+            while count or not threads():
                 if not self._fill_one(ring, readinto, advanced):
                     return False
         return True
 
     @contextlib.contextmanager
     def _ring(self, threads: int) -> Iterator[Ring]:
-        steps = (self._hash, self._keep)
+        steps, plain = (self._hash, self._keep), self._descriptor
         buffers = [self._buffers.take() for _ in range(_BUFFERS_PER_BLOB if threads else 1)]
         ring = Ring([memoryview(each) for each in buffers], beside=steps[:threads], here=steps[threads:])
         self._is_settled, own = False, -1
@@ -113,7 +112,7 @@ class Filling:
             with ring:
                 if threads == len(steps):
                     # Who writes beside has a descriptor that nobody else closes and whose number nobody gets.
-                    own = self._descriptor = os.dup(self._descriptor)
+                    own = self._descriptor = os.dup(plain)
                 yield ring
         finally:
             self._is_settled = ring.is_over
@@ -121,6 +120,7 @@ class Filling:
             if self._is_settled:
                 self._buffers.give(*buffers)
                 if own >= 0:
+                    self._descriptor = plain
                     os.close(own)
 
     def _fill_one(self, ring: Ring, readinto: ReadInto, advanced: Callable[[int], None]) -> bool:

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-#: Blobs of one pull in flight at once, however many the configuration allows.
+#: Blobs of one pull in flight at once; the default of containerd's max_concurrent_downloads.
+PARALLEL_BLOBS: Final = 3
+#: However many the configuration allows.
 MOST_PARALLEL_BLOBS: Final = 64
 _EVENT_SECONDS: Final = 0.05
 _INGEST_PREFIX: Final = {
@@ -91,7 +93,8 @@ class Fetcher:
         observer: hears of progress.
         keep_alive: called now and then while bytes come; renews the lease.
         gathering: for small blobs.
-        parallel: blobs in flight at once; None for as many as are of use.
+        parallel: blobs in flight at once.
+        may_grow: asked before there are more, since this process waits for the network; never by default.
     """
 
     content: LocalContentStore
@@ -100,7 +103,8 @@ class Fetcher:
     observer: Observer
     keep_alive: Callable[[], None]
     gathering: Gathering
-    parallel: int | None = None
+    parallel: int = PARALLEL_BLOBS
+    may_grow: Callable[[], bool] | None = None
 
     def check(self, descriptors: Iterable[Descriptor]) -> None:
         """Refuse what can't succeed, before the first byte.
@@ -156,6 +160,7 @@ class Fetcher:
                 receive=functools.partial(self._arrive, cancel=part),
                 settle=functools.partial(self._settle, cancel=part),
                 parallel=self.parallel,
+                may_grow=self.may_grow,
                 cancel=part,
             ) as flow,
         ):
@@ -331,7 +336,7 @@ class Fetcher:
 
 
 def parallel_blobs(configured: int | None) -> int | None:
-    """How many blobs of one pull are in flight at once, by containerd's max_concurrent_downloads; None: as are of use.
+    """How many blobs of one pull are in flight at once, by containerd's max_concurrent_downloads; None when not set.
 
     >>> [parallel_blobs(configured) for configured in (None, 5, 0, 1000)]
     [None, 5, 64, 64]

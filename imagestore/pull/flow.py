@@ -3,8 +3,8 @@
 A connection that waits while its last blob is hashed and synced is lost time, so whoever received a blob asks for the
 next one at once. Few may wait to be settled at a time, which bounds the memory they hold.
 
-Three at a time keep a few processors busy when the registry is near. One that is far away or slow leaves them idle, and
-gives more to who asks for more at a time: then there are up to six.
+A few at a time keep this process busy when the registry is near. One that is far away or slow leaves it idle, and gives
+more to who asks for more at a time: then there are up to five.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from imagestore.cancel import CancelToken
 
-#: Received at a time unless told otherwise: at first, as containerd does, and at most, as other clients do.
-_FEWEST: Final = 3
-_MOST: Final = 6
-#: How often it is looked whether that is enough.
-_LOOK_SECONDS: Final = 0.05
+#: However many more are received at a time. Each holds buffers.
+_MOST: Final = 5
+#: How often it is looked whether there are enough, and how many looks must agree that there aren't.
+_LOOK_SECONDS: Final = 0.04
+_LOOKS: Final = 2
 #: Seconds of a processor in each second, with all this process does; with less, it waits for others most of the time.
 _BUSY: Final = 0.5
 _SETTLERS: Final = 2
@@ -46,7 +46,8 @@ class Flow(Generic[T, A]):
     Args:
         receive: the first step; None where there is nothing to settle.
         settle: the second step; it is taken for everything that was received.
-        parallel: how many are received at once; None for as many as are of use, three to six.
+        parallel: how many are received at once.
+        may_grow: asked before more than that are received at once, since this process waits; never by default.
         cancel: ended by the first failure.
     """
 
@@ -55,13 +56,15 @@ class Flow(Generic[T, A]):
         *,
         receive: Callable[[T], A | None],
         settle: Callable[[A], object],
-        parallel: int | None,
+        parallel: int,
+        may_grow: Callable[[], bool] | None = None,
         cancel: CancelToken,
     ) -> None:
         self._todo: deque[T] = deque()
         self._receive = receive
         self._settle = settle
         self._parallel = parallel
+        self._may_grow = may_grow
         #: Ended by the first failure.
         self.cancel = cancel
         self._arrived: SimpleQueue[A | None] = SimpleQueue()
@@ -86,27 +89,31 @@ class Flow(Generic[T, A]):
         if len(things) == 1:
             self._receive_all()
             return
-        count = min(self._parallel or _FEWEST, len(things))
+        count = min(self._parallel, len(things))
         while len(self._settlers) < min(count, _SETTLERS):
             if not _employ(self._settlers, self._settle_all, "settle"):
                 break
         # Those there are do it all; where no thread is left for us, this one does.
         if not sum(_employ(self._receivers, self._receive_all, "fetch") for _ in range(count)):
             self._receive_all()
-        if self._parallel is None:
-            self._employ_more()
+        if self._may_grow is not None:
+            self._employ_more(self._may_grow)
         _join(self._receivers)
         self._receivers.clear()
 
-    def _employ_more(self) -> None:
+    def _employ_more(self, may_grow: Callable[[], bool]) -> None:
         """Have more received at a time as long as this process could do more."""
+        idle = 0
         while self._todo and len(self._receivers) < _MOST:
             spent, started = time.process_time(), time.monotonic()
             try:
                 self._ended.get(timeout=_LOOK_SECONDS)
             except Empty:
-                is_busy = time.process_time() - spent >= (time.monotonic() - started) * _BUSY
-                if not is_busy and not _employ(self._receivers, self._receive_all, "fetch"):
+                is_idle = time.process_time() - spent < (time.monotonic() - started) * _BUSY
+                idle = idle + 1 if is_idle and may_grow() else 0
+            if idle == _LOOKS:
+                idle = 0
+                if not _employ(self._receivers, self._receive_all, "fetch"):
                     return
 
     def __enter__(self) -> Self:

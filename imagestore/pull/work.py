@@ -26,7 +26,7 @@ from imagestore.errors import (
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved
 from imagestore.pull.decide import Decider
-from imagestore.pull.fetch import Fetcher, fetch_order
+from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, fetch_order
 from imagestore.pull.plan import PullPlan, plan
 from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents, remove_damaged
@@ -63,7 +63,7 @@ class PullWork:
         client: where everything comes from.
         observer: hears of progress.
         cancel: ends the work.
-        parallel: blobs in flight at once; None for as many as are of use.
+        parallel: blobs in flight at once; None for the default, and more while the network is waited for.
         verifier: asked before anything but the target's descriptor is fetched.
     """
 
@@ -99,7 +99,14 @@ class PullWork:
             self.content.gathering(self.cancel) as gathering,
         ):
             fetcher = Fetcher(
-                self.content, self.client, self.reference, self.observer, held.renew, gathering, self.parallel
+                self.content,
+                self.client,
+                self.reference,
+                self.observer,
+                held.renew,
+                gathering,
+                parallel=self.parallel or PARALLEL_BLOBS,
+                may_grow=None if self.parallel else self.client.has_room,
             )
             fetcher.check(choice.manifest.children)
             remove_damaged(self.content, documents.take_damaged())

@@ -65,6 +65,11 @@ class HostPlaces:
                 self._changed.notify_all()
         return self._giving_back(origin)
 
+    def have(self, count: int) -> bool:
+        """Whether so many are free at every host, and nobody waits for one."""
+        with self._changed:
+            return not self._waiting and max(self._taken.values(), default=0) + count <= self._most
+
     def _giving_back(self, origin: Origin) -> Callable[[], None]:
         is_held = [True]
 

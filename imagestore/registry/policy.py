@@ -40,7 +40,7 @@ class TransferPolicy:
     progress_bytes: int = 1024 * 1024
     wasted_share: float = 1.0
     redirects: int = 5
-    connections_per_host: int = 6
+    connections_per_host: int = 8
     parallel_ranges: int = 1
     range_bytes: int = 4 * 1024 * 1024
     least_bytes_for_ranges: int = 32 * 1024 * 1024

@@ -118,6 +118,12 @@ class HostPauses:
             if known is None or known[0] < until:
                 self._until[host] = (until, reason)
 
+    @property
+    def is_any(self) -> bool:
+        """Whether any host is to be left alone at the moment."""
+        with self._lock:
+            return any(until > self._timing.monotonic() for until, _ in self._until.values())
+
     def wait(self, host: str, longest_seconds: float, *, cancel: CancelToken, observer: Observer) -> None:
         """Sleep until the host may be asked.
 

@@ -326,7 +326,7 @@ def test_a_blob_that_came_alone_gets_threads_when_larger_ones_have_ended(
 
     with store.writer("x", expected=digest, total=len(content), cancel=CancelToken()) as writer, larger:
         for _ in range(others):
-            larger.enter_context(store._buffers.coming(len(content) + 1))
+            assert larger.enter_context(store._buffers.coming(len(content) + 1))()
         writer.fill(Source(content[begun:], steps=(70_001,)).readinto, advanced=advanced)
         writer.commit(digest, len(content))
     assert (min(seen) > 0) == (others < 2)
@@ -334,7 +334,20 @@ def test_a_blob_that_came_alone_gets_threads_when_larger_ones_have_ended(
     assert store.path(digest).read_bytes() == content
 
 
-def test_the_largest_blobs_have_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("processors", "helped"), [(1, 2), (2, 3), (64, 3)])
+def test_few_blobs_are_helped_in_whatever_order_they_come(
+    monkeypatch: pytest.MonkeyPatch, processors: int, helped: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    buffers = Buffers()
+    with contextlib.ExitStack() as stack:
+        may = [stack.enter_context(buffers.coming(size)) for size in range(10)]
+        assert sum(each() for each in may) == min(processors, 3)
+    with contextlib.ExitStack() as stack:
+        assert sum(stack.enter_context(buffers.coming(size))() for size in range(10)) == helped
+
+
+def test_the_largest_blobs_are_helped_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     buffers = Buffers()
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second, contextlib.ExitStack() as third:
@@ -342,8 +355,8 @@ def test_the_largest_blobs_have_the_processors(monkeypatch: pytest.MonkeyPatch) 
         assert [each() for each in may] == [True, False, True]
         third.close()
         assert [each() for each in may[:2]] == [True, True]
-        first.close()
-        assert may[1]()
+    with buffers.coming(1) as may_once_more:
+        assert may_once_more()
 
 
 @pytest.mark.usefixtures("where")

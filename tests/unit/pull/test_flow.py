@@ -46,14 +46,22 @@ class Gauge:
 
 
 def flow_of(
-    receive: Callable[[int], int | None], settle: Callable[[int], int], *, parallel: int | None = 3
+    receive: Callable[[int], int | None],
+    settle: Callable[[int], int],
+    *,
+    parallel: int = 3,
+    may_grow: Callable[[], bool] | None = None,
 ) -> Flow[int, int]:
-    return Flow(receive=receive, settle=settle, parallel=parallel, cancel=CancelToken())
+    return Flow(receive=receive, settle=settle, parallel=parallel, may_grow=may_grow, cancel=CancelToken())
+
+
+def always() -> bool:
+    return True
 
 
 @settings(max_examples=20, deadline=None)
-@given(count=st.integers(0, 20), parallel=st.integers(1, 6) | st.none(), given_before=st.integers(0, 5))
-def test_each_thing_is_received_and_settled_once(count: int, parallel: int | None, given_before: int) -> None:
+@given(count=st.integers(0, 20), parallel=st.integers(1, 6), given_before=st.integers(0, 5))
+def test_each_thing_is_received_and_settled_once(count: int, parallel: int, given_before: int) -> None:
     receive, settle = Gauge(), Gauge()
     before = range(100, 100 + given_before)
     with flow_of(receive, settle, parallel=parallel) as flow:
@@ -62,28 +70,62 @@ def test_each_thing_is_received_and_settled_once(count: int, parallel: int | Non
         flow.bring(range(count))
     assert receive.seen == Counter(range(count))
     assert settle.seen == Counter([*range(count), *before])
-    assert receive.most <= (parallel or 6)
+    assert receive.most <= parallel
     assert settle.most <= 2
 
 
-def test_more_are_received_at_a_time_while_processors_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagestore.pull.flow.time.process_time", lambda: 0.0)
-    all_here = threading.Barrier(6)
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process seems to wait all the time, and looks often."""
+    monkeypatch.setattr("imagestore.pull.flow.time.process_time", lambda: 1000.0)
+    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 0.001)
 
-    def receive(_: int) -> None:
+
+@pytest.mark.usefixtures("idle")
+def test_more_are_received_at_a_time_while_this_process_waits() -> None:
+    all_here, gauge = threading.Barrier(5), Gauge()
+
+    def receive(thing: int) -> None:
+        gauge(thing)
         all_here.wait(60)
 
-    with flow_of(receive, lambda _: 0, parallel=None) as flow:
+    with flow_of(receive, lambda _: 0, may_grow=always) as flow:
+        flow.bring(range(20))
+        flow.bring(range(20, 40))
+    assert gauge.seen == Counter(range(40))
+    # Five at a time, twice.
+    assert gauge.most <= 5
+    assert 5 <= len(gauge.threads) <= 10
+
+
+@pytest.mark.parametrize(("share", "grows"), [(0.4, True), (0.6, False)])
+def test_half_a_processor_is_busy(monkeypatch: pytest.MonkeyPatch, share: float, grows: bool) -> None:
+    asked, done = itertools.count(), threading.Event()
+
+    def may_grow() -> bool:
+        if next(asked) > 3:
+            done.set()
+        return False
+
+    def waits(event: threading.Event) -> None:
+        event.wait(0.05)
+
+    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("imagestore.pull.flow.time.process_time", lambda: 1000 + share * time.monotonic())
+    with flow_of(lambda _: waits(done), lambda _: 0, may_grow=may_grow) as flow:
         flow.bring(range(12))
+    assert bool(next(asked)) == grows
 
 
-def test_three_are_received_at_a_time_while_this_process_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, has_looked, gauge = itertools.count(), threading.Event(), Gauge()
+def test_one_idle_moment_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments, has_looked, gauge = itertools.count(), threading.Event(), Gauge()
 
     def process_time() -> float:
-        if next(looks) > 20:
+        # Each look asks twice: in every second one nothing was spent.
+        moment = next(moments)
+        if moment > 40:
             has_looked.set()
-        return time.monotonic()
+        return time.monotonic() * 1000 if moment % 4 < 2 else 0.0
 
     def receive(thing: int) -> None:
         gauge(thing)
@@ -91,15 +133,31 @@ def test_three_are_received_at_a_time_while_this_process_is_busy(monkeypatch: py
 
     monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 0.001)
     monkeypatch.setattr("imagestore.pull.flow.time.process_time", process_time)
-    with flow_of(receive, lambda _: 0, parallel=None) as flow:
+    with flow_of(receive, lambda _: 0, may_grow=always) as flow:
         flow.bring(range(9))
-    assert gauge.seen == Counter(range(9))
     assert len(gauge.threads) == 3
 
 
-def test_as_many_as_were_asked_for_are_received_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagestore.pull.flow.time.process_time", lambda: 0.0)
-    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 0.001)
+@pytest.mark.usefixtures("idle")
+def test_no_more_are_received_at_a_time_than_may_be() -> None:
+    asked, has_asked, gauge = itertools.count(), threading.Event(), Gauge()
+
+    def may_grow() -> bool:
+        if next(asked) > 20:
+            has_asked.set()
+        return False
+
+    def receive(thing: int) -> None:
+        gauge(thing)
+        assert has_asked.wait(60)
+
+    with flow_of(receive, lambda _: 0, may_grow=may_grow) as flow:
+        flow.bring(range(9))
+    assert len(gauge.threads) == 3
+
+
+@pytest.mark.usefixtures("idle")
+def test_as_many_as_were_asked_for_are_received_at_a_time() -> None:
     gauge = Gauge()
     with flow_of(gauge, lambda _: 0, parallel=2) as flow:
         flow.bring(range(100))
@@ -114,11 +172,12 @@ def test_nobody_waits_for_the_next_look_when_all_is_received(monkeypatch: pytest
         if failing:
             raise KeyError
 
-    with contextlib.suppress(KeyError), flow_of(receive, lambda _: 0, parallel=None) as flow:
+    with contextlib.suppress(KeyError), flow_of(receive, lambda _: 0, may_grow=always) as flow:
         flow.bring(range(50))
         flow.bring(range(50))
 
 
+@pytest.mark.usefixtures("idle")
 def test_those_there_are_go_on_where_no_more_threads_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     started, real = [0], threading.Thread.start
 
@@ -128,11 +187,9 @@ def test_those_there_are_go_on_where_no_more_threads_can_be_had(monkeypatch: pyt
             raise RuntimeError("can't start new thread")
         real(thread)
 
-    monkeypatch.setattr("imagestore.pull.flow.time.process_time", lambda: 0.0)
-    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 0.001)
     monkeypatch.setattr(threading.Thread, "start", start)
     gauge = Gauge()
-    with flow_of(gauge, lambda _: 0, parallel=None) as flow:
+    with flow_of(gauge, lambda _: 0, may_grow=always) as flow:
         flow.bring(range(300))
     assert gauge.seen == Counter(range(300))
     assert started[0] == 5

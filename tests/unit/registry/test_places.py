@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -52,6 +54,79 @@ def test_a_place_given_back_twice_is_one_place() -> None:
     places.take(ONE, cancel=cancel)
     with pytest.raises(DeadlineExceededError):
         places.take(ONE, cancel=CancelToken(0.01))
+
+
+def test_places_are_free_while_nobody_waits() -> None:
+    places, cancel = HostPlaces(3), CancelToken()
+    assert [places.have(count) for count in (3, 4)] == [True, False]
+    first = places.take(ONE, cancel=cancel)
+    places.take(ONE, cancel=cancel)
+    places.take(OTHER, cancel=cancel)
+    assert [places.have(count) for count in (1, 2)] == [True, False]
+    first()
+    assert places.have(2)
+
+
+def test_nothing_is_free_for_more_while_somebody_waits() -> None:
+    places, ended, is_waiting = HostPlaces(2), threading.Event(), threading.Event()
+    given = [places.take(ONE, cancel=CancelToken()) for _ in range(2)]
+    token = CancelToken()
+
+    def wait() -> None:
+        is_waiting.set()
+        places.take(ONE, cancel=token)()
+        ended.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert is_waiting.wait(60)
+    while not places._waiting:
+        time.sleep(0.001)
+    assert not places.have(0)
+    given[0]()
+    assert ended.wait(60)
+    thread.join()
+    assert places.have(1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "transfers", "has_room"),
+    [
+        (TransferPolicy(), 4, True),
+        (TransferPolicy(), 5, False),
+        (TransferPolicy(connections_per_host=4), 0, True),
+        (TransferPolicy(connections_per_host=4), 1, False),
+        (TransferPolicy(bytes_per_second=10**9), 0, False),
+    ],
+)
+def test_a_pull_grows_only_at_nobodys_expense(
+    make_bench: MakeBench, policy: TransferPolicy, transfers: int, has_room: bool
+) -> None:
+    bench = make_bench(lambda request: httpx.Response(200, content=CONTENT), policy=policy)
+    reference = Reference.parse("registry.example/team/app:1")
+    with contextlib.ExitStack() as stack:
+        for _ in range(transfers):
+            stack.enter_context(bench.client.blob(reference, LAYER, cancel=CancelToken(10)))
+        # Asked of the client of any pull.
+        assert bench.client.observed_by(lambda event: None).has_room() == has_room
+
+
+def test_no_pull_grows_while_a_host_asks_for_patience(make_bench: MakeBench) -> None:
+    answers = iter([httpx.Response(429, headers={"Retry-After": "2"}), httpx.Response(200, content=CONTENT)])
+    bench = make_bench(lambda request: next(answers), policy=TransferPolicy(attempts=3))
+    assert bench.client.has_room()
+    seen: list[bool] = []
+    sleep = bench.client._shared.timing.sleep
+
+    def asleep(cancel: CancelToken, seconds: float) -> None:
+        seen.append(bench.client.has_room())
+        sleep(cancel, seconds)
+
+    bench.client._shared.pauses._timing = dataclasses.replace(bench.client._shared.timing, sleep=asleep)
+    with bench.client.blob(Reference.parse("registry.example/team/app:1"), LAYER, cancel=CancelToken(10)) as stream:
+        assert drain(stream) == CONTENT
+        assert bench.client.has_room()
+    assert seen == [False]
 
 
 @pytest.mark.parametrize("moment", ["before", "meanwhile"])

@@ -145,4 +145,4 @@ def test_the_examples_table_means_what_its_comments_say() -> None:
     assert settings.mirror_credentials == {"mirror.example": "docker.io"}
     assert settings.foreign_layer_hosts == {"mcr.microsoft.com"}
     assert settings.trusted_realms == {("registry.example", "auth.other.example")}
-    assert (settings.parallel_ranges, settings.connections_per_host) == (1, 6)
+    assert (settings.parallel_ranges, settings.connections_per_host) == (1, 8)
