@@ -369,7 +369,8 @@ def test_stream_of_requests_with_one_that_is_no_message_is_the_callers_fault(
 
     with caplog.at_level(logging.WARNING):
         play(folder, scene)
-    assert not caplog.records
+    # gRPC's poller may still come back to the loop of an earlier test, which asyncio tells.
+    assert not [each for each in caplog.records if each.name != "asyncio"]
 
 
 def test_failures_are_not_remembered(folder: Path) -> None:
