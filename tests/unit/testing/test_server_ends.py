@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import glob
-import os
 import socket
 import tempfile
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -19,6 +18,9 @@ from imagestore.testing.faults import GzipCoding, SetHeader
 from imagestore.testing.front_ends.authority import Authority
 from imagestore.testing.front_ends.proxy import ProxyServer
 from imagestore.testing.front_ends.server import LoopbackServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 IMAGES = {"registry.example/app:1": build_image()}
 
@@ -71,10 +73,12 @@ def test_a_tunnel_to_what_no_certificate_can_name_is_refused(host: str) -> None:
         assert client.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_port_that_is_taken_is_named_and_nothing_is_left_listening() -> None:
+def test_a_port_that_is_taken_is_named_and_nothing_is_left_listening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Other tests, beside this one, put theirs into the folder of all.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     registry = Registry({**IMAGES, "other.example/app:1": build_image()})
-    bundles = os.path.join(tempfile.gettempdir(), "imagestore-authority-*.pem")
-    before = set(glob.glob(bundles))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports = {"other.example": taken.getsockname()[1]}
         server = LoopbackServer(registry.engine, registry.hosts, ports=ports)
@@ -83,7 +87,7 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_left_listening() -> None:
             with pytest.raises(ConfigError, match=f"listener for other.example: port {ports['other.example']} "), each:
                 pass
     assert running() == []
-    assert set(glob.glob(bundles)) <= before
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_closed_server_opens_no_listener() -> None:
