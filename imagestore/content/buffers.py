@@ -103,9 +103,8 @@ class Buffers:
 
     def _may_be_helped(self, own: tuple[int, int]) -> bool:
         with self._lock:
+            is_among_first = sum(each < own for each in self._coming) < min(self._processors, _MOST_HELPED)
             # One more than processors: the largest may come last.
-            has_room = len(self._helped) < min(self._processors + 1, _MOST_HELPED)
-            most = min(self._processors, _MOST_HELPED)
-            if own not in self._helped and has_room and sum(each < own for each in self._coming) < most:
+            if is_among_first and len(self._helped) < min(self._processors + 1, _MOST_HELPED):
                 self._helped.add(own)
             return own in self._helped

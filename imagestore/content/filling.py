@@ -39,9 +39,9 @@ def _never() -> bool:
     return False
 
 
-def _threads(rest: int, has_processor: Callable[[], bool]) -> int:
+def _threads(rest: int, may_be_helped: Callable[[], bool]) -> int:
     """How many threads so many more bytes are worth."""
-    if rest < LEAST_LARGE_BYTES or not has_processor():
+    if rest < LEAST_LARGE_BYTES or not may_be_helped():
         return 0
     return 1 if rest < LEAST_HUGE_BYTES else 2
 
@@ -86,8 +86,8 @@ class Filling:
         end = self.offset + expected
         is_large = expected >= LEAST_LARGE_BYTES
         try:
-            with self._buffers.coming(expected) if is_large else contextlib.nullcontext(_never) as has_processor:
-                while self._fill_some(readinto, advanced, lambda: _threads(end - self.offset, has_processor)):
+            with self._buffers.coming(expected) if is_large else contextlib.nullcontext(_never) as may_be_helped:
+                while self._fill_some(readinto, advanced, lambda: _threads(end - self.offset, may_be_helped)):
                     pass
         finally:
             if self._direct >= 0 and self._is_settled:

@@ -7,7 +7,7 @@ The digest of a blob is verified where it is written, over bytes of all runs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from imagestore import digest as digests
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from imagestore.registry.session import Line
 
 T = TypeVar("T")
-
-#: A pull that grows leaves so many of a host's places to others, as many as each begins with.
-_LEFT_PLACES: Final = 3
 
 
 class Lines(Protocol):
@@ -104,12 +101,9 @@ class RegistryClient:
         return self._shared.policy
 
     def has_room(self) -> bool:
-        """Whether one more blob at a time is at nobody's expense.
-
-        No rate is prescribed, no host has asked for patience, and its place leaves others free for other pulls.
-        """
+        """Whether one more blob at a time is at nobody's expense: no rate is prescribed, no host asked for patience."""
         is_limited = self.policy.bytes_per_second is not None
-        return not is_limited and not self._shared.pauses.is_any and self._places.have(1 + _LEFT_PLACES)
+        return not is_limited and not self._shared.pauses.is_any and self._places.have_room()
 
     def _twin(self) -> RegistryClient:
         twin = object.__new__(type(self))

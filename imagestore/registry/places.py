@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.cancel import CancelToken
     from imagestore.registry.exchange import Origin
+
+#: As many as a pull begins with.
+_LEFT: Final = 3
 
 
 class HostPlaces:
@@ -65,10 +68,10 @@ class HostPlaces:
                 self._changed.notify_all()
         return self._giving_back(origin)
 
-    def have(self, count: int) -> bool:
-        """Whether so many are free at every host, and nobody waits for one."""
+    def have_room(self) -> bool:
+        """Whether a pull may take one place more than it began with: nobody waits, and others find some at every host."""
         with self._changed:
-            return not self._waiting and max(self._taken.values(), default=0) + count <= self._most
+            return not self._waiting and max(self._taken.values(), default=0) + 1 + _LEFT <= self._most
 
     def _giving_back(self, origin: Origin) -> Callable[[], None]:
         is_held = [True]
