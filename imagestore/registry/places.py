@@ -69,7 +69,7 @@ class HostPlaces:
         return self._giving_back(origin)
 
     def have_room(self) -> bool:
-        """Whether a pull may take one place more than it began with: nobody waits, and others find some at every host."""
+        """Whether a pull may take one place more than it began with: nobody waits, and others find some too."""
         with self._changed:
             return not self._waiting and max(self._taken.values(), default=0) + 1 + _LEFT <= self._most
 
