@@ -100,12 +100,7 @@ class Peers:
             for number in range(rounds):
                 self._remove_one(names[2 * number], names[2 * number + 1])
             rest = names[2 * rounds :]
-            with ImageStore(self.ours, host=platforms.parse("linux/amd64")) as store:
-                # A copy of the records is not enough: the blobs have to go too. So the first half goes in process.
-                half = len(rest) // 2
-                mine, _ = self.seconds.setdefault("remove all, in process", ([], []))
-                mine.append(_seconds(lambda: store.delete_each(rest[:half])) * len(rest) / half)
-            self._remove_all(rest, rest[half:])
+            self._remove_all(rest)
         self.deleting = min(self._delete_names(threads) for threads in (1, 8)) * len(rest) / self.count
 
     def _remove_one(self, first: str, second: str) -> None:
@@ -141,10 +136,16 @@ class Peers:
         blobs.rmdir()
         return taken
 
-    def _remove_all(self, theirs: Sequence[str], ours: Sequence[str]) -> None:
-        mine, peer = self.seconds.setdefault("remove all", ([], []))
-        mine.append(_seconds(lambda: self.imagestore("rmi", "--gc", *ours)) * len(theirs) / len(ours))
-        peer.append(_seconds(lambda: self.ctr("images", "rm", "--sync", *theirs)))
+    def _remove_all(self, names: Sequence[str]) -> None:
+        copy = shutil.copytree(self.ours, self.folder / "copy", symlinks=True)
+        os.sync()
+        self.compare(
+            "remove all",
+            lambda: self.imagestore("rmi", "--gc", *names),
+            lambda: self.ctr("images", "rm", "--sync", *names),
+        )
+        with ImageStore(copy, host=platforms.parse("linux/amd64")) as store:
+            self.compare("remove all, in process", lambda: store.delete_each(names), None)
 
     def _in_process(self, name: str, work: Callable[[ImageStore], object]) -> None:
         with ImageStore(self.ours, host=platforms.parse("linux/amd64")) as store:

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, UndeletableError
-from imagestore.gc import breathing, in_order
+from imagestore.gc import breathing, in_order, mark
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from imagestore.content.deleting import Deleting
     from imagestore.content.local import LocalContentStore
@@ -150,18 +150,31 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
     Raises:
         StoreError: the database can't be changed; what was freed before stays freed.
     """
-    reached = dict.fromkeys(map(str, roots))
+    texts = list(map(str, roots))
+    if metadata.keeps_nothing() and not metadata.has_many_edges():
+        # They are likely to be those of the removed records.
+        edges = metadata.edges_as_written()
+        reached = mark(texts, lambda text: edges.get(text, ()))
+        parents = reached & edges.keys()
+    else:
+        reached, parents = _reached(metadata, texts)
+    # What points on goes first; then nothing is above what it pointed at any more, and asking for that is cheap.
+    return sweep(metadata, content, [*in_order(parents), *in_order(reached - parents)])
+
+
+def _reached(metadata: MetadataStore, roots: Sequence[str]) -> tuple[set[str], set[str]]:
+    """What can be reached, and what of it points on, asked for step by step."""
+    reached = set(roots)
     parents: set[str] = set()
     waiting = list(reached)
     while waiting:
         some, waiting = waiting[:_MARKED_AT_ONCE], waiting[_MARKED_AT_ONCE:]
         below = metadata.children_of(some)
         parents |= below.keys()
-        new = [child for children in below.values() for child in children if child not in reached]
-        reached.update(dict.fromkeys(new))
-        waiting += dict.fromkeys(new)
-    # What points on goes first; then nothing is above what it pointed at any more, and asking for that is cheap.
-    return sweep(metadata, content, [*in_order(parents), *in_order(reached.keys() - parents)])
+        new = {child for children in below.values() for child in children} - reached
+        reached |= new
+        waiting += new
+    return reached, parents
 
 
 def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Iterable[str]) -> Swept:
@@ -197,12 +210,14 @@ def _sweep_some(
     While threads delete what was found, the next are asked about.
     """
     patience.begin()
+    # So it stays while this batch holds the lock; then nobody has to be asked about each.
+    keeps_nothing = metadata.keeps_nothing()
     under_way, step = None, _FIRST_STEP
     while True:
         begun = None
         if waiting and (step == _FIRST_STEP or not patience.is_over()):
             some = [waiting.popleft() for _ in range(min(step, len(waiting)))]
-            begun = files.begin(metadata.unheld(some))
+            begun = files.begin(some if keeps_nothing else metadata.unheld(some))
             step = min(2 * step, _LONGEST_STEP)
         if under_way is not None:
             # What was begun but not ended is asked about again: it may be wanted by then.

@@ -55,7 +55,11 @@ class SharedDeletion(Deletion):
         self._news.put(None)
 
     def wait(self, delete: Callable[[str], int | None], is_due: Callable[[], bool]) -> list[str]:
-        """Until it has ended, as Deletion.wait()."""
+        """Until it has ended, as Deletion.wait(); who waits deletes too."""
+        while not self._is_closed and (text := next(self._rest, None)) is not None:
+            self._delete(text, delete)
+            if is_due():
+                break
         while not self._is_closed and not ((self.sizes or self.failures) and is_due()):
             self._listen()
         self.settle()

@@ -58,17 +58,19 @@ class Deleting:
         # Labels may name anything, and such a blob never was here.
         if len(name) != VERIFIABLE.get(algorithm) or not name.isalnum():
             return None
-        with translated("delete", f"{self._blobs}/{algorithm}/{name}"):
-            try:
-                folder = self._folder(algorithm)
-                size = os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
-                if size >= _LARGE_BYTES and len(self._open) < _MOST_OPEN:
-                    with contextlib.suppress(OSError):  # whoever has no descriptor left waits a little longer
-                        self._open.append(os.open(name, _FLAGS, dir_fd=folder))
-                reach("delete-unlink")
-                os.unlink(name, dir_fd=folder)
-            except FileNotFoundError:
-                return None
+        try:
+            folder = self._folders.get(algorithm) or self._folder(algorithm)
+            size = os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
+            if size >= _LARGE_BYTES and len(self._open) < _MOST_OPEN:
+                with contextlib.suppress(OSError):  # whoever has no descriptor left waits a little longer
+                    self._open.append(os.open(name, _FLAGS, dir_fd=folder))
+            reach("delete-unlink")
+            os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            with translated("delete", f"{self._blobs}/{algorithm}/{name}"):
+                raise
         return size
 
     def _folder(self, algorithm: str) -> int:

@@ -284,6 +284,9 @@ class MetadataStore(Protocol):
     def unheld(self, texts: Sequence[str]) -> list[str]:
         """Those of some digests, in text form, that nothing keeps now; the cost is that of their parents."""
 
+    def keeps_nothing(self) -> bool:
+        """Whether there is no record, lease or label left that could keep anything; then all content is unheld."""
+
     def is_held(self, digest: Digest) -> bool:
         """Whether anything keeps this content now; the cost is that of its parents, not of the store."""
 
@@ -298,6 +301,9 @@ class MetadataStore(Protocol):
 
     def edges_as_written(self) -> Mapping[str, Sequence[str]]:
         """Every edge in text form: children by parent; one that a label names too comes twice."""
+
+    def has_many_edges(self) -> bool:
+        """Whether reading all edges takes too long, or too much memory, to do it without need."""
 
     def own_children(self, digest: Digest) -> tuple[Digest, ...]:
         """What one content points at by its own words, labels aside."""

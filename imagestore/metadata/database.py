@@ -190,7 +190,9 @@ class Database:
         db = self._connection
         schema.refuse_foreign(db, self._path)
         use_log(db)
-        for pragma in ("synchronous = FULL", "foreign_keys = ON", f"wal_autocheckpoint = {_LOG_PAGES}"):
+        # Debian's SQLite writes zeros over what is deleted, pages that nobody reads among it. Nothing here is secret.
+        pragmas = "synchronous = FULL", "foreign_keys = ON", "secure_delete = OFF", f"wal_autocheckpoint = {_LOG_PAGES}"
+        for pragma in pragmas:
             db.execute(f"PRAGMA {pragma}")
         if schema.version(db, self._path) == schema.CURRENT:
             return

@@ -37,10 +37,8 @@ _FLAT: Final = f"{_LEASED} flat UNION ALL SELECT digest FROM namespace_content" 
 _CHILDREN: Final = (
     "SELECT child FROM edge WHERE parent = :parent UNION SELECT child FROM label_edge WHERE parent = :parent"
 )
-_BELOW: Final = (
-    "SELECT e.parent, e.child FROM json_each(:texts) d CROSS JOIN edge e ON e.parent = d.value"
-    " UNION SELECT e.parent, e.child FROM json_each(:texts) d CROSS JOIN label_edge e ON e.parent = d.value"
-)
+_BELOW: Final = "SELECT e.parent, e.child FROM json_each(:texts) d CROSS JOIN edge e ON e.parent = d.value"
+_BELOW_WITH_LABELS: Final = f"{_BELOW} UNION {_BELOW.replace(' edge ', ' label_edge ')}"
 _PARENTS: Final = (
     "SELECT parent FROM edge WHERE child = :child UNION SELECT parent FROM label_edge WHERE child = :child"
 )
@@ -73,6 +71,16 @@ _SUSPECTS: Final = (
     " OR EXISTS (SELECT 1 FROM namespace_content WHERE digest = value)"
 )
 
+
+_HAS_LABELS: Final = "SELECT EXISTS (SELECT 1 FROM content_label)"
+_ANY_ROOT: Final = (
+    "SELECT EXISTS (SELECT 1 FROM image_root) OR EXISTS (SELECT 1 FROM content_root)"
+    " OR EXISTS (SELECT 1 FROM lease_content) OR EXISTS (SELECT 1 FROM named_image_root)"
+    " OR EXISTS (SELECT 1 FROM namespace_content)"
+)
+
+#: To read so many edges takes a tenth of a second, and they take some ten megabytes.
+_MANY_EDGES: Final = 50_000
 
 #: Where the labels of content are, and what follows from them.
 _OF_LABELS: Final = ("label_edge", "content_label", "content_root")
@@ -122,8 +130,9 @@ class GraphTables(Database):
     def children_of(self, texts: Sequence[str]) -> dict[str, list[str]]:
         """What several contents point at, all in text form; those that point at nothing are left out."""
         found: dict[str, list[str]] = {}
-        with self._reading() as db:
-            for parent, child in db.execute(_BELOW, {"texts": json.dumps(texts)}):
+        with self._snapshot() as db:
+            query = _BELOW_WITH_LABELS if db.execute(_HAS_LABELS).fetchone()[0] else _BELOW
+            for parent, child in db.execute(query, {"texts": json.dumps(texts)}):
                 found.setdefault(parent, []).append(child)
         return found
 
@@ -147,6 +156,11 @@ class GraphTables(Database):
             for parent, child in db.execute(_EDGES):
                 found.setdefault(parent, []).append(child)
         return found
+
+    def has_many_edges(self) -> bool:
+        """Whether reading all edges takes too long, or too much memory, to do it without need."""
+        with self._reading() as db:
+            return db.execute(f"{_EDGES} LIMIT 1 OFFSET ?", (_MANY_EDGES,)).fetchone() is not None
 
     def own_children(self, digest: Digest) -> tuple[Digest, ...]:
         """What one content points at by its own words, labels aside."""
@@ -183,6 +197,11 @@ class GraphTables(Database):
             found = db.execute(_SUSPECTS, {"texts": json.dumps(texts), "now": self._clock()})
             suspects = {text for (text,) in found}
             return [text for text in texts if text not in suspects or not self.is_held(_as_written(text))]
+
+    def keeps_nothing(self) -> bool:
+        """Whether there is nothing at all that could keep content; what has expired but wasn't dropped counts."""
+        with self._reading() as db:
+            return not db.execute(_ANY_ROOT).fetchone()[0]
 
     def is_held(self, digest: Digest) -> bool:
         """Whether anything keeps this content now."""
@@ -245,7 +264,7 @@ class GraphTables(Database):
         if texts:
             with self._writing() as db:
                 # Content without labels has no rows in any of the other tables, and most stores have no labels at all.
-                has_labels = db.execute("SELECT EXISTS (SELECT 1 FROM content_label)").fetchone()[0]
+                has_labels = db.execute(_HAS_LABELS).fetchone()[0]
                 _forget(db, texts, "edge", *(_OF_LABELS if has_labels else ()))
 
 

@@ -288,7 +288,9 @@ def put(number: int, record: ImageRecord) -> str:
 
 def remove(number: int, key: tuple[str, str]) -> str:
     """A record that is gone; after the commit."""
-    return json.dumps({"number": number, "remove": list(key)})
+    # There may be many thousand, and a text alone takes JSON a tenth of the time that all of it takes.
+    reference, handler = map(json.dumps, key)
+    return f'{{"number": {number}, "remove": [{reference}, {handler}]}}'
 
 
 def labels(number: int, digest: Digest, labels: Mapping[str, str], *, is_committed: bool = False) -> str:

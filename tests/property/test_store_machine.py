@@ -73,6 +73,14 @@ class StoreMachine(RuleBasedStateMachine):
             del self.records[key]
 
     @rule()
+    def delete_everything(self) -> None:
+        going = {self.manifest(*key).descriptor.digest for key in self.records}
+        removals = self.node.store.delete_each(sorted({tag for tag, _ in self.records}), all_handlers=True)
+        assert {key for keys in removals.removed.values() for key in keys} == self.records.keys()
+        assert self.present().isdisjoint(going)
+        self.records.clear()
+
+    @rule()
     def collect(self) -> None:
         self.node.store.collect_garbage()
         assert self.present() == self.needed()
@@ -85,6 +93,15 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def everything_needed_is_here(self) -> None:
         assert self.needed() <= self.present()
+
+    @invariant()
+    def edges_start_where_there_is_content(self) -> None:
+        edges = self.node.store.metadata.edges()
+        assert edges.keys() <= self.present()
+        for key in self.records:
+            manifest = self.manifest(*key)
+            children = {manifest.config.digest, *(part.digest for part in manifest.layers)}
+            assert set(edges[manifest.descriptor.digest]) == children
 
     @invariant()
     def no_lease_outlives_its_work(self) -> None:

@@ -6,19 +6,21 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from imagestore.cancel import CancelToken
-from imagestore.collect import STALE_INGEST_SECONDS, collect, collect_from, sweep
+from imagestore.collect import STALE_INGEST_SECONDS, Patience, collect, collect_from, sweep
 from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.gc import breathing, in_order, mark
 from imagestore.media_types import OCI_MANIFEST
+from imagestore.metadata import graph
 from imagestore.metadata.api import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
@@ -207,6 +209,68 @@ def test_a_batch_that_takes_its_time_ends_and_others_follow(node: Node) -> None:
     assert (len(freed.digests), freed.kept_blobs) == (36, 2)
     assert node.names() == {"manifest kept runc", "base"}
     assert node.metadata.edges().keys() == {Digest.of(b"manifest kept runc")}
+
+
+def removed(node: Node, count: int) -> list[Digest]:
+    """Roots of images that were the only ones, each with a layer of its own; most are more than one batch takes."""
+    for number in range(count):
+        node.image(str(number), f"layer {number}")
+    records = node.metadata.remove_images((f"registry.example/{number}:1", "runc") for number in range(count))
+    return [root for record in records for root in record.roots]
+
+
+@pytest.mark.parametrize("has_many_edges", [False, True])
+def test_where_nothing_is_kept_nobody_is_asked(
+    node: Node, monkeypatch: pytest.MonkeyPatch, *, has_many_edges: bool
+) -> None:
+    roots = removed(node, 50)
+    orphan = node.blob("another's orphan")
+    asked: list[str] = []
+    children_of = node.metadata.children_of
+
+    def noted(texts: Sequence[str]) -> dict[str, list[str]]:
+        asked.append("below")
+        return children_of(texts)
+
+    monkeypatch.setattr(graph, "_MANY_EDGES", 49 if has_many_edges else 50)
+    monkeypatch.setattr(node.metadata, "unheld", asked.append)
+    monkeypatch.setattr(node.metadata, "children_of", noted)
+    swept = collect_from(node.metadata, node.content, roots)
+    assert (len(swept.freed), node.names(), node.metadata.edges()) == (100, {"another's orphan"}, {})
+    assert set(asked) == ({"below"} if has_many_edges else set())
+    assert collect(node.metadata, node.content).digests == (orphan,)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_what_comes_back_while_everything_goes_keeps_what_it_points_at(
+    node: Node, monkeypatch: pytest.MonkeyPatch, *, is_recorded: bool
+) -> None:
+    """Recorded, or leased until it will be."""
+    roots, batch = removed(node, 50), node.metadata.batch
+    batches: list[int] = []
+
+    def come_back() -> AbstractContextManager[None]:
+        batches.append(len(node.names()))
+        if len(batches) == 3:
+            # Deleted in the first batch, as roots are.
+            again = next(number for number in range(50) if not node.content.exists(manifest(number)))
+            node.image(str(again), f"layer {again}")
+            came.append(again)
+            if not is_recorded:
+                node.metadata.create_lease("l", lifetime_seconds=100, content=[manifest(again)])
+                node.metadata.remove_images([(f"registry.example/{again}:1", "runc")])
+        return batch()
+
+    def manifest(number: int) -> Digest:
+        return Digest.of(f"manifest {number} runc".encode())
+
+    came: list[int] = []
+    monkeypatch.setattr(Patience, "is_over", lambda _self: True)
+    monkeypatch.setattr(node.metadata, "batch", come_back)
+    collect_from(node.metadata, node.content, roots)
+    (again,) = came
+    assert node.names() == {f"manifest {again} runc", f"layer {again}"}
+    assert node.metadata.edges() == {manifest(again): (Digest.of(f"layer {again}".encode()),)}
 
 
 def test_labels_on_content_that_is_gone_or_can_not_be_here_are_forgotten(node: Node) -> None:

@@ -81,6 +81,37 @@ def test_when_time_is_up_at_least_one_went_and_the_rest_is_named(blobs: Path, co
     assert left == [text for text in texts if text in set(left)], "in their order"
 
 
+def test_who_waits_deletes_too_and_looks_at_the_time(blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlink, waiter = os.unlink, threading.current_thread()
+    begun: list[SharedDeletion] = []
+
+    def held_up(name: str, *, dir_fd: int) -> None:
+        until = time.monotonic() + (0 if threading.current_thread() is waiter else 5)
+        while time.monotonic() < until and not begun[0]._is_closed:
+            time.sleep(0.001)
+        unlink(name, dir_fd=dir_fd)
+
+    def begin(deletion: SharedDeletion) -> None:
+        begun.append(deletion)
+        tell(deletion)
+
+    def is_due() -> bool:
+        looks.append(len(there(blobs)))
+        return len(looks) >= 3
+
+    texts, looks = make(blobs, 500), list[int]()
+    monkeypatch.setattr(os, "unlink", held_up)
+    with Deleting(blobs) as files:
+        files.expect(len(texts))
+        assert files._crew is not None
+        tell = files._crew.begin
+        monkeypatch.setattr(files._crew, "begin", begin)
+        with files.settled():
+            left = files.end(files.begin(texts), is_due)
+    assert looks[:3] == [499, 498, 497]
+    assert len(left) >= 500 - 3 - 8, "every other thread ended what it had begun"
+
+
 def test_a_block_that_fails_leaves_no_thread_that_still_deletes(blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = make(blobs, 500)
     begun = threading.Event()

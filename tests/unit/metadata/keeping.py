@@ -29,6 +29,7 @@ def kept(store: SqliteMetadataStore, names: Iterable[Digest] = (A, B, C, D)) -> 
     names = list(names)
     garbage = set(map(Digest.parse, store.garbage(map(str, names))))
     assert set(map(Digest.parse, store.unheld(list(map(str, names))))) == garbage & set(names)
+    assert not store.keeps_nothing() or set(names) <= garbage
     return set(names) - garbage
 
 

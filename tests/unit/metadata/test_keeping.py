@@ -13,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore import gc_labels
+from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError, LeaseNotFoundError
 from imagestore.gc import climb, mark
 from imagestore.gc_labels import ContentTerms, LeaseTerms, moment
+from imagestore.metadata import graph
 from imagestore.metadata.api import Holder, HolderKind
+from imagestore.metadata.namespace_api import HOME, NamedImage
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.upkeep.why import Chain, explain
 from tests.unit.metadata.keeping import A, B, C, Clock, D, digest, kept, record
@@ -89,6 +92,38 @@ def test_a_root_label_keeps_content_and_what_its_reference_labels_name(store: Sq
     assert store.parents(B) == ()
     store.forget_content([str(A)])
     assert store.content_labels(A) == {}
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda store: store.put_image(record(), {}),
+        lambda store: store.label_content(A, {gc_labels.ROOT: "now"}),
+        lambda store: store.create_lease("l", lifetime_seconds=10, content=[A]),
+        lambda store: store.put_named_image(NamedImage(HOME, "n", Descriptor("m", A, 1))),
+        lambda store: store.record_content("other", A, 1),
+    ],
+    ids=["record", "root label", "lease", "named image", "another namespace"],
+)
+def test_a_store_that_keeps_nothing_has_none_of_the_roots(
+    store: SqliteMetadataStore, keep: Callable[[SqliteMetadataStore], object]
+) -> None:
+    store.put_edges({A: [B]})
+    store.label_content(C, {"free": "text"})
+    assert store.keeps_nothing()
+    keep(store)
+    assert not store.keeps_nothing()
+
+
+@pytest.mark.parametrize("labelled", [{}, {f"{gc_labels.REFERENCE}.0": str(D)}])
+def test_many_edges_are_more_than_so_many(
+    store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch, labelled: dict[str, str]
+) -> None:
+    store.put_edges({A: [B, C], B: [D]})
+    store.label_content(C, labelled)
+    for most, has_many in ((3, bool(labelled)), (2, True), (4, False)):
+        monkeypatch.setattr(graph, "_MANY_EDGES", most)
+        assert store.has_many_edges() == has_many
 
 
 def test_a_flat_lease_keeps_what_it_lists_and_nothing_below(store: SqliteMetadataStore) -> None:
