@@ -59,7 +59,7 @@ class Deleting:
         if len(name) != VERIFIABLE.get(algorithm) or not name.isalnum():
             return None
         try:
-            folder = self._folders.get(algorithm) or self._folder(algorithm)
+            folder = self._folder(algorithm)
             size = os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
             if size >= _LARGE_BYTES and len(self._open) < _MOST_OPEN:
                 with contextlib.suppress(OSError):  # whoever has no descriptor left waits a little longer

@@ -71,8 +71,8 @@ _SUSPECTS: Final = (
     " OR EXISTS (SELECT 1 FROM namespace_content WHERE digest = value)"
 )
 
-
 _HAS_LABELS: Final = "SELECT EXISTS (SELECT 1 FROM content_label)"
+#: Whether anything of the kinds is there that _IS_ROOT and the flat holders ask for, expired or not.
 _ANY_ROOT: Final = (
     "SELECT EXISTS (SELECT 1 FROM image_root) OR EXISTS (SELECT 1 FROM content_root)"
     " OR EXISTS (SELECT 1 FROM lease_content) OR EXISTS (SELECT 1 FROM named_image_root)"
