@@ -19,13 +19,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
-from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, UndeletableError
+from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, StoreFullError, UndeletableError
 from imagestore.gc import breathing, in_order, mark
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from imagestore.content.deleting import Deleting
     from imagestore.content.local import LocalContentStore
@@ -39,6 +39,8 @@ _LOOK_SECONDS: Final = 0.001
 #: As many are asked about with one query: few at first, since the first look for others comes after them.
 _FIRST_STEP: Final = 32
 _LONGEST_STEP: Final = 256
+#: Fewer are gone one by one before their folder would have been put away.
+_FEWEST_AS_WHOLE: Final = 256
 #: As many are asked at once what they point at.
 _MARKED_AT_ONCE: Final = 256
 #: An ingest that nobody touched for so long is thrown away; containerd's default for unleased ingests.
@@ -150,8 +152,12 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
     Raises:
         StoreError: the database can't be changed; what was freed before stays freed.
     """
+    swept = Swept({}, {})
     texts = list(map(str, roots))
     if metadata.keeps_nothing() and not metadata.has_many_edges():
+        # Where the removed records reached all that is here, all is one of them or below one.
+        if _swept_as_whole(metadata, content, {*texts, *metadata.children()}, swept):
+            return swept
         # They are likely to be those of the removed records.
         edges = metadata.edges_as_written()
         reached = mark(texts, lambda text: edges.get(text, ()))
@@ -159,7 +165,8 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
     else:
         reached, parents = _reached(metadata, texts)
     # What points on goes first; then nothing is above what it pointed at any more, and asking for that is cheap.
-    return sweep(metadata, content, [*in_order(parents), *in_order(reached - parents)])
+    _sweep_singly(metadata, content, [*in_order(parents), *in_order(reached - parents)], swept)
+    return swept
 
 
 def _reached(metadata: MetadataStore, roots: Sequence[str]) -> tuple[set[str], set[str]]:
@@ -188,7 +195,13 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Itera
     Raises:
         StoreError: the database can't be changed; what was freed before stays freed.
     """
-    swept = Swept({}, {})
+    swept, texts = Swept({}, {}), list(candidates)
+    if not (_is_all_garbage(metadata) and _swept_as_whole(metadata, content, texts, swept)):
+        _sweep_singly(metadata, content, texts, swept)
+    return swept
+
+
+def _sweep_singly(metadata: MetadataStore, content: LocalContentStore, candidates: Iterable[str], swept: Swept) -> None:
     waiting = collections.deque(candidates)
     patience = Patience(metadata)
     with content.deleting() as files:
@@ -199,7 +212,35 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Itera
                     _sweep_some(metadata, files, waiting, patience, swept)
             finally:
                 files.let_go()
-    return swept
+
+
+def _swept_as_whole(
+    metadata: MetadataStore, content: LocalContentStore, candidates: Collection[str], swept: Swept
+) -> bool:
+    """Where nothing is kept and nothing is here but candidates, all goes as a whole; False when it has to go singly."""
+    if len(candidates) < _FEWEST_AS_WHOLE or metadata.has_labels():
+        return False
+    is_done = False
+    with content.putting_away() as away:
+        if not away.prepare(candidates):
+            return False
+        try:
+            with metadata.batch():
+                if _is_all_garbage(metadata) and away.take():
+                    metadata.forget_all_content()
+                    is_done = True
+        except StoreFullError:
+            is_done = False  # there will be space in a moment
+        finally:
+            emptied = away.empty()
+            swept.freed.update(emptied.sizes)
+            swept.failures.update(emptied.failures)
+    return is_done
+
+
+def _is_all_garbage(metadata: MetadataStore) -> bool:
+    """Whether nothing is kept, and what is noted about content can be dropped in some milliseconds."""
+    return metadata.keeps_nothing() and not metadata.has_labels() and not metadata.has_many_edges()
 
 
 def _sweep_some(

@@ -54,15 +54,21 @@ def read_status(directory: Path) -> IngestStatus | None:
 
 
 def read_remains(directory: Path) -> IngestStatus | None:
-    """A folder that has lost (or never got) its name, as an ingest named like the folder; None when it is gone."""
+    """A folder that has lost (or never got) its name, as an ingest named like the folder; None when it is gone.
+
+    Content that was put away to be deleted counts as old: nobody wants it back.
+    """
+    size, is_put_away = 0, False
     try:
-        with os.scandir(directory) as entries:
-            files = [entry.stat(follow_symlinks=False) for entry in entries]
-        made_at = os.stat(directory).st_mtime
+        made_at = updated_at = os.stat(directory).st_mtime
+        for folder, folders, names in os.walk(directory):
+            is_put_away = is_put_away or bool(folders)
+            for name in names:
+                status = os.lstat(os.path.join(folder, name))
+                size, updated_at = size + status.st_size, max(updated_at, status.st_mtime)
     except OSError:
         return None
-    updated_at = max([made_at, *(each.st_mtime for each in files)])
-    return IngestStatus(directory.name, sum(each.st_size for each in files), 0, made_at, updated_at)
+    return IngestStatus(directory.name, size, 0, made_at, 0.0 if is_put_away else updated_at)
 
 
 def remove_ingest(directory: Path) -> None:
