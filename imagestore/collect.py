@@ -6,9 +6,13 @@ deletes it if nothing does. Whoever wants a blob leases it before looking for it
 sees the lease, or the other process finds the blob gone and fetches it. Between two batches those go first who wait
 to write, so no writer waits for more than one batch.
 
+Where nothing is kept at all, and all that is here is to go, the folders of blobs are put away as a whole under the lock
+and emptied without it (see ``content.put_away``): that is quicker, and others hardly wait.
+
 After a removal only what the removed records reached can have become garbage; ``collect_from`` asks about that alone.
 
-A file that can't be deleted stops none of the others: it stays as it is, with its edges and labels, and is named.
+A file that can't be deleted stops none of the others, and is named: it stays as it is, with its edges and labels, or
+among what was put away, where each collection tries again.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, StoreFullError, UndeletableError
-from imagestore.gc import breathing, in_order, mark
+from imagestore.gc import breathing, in_order
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -120,6 +124,8 @@ def collect(
         for ref in metadata.sweep_namespaces():
             with _noted(failures, ref):
                 content.abort(ref)
+    # First, so that what is put away below and can't be deleted is named once.
+    stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), failures, dry_run=dry_run)
     present = _Counted(content.names())
     candidates = metadata.garbage(present)
     if dry_run:
@@ -130,7 +136,6 @@ def collect(
         garbage = swept.freed
         failures.update(swept.failures)
         metadata.tidy()
-    stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), failures, dry_run=dry_run)
     return GarbageReport(
         dry_run=dry_run,
         digests=tuple(map(_written, breathing(in_order(garbage)))),
@@ -152,18 +157,11 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
     Raises:
         StoreError: the database can't be changed; what was freed before stays freed.
     """
-    swept = Swept({}, {})
-    texts = list(map(str, roots))
-    if metadata.keeps_nothing() and not metadata.has_many_edges():
-        # Where the removed records reached all that is here, all is one of them or below one.
-        if _swept_as_whole(metadata, content, {*texts, *metadata.children()}, swept):
-            return swept
-        # They are likely to be those of the removed records.
-        edges = metadata.edges_as_written()
-        reached = mark(texts, lambda text: edges.get(text, ()))
-        parents = reached & edges.keys()
-    else:
-        reached, parents = _reached(metadata, texts)
+    swept, texts = Swept({}, {}), list(map(str, roots))
+    # All that is here is likely to be what they held, or what edges point at.
+    if _is_all_garbage(metadata) and _swept_as_whole(metadata, content, {*texts, *metadata.children()}, swept):
+        return swept
+    reached, parents = _reached(metadata, texts)
     # What points on goes first; then nothing is above what it pointed at any more, and asking for that is cheap.
     _sweep_singly(metadata, content, [*in_order(parents), *in_order(reached - parents)], swept)
     return swept
@@ -217,8 +215,8 @@ def _sweep_singly(metadata: MetadataStore, content: LocalContentStore, candidate
 def _swept_as_whole(
     metadata: MetadataStore, content: LocalContentStore, candidates: Collection[str], swept: Swept
 ) -> bool:
-    """Where nothing is kept and nothing is here but candidates, all goes as a whole; False when it has to go singly."""
-    if len(candidates) < _FEWEST_AS_WHOLE or metadata.has_labels():
+    """Where all is garbage and nothing is here but candidates, it goes as a whole; False when it has to go singly."""
+    if len(candidates) < _FEWEST_AS_WHOLE:
         return False
     is_done = False
     with content.putting_away() as away:

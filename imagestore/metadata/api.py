@@ -306,7 +306,7 @@ class MetadataStore(Protocol):
         """Everything that an edge points at, in text form; of a whole store, as edges()."""
 
     def has_many_edges(self) -> bool:
-        """Whether reading all edges takes too long, or too much memory, to do it without need."""
+        """Whether dropping all edges at once takes longer than those can bear who wait."""
 
     def has_labels(self) -> bool:
         """Whether any content has labels."""
