@@ -43,7 +43,6 @@ class PutAway:
         self._scratch = Scratch(ingests, locks, CancelToken())
         self._away = ""
         self._names: dict[str, list[str]] = {}
-        self._is_taken = False
         # By algorithm, what takes the place of its folder.
         self._empty: dict[str, str] = {}
 
@@ -99,7 +98,6 @@ class PutAway:
                 os.rename(folder, f"{self._away}/{algorithm}")
             except OSError:
                 return False
-            self._is_taken = True
             with translated("replace", folder):
                 reach("away-replace")
                 os.rename(empty, folder)
@@ -110,9 +108,9 @@ class PutAway:
         return True
 
     def empty(self) -> Emptied:
-        """Delete what was put away. What somebody wrote there meanwhile, without a lease, goes with the folders."""
+        """Delete what was put away, be it nothing. What somebody wrote there meanwhile, without a lease, goes with the folders."""
         emptied = Emptied(self._away)
-        for algorithm, names in self._names.items() if self._is_taken else ():
+        for algorithm, names in self._names.items():
             emptied.empty(algorithm, names)
         return emptied
 

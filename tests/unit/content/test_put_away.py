@@ -261,7 +261,7 @@ def test_an_interrupt_leaves_no_thread_that_still_deletes(
                 away.empty()
             ended = len(calls)
             time.sleep(0.05)
-        assert 0 < len(calls) == ended < COUNT
+        assert 0 < len(calls) == ended < COUNT // 2
         assert not any(thread.name == "emptying" for thread in threading.enumerate())
     assert left_over(store) == []
 
