@@ -108,7 +108,7 @@ class PutAway:
         return True
 
     def empty(self) -> Emptied:
-        """Delete what was put away, be it nothing. What somebody wrote there meanwhile, without a lease, goes with the folders."""
+        """Delete what was put away. What somebody wrote there meanwhile, without a lease, goes with the folders."""
         emptied = Emptied(self._away)
         for algorithm, names in self._names.items():
             emptied.empty(algorithm, names)
