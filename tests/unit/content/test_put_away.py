@@ -23,7 +23,7 @@ from imagestore.errors import StoreError
 from tests.unit.content.test_deleting import never_waiting
 from tests.unit.content.test_local import put
 
-COUNT = 600
+COUNT = 300
 
 
 @pytest.fixture
@@ -317,7 +317,7 @@ with store.putting_away() as away:
         ("away-replace:1", 0, COUNT),
         ("away-sync:1", 0, COUNT),
         ("away-unlink:1", 0, COUNT),
-        ("away-unlink:301", 0, COUNT - 300),
+        ("away-unlink:151", 0, COUNT - 150),
     ],
 )
 def test_what_a_killed_process_had_put_away_goes_however_young(
