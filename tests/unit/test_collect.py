@@ -389,13 +389,13 @@ def test_what_can_not_be_put_away_goes_one_by_one(
 )
 def test_whoever_dies_while_all_goes_leaves_garbage_and_no_lock(node: Node, failpoint: str) -> None:
     """The next collection frees it at once, and counts it."""
-    removed(node, 130)
+    removed(node, 6)
     root = node.database.parent
     command = [sys.executable, "-c", COLLECT, str(root)]
     environment = {**os.environ, "IMAGESTORE_FAILPOINT": f"{failpoint}:1"}
     assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
     report = collect(node.metadata, node.content)
-    assert report.bytes_freed == sum(len(f"manifest {number} runc") + len(f"layer {number}") for number in range(130))
+    assert report.bytes_freed == sum(len(f"manifest {number} runc") + len(f"layer {number}") for number in range(6))
     assert (node.names(), node.metadata.edges()) == (set(), {})
     assert list((node.content.root / "ingest").iterdir()) == list((root / "locks").iterdir()) == []
 
@@ -403,11 +403,12 @@ def test_whoever_dies_while_all_goes_leaves_garbage_and_no_lock(node: Node, fail
 COLLECT = """
 import sys
 from pathlib import Path
-from imagestore.collect import collect
+from imagestore import collect
 from imagestore.content.local import LocalContentStore
 from imagestore.metadata.sqlite import SqliteMetadataStore
 root = Path(sys.argv[1])
-collect(SqliteMetadataStore(root / "metadata.db"), LocalContentStore(root / "content", root / "locks"))
+collect._FEWEST_AS_WHOLE = 10
+collect.collect(SqliteMetadataStore(root / "metadata.db"), LocalContentStore(root / "content", root / "locks"))
 """
 
 
