@@ -194,7 +194,8 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Itera
         StoreError: the database can't be changed; what was freed before stays freed.
     """
     swept, texts = Swept({}, {}), list(candidates)
-    if not (_is_all_garbage(metadata) and _swept_as_whole(metadata, content, texts, swept)):
+    is_many = len(texts) >= _FEWEST_AS_WHOLE
+    if not (is_many and _is_all_garbage(metadata) and _swept_as_whole(metadata, content, texts, swept)):
         _sweep_singly(metadata, content, texts, swept)
     return swept
 
@@ -222,17 +223,16 @@ def _swept_as_whole(
     with content.putting_away() as away:
         if not away.prepare(candidates):
             return False
-        try:
+        # On a full disk the files go first, and then, one by one, what is noted about them.
+        with contextlib.suppress(StoreFullError):
             with metadata.batch():
-                if _is_all_garbage(metadata) and away.take():
+                is_taken = _is_all_garbage(metadata) and away.take()
+                if is_taken:
                     metadata.forget_all_content()
-                    is_done = True
-        except StoreFullError:
-            is_done = False  # there will be space in a moment
-        finally:
-            emptied = away.empty()
-            swept.freed.update(emptied.sizes)
-            swept.failures.update(emptied.failures)
+            is_done = is_taken
+        emptied = away.empty()
+        swept.freed.update(emptied.sizes)
+        swept.failures.update(emptied.failures)
     return is_done
 
 

@@ -8,6 +8,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.disk import translated
 from imagestore.content.waits import Waits
 from imagestore.failpoint import reach
 
@@ -23,32 +24,31 @@ _THREADS: Final = 7
 class Emptied:
     """Blobs that are gone.
 
-    Args:
-        blobs: holds a folder for each algorithm.
-
     Attributes:
         sizes: bytes by digest, in text form, of those that are gone.
         failures: why others can't be deleted, by digest.
     """
 
-    def __init__(self, blobs: str) -> None:
+    def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
         self.failures: dict[str, str] = {}
-        self._blobs = blobs
+        self._path = ""
         self._is_stopped = False
 
-    def empty(self, algorithm: str, names: Sequence[str]) -> None:
-        """Delete these files of one folder; nothing where there is no such folder.
+    def empty(self, algorithm: str, path: str, names: Sequence[str]) -> None:
+        """Delete files of one folder.
 
         Args:
-            algorithm: names the folder.
-            names: of its files.
+            algorithm: of their digests.
+            path: the folder.
+            names: the files.
+
+        Raises:
+            StoreError: the folder can't be opened.
         """
-        path = f"{self._blobs}/{algorithm}"
-        try:
+        with translated("delete from", path):
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
+        self._path = path
         try:
             rest, waits = iter(names), Waits()
             while not waits.is_long and (some := list(itertools.islice(rest, _MEASURED))):
@@ -99,8 +99,7 @@ class Emptied:
                 except FileNotFoundError:
                     continue
                 except OSError as error:
-                    path = f"{self._blobs}/{algorithm}/{name}"
-                    self.failures[f"{algorithm}:{name}"] = f"{path}: can't delete: {error.strerror}"
+                    self.failures[f"{algorithm}:{name}"] = f"{self._path}/{name}: can't delete: {error.strerror}"
                 else:
                     sizes[f"{algorithm}:{name}"] = size
         finally:

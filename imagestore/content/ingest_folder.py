@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from imagestore.content.api import IngestStatus
+from imagestore.digest import VERIFIABLE
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
@@ -56,19 +57,21 @@ def read_status(directory: Path) -> IngestStatus | None:
 def read_remains(directory: Path) -> IngestStatus | None:
     """A folder that has lost (or never got) its name, as an ingest named like the folder; None when it is gone.
 
-    Content that was put away to be deleted counts as old: nobody wants it back.
+    Content that was put away to be deleted (see ``put_away``) counts as old: nobody wants it back.
     """
-    size, is_put_away = 0, False
     try:
-        made_at = updated_at = os.stat(directory).st_mtime
-        for folder, folders, names in os.walk(directory):
-            is_put_away = is_put_away or bool(folders)
-            for name in names:
-                status = os.lstat(os.path.join(folder, name))
-                size, updated_at = size + status.st_size, max(updated_at, status.st_mtime)
+        with os.scandir(directory) as entries:
+            files = list(entries)
+        put_away = [entry.path for entry in files if entry.name in VERIFIABLE and entry.is_dir(follow_symlinks=False)]
+        for folder in put_away:
+            with os.scandir(folder) as entries:
+                files += entries
+        statuses = [entry.stat(follow_symlinks=False) for entry in files if entry.path not in put_away]
+        made_at = os.stat(directory).st_mtime
     except OSError:
         return None
-    return IngestStatus(directory.name, size, 0, made_at, 0.0 if is_put_away else updated_at)
+    updated_at = 0.0 if put_away else max([made_at, *(each.st_mtime for each in statuses)])
+    return IngestStatus(directory.name, sum(each.st_size for each in statuses), 0, made_at, updated_at)
 
 
 def remove_ingest(directory: Path) -> None:

@@ -42,5 +42,8 @@ def names(blobs: Path) -> Iterator[str]:
         StoreError: a folder can't be listed.
     """
     for algorithm, entry in entries(blobs):
-        if is_name(algorithm, entry.name) and entry.is_file(follow_symlinks=False):
-            yield f"{algorithm}:{entry.name}"
+        if is_name(algorithm, entry.name):
+            with translated("list", entry.path):
+                is_file = entry.is_file(follow_symlinks=False)
+            if is_file:
+                yield f"{algorithm}:{entry.name}"

@@ -18,6 +18,7 @@ import pytest
 from imagestore import collect as collecting
 from imagestore.cancel import CancelToken
 from imagestore.collect import STALE_INGEST_SECONDS, Patience, collect, collect_from, sweep
+from imagestore.content import put_away
 from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.local import LocalContentStore
 from imagestore.content.put_away import PutAway
@@ -340,6 +341,63 @@ def test_what_is_kept_in_the_last_moment_stays_with_all_it_points_at(
     assert node.metadata.edges() == {Digest.of(b"manifest 3 runc"): (Digest.of(b"layer 3"),)}
 
 
+def note_label(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.metadata.label_content(Digest.of(b"layer 3"), {"note": "of a layer"})
+
+
+def note_edges(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "_MANY_EDGES", 4)
+
+
+@pytest.mark.parametrize("change", [note_label, note_edges])
+def test_what_takes_long_to_drop_is_dropped_one_by_one_also_when_it_came_in_the_last_moment(
+    node: Node,
+    whole: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Node, pytest.MonkeyPatch], None],
+) -> None:
+    roots, prepare = removed(node, 5), PutAway.prepare
+
+    def changed_meanwhile(away: PutAway, texts: Collection[str]) -> bool:
+        ready.append(prepare(away, texts))
+        change(node, monkeypatch)
+        return ready[-1]
+
+    ready: list[bool] = []
+    monkeypatch.setattr(PutAway, "prepare", changed_meanwhile)
+    assert len(collect_from(node.metadata, node.content, roots).freed) == 10
+    assert (ready, whole, node.metadata.edges()) == ([True], [], {})
+    assert node.metadata.content_labels(Digest.of(b"layer 3")) == {}
+
+
+def test_a_sweep_finds_what_came_to_the_folder_that_took_the_place_of_another(
+    node: Node, whole: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it took content for gone that came back, and forgot what it points at."""
+    roots, batch = removed(node, 6), node.metadata.batch
+    steps: list[int] = []
+
+    def others_come_between() -> AbstractContextManager[None]:
+        steps.append(len(node.names()))
+        if len(steps) == 2:
+            monkeypatch.setattr(collecting, "_FEWEST_AS_WHOLE", 1)
+            collect(node.metadata, node.content)
+            monkeypatch.setattr(collecting, "_FEWEST_AS_WHOLE", 100)
+            node.image("5", "layer 5")
+            node.metadata.create_lease("l", lifetime_seconds=100, content=[Digest.of(b"manifest 5 runc")])
+            node.metadata.remove_images([("registry.example/5:1", "runc")])
+            node.metadata.delete_lease("l")
+        return batch()
+
+    monkeypatch.setattr(collecting, "_FEWEST_AS_WHOLE", 100)
+    monkeypatch.setattr(Patience, "is_over", lambda _self: True)
+    monkeypatch.setattr(node.metadata, "batch", others_come_between)
+    collect_from(node.metadata, node.content, roots)
+    assert whole == [True]
+    assert {parent for parent in node.metadata.edges() if not node.content.exists(parent)} == set()
+    assert (node.names(), node.metadata.edges()) == (set(), {})
+
+
 def test_many_edges_are_dropped_with_their_content(
     node: Node, whole: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,22 +429,16 @@ def test_on_a_full_disk_the_blobs_go_first_and_then_what_is_noted_about_them(
 def test_what_can_not_be_put_away_goes_one_by_one(
     node: Node, whole: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename = os.rename
-
-    def refuse(old: str | Path, new: str | Path) -> None:
-        if Path(old).name == "sha256":
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        rename(old, new)
+    def refuse(one: str, other: str) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
     roots = removed(node, 5)
-    monkeypatch.setattr(os, "rename", refuse)
+    monkeypatch.setattr(put_away, "_exchange", lambda: refuse)
     swept = collect_from(node.metadata, node.content, roots)
     assert (whole, len(swept.freed), node.names(), node.metadata.edges()) == ([False], 10, set(), {})
 
 
-@pytest.mark.parametrize(
-    "failpoint", ["batch-make", "away-rename", "away-replace", "away-sync", "database-commit", "away-unlink"]
-)
+@pytest.mark.parametrize("failpoint", ["batch-make", "away-exchange", "away-sync", "database-commit", "away-unlink"])
 def test_whoever_dies_while_all_goes_leaves_garbage_and_no_lock(node: Node, failpoint: str) -> None:
     """The next collection frees it at once, and counts it."""
     removed(node, 6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from imagestore.content import emptying
+from imagestore.content import emptying, put_away
 from imagestore.content.local import LocalContentStore
 from imagestore.content.waits import Waits
 from imagestore.digest import Digest
@@ -49,15 +50,16 @@ def is_slow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return bool(request.param)
 
 
-def refusing_rename(refused: Callable[[Path], bool]) -> Callable[[Path | str, Path | str], None]:
-    rename = os.rename
+def refuse_exchange(monkeypatch: pytest.MonkeyPatch, *algorithms: str) -> None:
+    """Folders of these are mount points, or on another disk than the ingests."""
+    exchange = put_away._exchange()
 
-    def checked(old: Path | str, new: Path | str) -> None:
-        if refused(Path(old)):
+    def checked(one: str, other: str) -> None:
+        if Path(one).name in algorithms:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        rename(old, new)
+        exchange(one, other)
 
-    return checked
+    monkeypatch.setattr(put_away, "_exchange", lambda: checked)
 
 
 def left_over(store: LocalContentStore) -> list[str]:
@@ -89,7 +91,7 @@ def test_the_new_folder_belongs_to_whom_the_old_one_did(
 
     def another(path: str | Path) -> os.stat_result:
         fields = list(real(path))
-        if path == folder and not is_ours:
+        if Path(path) == folder and not is_ours:
             fields[stat.ST_UID], fields[stat.ST_GID] = 12, 34
         return os.stat_result(fields)
 
@@ -156,62 +158,175 @@ def test_where_no_folder_can_be_made_none_is_put_away(
 def test_a_folder_that_can_not_be_moved_stays_with_all_it_has(
     store: LocalContentStore, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mount point, or the content on another disk than the ingests."""
+    refuse_exchange(monkeypatch, "sha256")
     with store.putting_away() as away:
         assert away.prepare(texts)
-        monkeypatch.setattr(os, "rename", refusing_rename(lambda old: old.name == "sha256"))
         assert not away.take()
         assert away.empty().sizes == {}
     assert set(store.names()) == set(texts)
     assert left_over(store) == []
 
 
+@pytest.mark.parametrize("missing", [AttributeError, ImportError])
+def test_where_two_names_can_not_change_places_nothing_is_tried(
+    store: LocalContentStore, texts: list[str], monkeypatch: pytest.MonkeyPatch, missing: type[Exception]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise missing
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    with store.putting_away() as away:
+        assert not away.prepare(texts)
+    assert left_over(store) == []
+
+
 def test_of_several_folders_those_go_that_can_be_moved(
     store: LocalContentStore, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And the one in its place is durable, before anybody writes to it."""
     other = put(store, b"hello", algorithm="sha512")
+    refuse_exchange(monkeypatch, "sha512")
     with store.putting_away() as away:
         assert away.prepare([*texts, str(other)])
-        monkeypatch.setattr(os, "rename", refusing_rename(lambda old: old.name == "sha512"))
-        assert not away.take()
+        with monkeypatch.context() as noted:
+            steps = steps_of(noted)
+            assert not away.take()
+        assert steps == ["blobs"]
         assert away.empty().sizes == dict.fromkeys(texts, 5)
     assert list(store.names()) == [str(other)]
     assert left_over(store) == []
+
+
+def steps_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders that are synced."""
+    steps, fsync = list[str](), os.fsync
+
+    def noted_fsync(descriptor: int) -> None:
+        steps.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    return steps
 
 
 def test_the_new_folder_is_durable_before_anybody_writes_to_it(
     store: LocalContentStore, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a power cut brings the old one back, and takes the new one with what was synced into it."""
-    steps, fsync, rename = list[str](), os.fsync, os.rename
+    exchange = put_away._exchange()
 
-    def noted_fsync(descriptor: int) -> None:
-        steps.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
-        fsync(descriptor)
-
-    def noted_rename(old: str | Path, new: str | Path) -> None:
-        steps.append("renamed")
-        rename(old, new)
+    def noted(one: str, other: str) -> None:
+        steps.append("exchanged")
+        exchange(one, other)
 
     with store.putting_away() as away:
-        monkeypatch.setattr(os, "fsync", noted_fsync)
-        monkeypatch.setattr(os, "rename", noted_rename)
+        steps = steps_of(monkeypatch)
+        monkeypatch.setattr(put_away, "_exchange", lambda: noted)
         assert away.prepare(texts)
         assert away.take()
-    assert steps == ["1", "renamed", "renamed", "blobs"]
+    assert steps == ["sha256", "exchanged", "blobs"]
 
 
-def test_a_disk_that_fails_is_told_and_the_folder_made_by_who_needs_it(
-    store: LocalContentStore, texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fails_is_told(store: LocalContentStore, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
     with store.putting_away() as away:
         assert away.prepare(texts)
         with monkeypatch.context() as broken:
-            broken.setattr(os, "rename", refusing_rename(lambda old: old.parent.parent.name == "ingest"))
-            with pytest.raises(StoreError, match="blobs/sha256: can't replace"):
+            broken.setattr(os, "fsync", fail)
+            with pytest.raises(StoreError, match="blobs: can't make durable"):
                 away.take()
-        assert away.empty().sizes == dict.fromkeys(texts, 5)
-    assert store.exists(put(store, b"hello"))
+    assert left_over(store) == []
+
+
+def add_blob(folder: Path) -> None:
+    (folder / Digest.of(b"another").encoded).write_bytes(b"another")
+
+
+def add_stranger(folder: Path) -> None:
+    (folder / "README").write_text("nobody's blob")
+
+
+def add_folder(folder: Path) -> None:
+    folder.with_name("sha512").mkdir()
+
+
+def replace_folder(folder: Path) -> None:
+    """As another process does that puts all away at the same time."""
+    folder.rename(folder.parent / "old")
+    folder.mkdir()
+
+
+def remove_folder(folder: Path) -> None:
+    folder.rename(folder.parent / "old")
+
+
+@pytest.mark.parametrize("change", [add_blob, add_stranger, add_folder, replace_folder, remove_folder])
+def test_a_folder_that_changed_since_it_was_listed_stays(
+    store: LocalContentStore, texts: list[str], change: Callable[[Path], None]
+) -> None:
+    folder = store.root / "blobs" / "sha256"
+    with store.putting_away() as away:
+        assert away.prepare(texts)
+        change(folder)
+        before = sorted(folder.parent.rglob("*"))
+        assert not away.take()
+        assert away.empty().sizes == {}
+        assert sorted(folder.parent.rglob("*")) == before
+
+
+def test_a_folder_that_was_just_changed_is_listed_when_its_next_change_can_be_told(
+    store: LocalContentStore, texts: list[str]
+) -> None:
+    folder = store.root / "blobs" / "sha256"
+    os.utime(folder)
+    with store.putting_away() as away:
+        assert away.prepare(texts)
+        assert time.time() - os.stat(folder).st_mtime >= 0.02
+
+
+def test_where_the_clock_was_set_back_nothing_is_told_from_times(store: LocalContentStore, texts: list[str]) -> None:
+    folder = store.root / "blobs" / "sha256"
+    os.utime(folder, (time.time() + 1000,) * 2)
+    with store.putting_away() as away:
+        assert not away.prepare(texts)
+
+
+def test_where_there_is_nothing_nothing_is_put_away(store: LocalContentStore) -> None:
+    with store.putting_away() as away:
+        assert not away.prepare([str(Digest.of(b"gone"))])
+
+
+def test_what_is_noted_with_a_folder_is_noted_with_the_new_one(store: LocalContentStore, texts: list[str]) -> None:
+    folder = store.root / "blobs" / "sha256"
+    try:
+        os.setxattr(folder, "user.note", b"x")
+    except OSError:
+        pytest.skip("this file system notes nothing with a folder")
+    with store.putting_away() as away:
+        assert away.prepare(texts)
+        assert away.take()
+    assert os.getxattr(folder, "user.note") == b"x"
+
+
+def test_where_no_descriptor_is_left_that_is_told_and_all_goes_nevertheless(
+    store: LocalContentStore, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def refuse(path: str, flags: int) -> int:
+        if path.endswith("sha256"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opened(path, flags)
+
+    with store.putting_away() as away:
+        assert away.prepare(texts)
+        assert away.take()
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "open", refuse)
+            with pytest.raises(StoreError, match="sha256: can't delete from: Too many open files"):
+                away.empty()
     assert left_over(store) == []
 
 
@@ -313,8 +428,7 @@ with store.putting_away() as away:
 @pytest.mark.parametrize(
     ("failpoint", "here", "put_away"),
     [
-        ("away-rename:1", COUNT, 0),
-        ("away-replace:1", 0, COUNT),
+        ("away-exchange:1", COUNT, 0),
         ("away-sync:1", 0, COUNT),
         ("away-unlink:1", 0, COUNT),
         ("away-unlink:151", 0, COUNT - 150),
