@@ -11,8 +11,8 @@ and emptied without it (see ``content.put_away``): that is quicker, and others h
 
 After a removal only what the removed records reached can have become garbage; ``collect_from`` asks about that alone.
 
-A file that can't be deleted stops none of the others, and is named: it stays as it is, with its edges and labels, or
-among what was put away, where each collection tries again.
+A file that can't be deleted stops none of the others, and is named: it stays as it is, with its edges and labels; or,
+where all went as a whole, among what was put away, and each collection tries again.
 """
 
 from __future__ import annotations
