@@ -6,9 +6,13 @@ deletes it if nothing does. Whoever wants a blob leases it before looking for it
 sees the lease, or the other process finds the blob gone and fetches it. Between two batches those go first who wait
 to write, so no writer waits for more than one batch.
 
+Where nothing is kept at all, and all that is here is to go, the folders of blobs are put away as a whole under the lock
+and emptied without it (see ``content.put_away``): that is quicker, and others hardly wait.
+
 After a removal only what the removed records reached can have become garbage; ``collect_from`` asks about that alone.
 
-A file that can't be deleted stops none of the others: it stays as it is, with its edges and labels, and is named.
+A file that can't be deleted stops none of the others, and is named: it stays as it is, with its edges and labels; or,
+where all went as a whole, among what was put away, and each collection tries again.
 """
 
 from __future__ import annotations
@@ -19,13 +23,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
-from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, UndeletableError
-from imagestore.gc import breathing, in_order, mark
+from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, StoreFullError, UndeletableError
+from imagestore.gc import breathing, in_order
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from imagestore.content.deleting import Deleting
     from imagestore.content.local import LocalContentStore
@@ -39,6 +43,8 @@ _LOOK_SECONDS: Final = 0.001
 #: As many are asked about with one query: few at first, since the first look for others comes after them.
 _FIRST_STEP: Final = 32
 _LONGEST_STEP: Final = 256
+#: Fewer are gone one by one before their folder would have been put away.
+_FEWEST_AS_WHOLE: Final = 256
 #: As many are asked at once what they point at.
 _MARKED_AT_ONCE: Final = 256
 #: An ingest that nobody touched for so long is thrown away; containerd's default for unleased ingests.
@@ -118,6 +124,8 @@ def collect(
         for ref in metadata.sweep_namespaces():
             with _noted(failures, ref):
                 content.abort(ref)
+    # First, so that what is put away below and can't be deleted is named once.
+    stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), failures, dry_run=dry_run)
     present = _Counted(content.names())
     candidates = metadata.garbage(present)
     if dry_run:
@@ -128,7 +136,6 @@ def collect(
         garbage = swept.freed
         failures.update(swept.failures)
         metadata.tidy()
-    stale, stale_bytes = _stale_ingests(content, clock(), metadata.kept_ingests(), failures, dry_run=dry_run)
     return GarbageReport(
         dry_run=dry_run,
         digests=tuple(map(_written, breathing(in_order(garbage)))),
@@ -150,16 +157,14 @@ def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Ite
     Raises:
         StoreError: the database can't be changed; what was freed before stays freed.
     """
-    texts = list(map(str, roots))
-    if metadata.keeps_nothing() and not metadata.has_many_edges():
-        # They are likely to be those of the removed records.
-        edges = metadata.edges_as_written()
-        reached = mark(texts, lambda text: edges.get(text, ()))
-        parents = reached & edges.keys()
-    else:
-        reached, parents = _reached(metadata, texts)
+    swept, texts = Swept({}, {}), list(map(str, roots))
+    # All that is here is likely to be what they held, or what edges point at.
+    if _is_all_garbage(metadata) and _swept_as_whole(metadata, content, {*texts, *metadata.children()}, swept):
+        return swept
+    reached, parents = _reached(metadata, texts)
     # What points on goes first; then nothing is above what it pointed at any more, and asking for that is cheap.
-    return sweep(metadata, content, [*in_order(parents), *in_order(reached - parents)])
+    _sweep_singly(metadata, content, [*in_order(parents), *in_order(reached - parents)], swept)
+    return swept
 
 
 def _reached(metadata: MetadataStore, roots: Sequence[str]) -> tuple[set[str], set[str]]:
@@ -188,7 +193,14 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Itera
     Raises:
         StoreError: the database can't be changed; what was freed before stays freed.
     """
-    swept = Swept({}, {})
+    swept, texts = Swept({}, {}), list(candidates)
+    is_many = len(texts) >= _FEWEST_AS_WHOLE
+    if not (is_many and _is_all_garbage(metadata) and _swept_as_whole(metadata, content, texts, swept)):
+        _sweep_singly(metadata, content, texts, swept)
+    return swept
+
+
+def _sweep_singly(metadata: MetadataStore, content: LocalContentStore, candidates: Iterable[str], swept: Swept) -> None:
     waiting = collections.deque(candidates)
     patience = Patience(metadata)
     with content.deleting() as files:
@@ -199,7 +211,34 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Itera
                     _sweep_some(metadata, files, waiting, patience, swept)
             finally:
                 files.let_go()
-    return swept
+
+
+def _swept_as_whole(
+    metadata: MetadataStore, content: LocalContentStore, candidates: Collection[str], swept: Swept
+) -> bool:
+    """Where all is garbage and nothing is here but candidates, it goes as a whole; False when it has to go singly."""
+    if len(candidates) < _FEWEST_AS_WHOLE:
+        return False
+    is_done = False
+    with content.putting_away() as away:
+        if not away.prepare(candidates):
+            return False
+        # On a full disk the files go first, and then, one by one, what is noted about them.
+        with contextlib.suppress(StoreFullError):
+            with metadata.batch():
+                is_taken = _is_all_garbage(metadata) and away.take()
+                if is_taken:
+                    metadata.forget_all_content()
+            is_done = is_taken
+        emptied = away.empty()
+        swept.freed.update(emptied.sizes)
+        swept.failures.update(emptied.failures)
+    return is_done
+
+
+def _is_all_garbage(metadata: MetadataStore) -> bool:
+    """Whether nothing is kept, and what is noted about content can be dropped in some milliseconds."""
+    return metadata.keeps_nothing() and not metadata.has_labels() and not metadata.has_many_edges()
 
 
 def _sweep_some(

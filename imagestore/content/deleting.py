@@ -85,7 +85,10 @@ class Deleting:
 
     @contextlib.contextmanager
     def settled(self) -> Iterator[None]:
-        """Whatever was begun in the block has ended with it, however the block ends."""
+        """Whatever was begun in the block has ended with it, however the block ends.
+
+        Only while the lock is held is the folder that was opened certainly the one that everybody sees (``put_away``).
+        """
         try:
             yield
         finally:
@@ -94,6 +97,7 @@ class Deleting:
                 with contextlib.suppress(KeyboardInterrupt):
                     self._under_way[-1].settle()
                     self._under_way.pop()
+            self._close_folders()
 
     def begin(self, texts: Sequence[str]) -> Deletion:
         """Remove blobs: at once, in threads beside this one, where many are expected. To be waited for by end().
@@ -140,5 +144,8 @@ class Deleting:
         if self._crew is not None:
             self._crew.dismiss()
         self.let_go()
+        self._close_folders()
+
+    def _close_folders(self) -> None:
         while self._folders:
             os.close(self._folders.popitem()[1])

@@ -53,7 +53,7 @@ class translated:  # noqa: N801 - reads as the statement that it makes
         raise StoreError(message) from error
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(path: Path | str) -> None:
     """Make the names in a folder durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from imagestore.content.api import IngestStatus
+from imagestore.digest import VERIFIABLE
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
@@ -54,15 +55,23 @@ def read_status(directory: Path) -> IngestStatus | None:
 
 
 def read_remains(directory: Path) -> IngestStatus | None:
-    """A folder that has lost (or never got) its name, as an ingest named like the folder; None when it is gone."""
+    """A folder that has lost (or never got) its name, as an ingest named like the folder; None when it is gone.
+
+    Content that was put away to be deleted (see ``put_away``) counts as old: nobody wants it back.
+    """
     try:
         with os.scandir(directory) as entries:
-            files = [entry.stat(follow_symlinks=False) for entry in entries]
+            files = list(entries)
+        put_away = [entry.path for entry in files if entry.name in VERIFIABLE and entry.is_dir(follow_symlinks=False)]
+        for folder in put_away:
+            with os.scandir(folder) as entries:
+                files += entries
+        statuses = [entry.stat(follow_symlinks=False) for entry in files if entry.path not in put_away]
         made_at = os.stat(directory).st_mtime
     except OSError:
         return None
-    updated_at = max([made_at, *(each.st_mtime for each in files)])
-    return IngestStatus(directory.name, sum(each.st_size for each in files), 0, made_at, updated_at)
+    updated_at = 0.0 if put_away else max([made_at, *(each.st_mtime for each in statuses)])
+    return IngestStatus(directory.name, sum(each.st_size for each in statuses), 0, made_at, updated_at)
 
 
 def remove_ingest(directory: Path) -> None:

@@ -23,7 +23,8 @@ from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directories, sync_directory, translated
 from imagestore.content.ingest_folder import ingest_name
 from imagestore.content.ingests import Ingests
-from imagestore.digest import VERIFIABLE, Digest, Verifier, verify
+from imagestore.content.names import entries, is_name, names
+from imagestore.digest import Digest, Verifier, verify
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -32,7 +33,6 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.failpoint import reach
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from imagestore.content.batch import BlobBatches
     from imagestore.content.ingest import LocalIngestWriter
     from imagestore.content.locks import FileLock
+    from imagestore.content.put_away import PutAway
     from imagestore.content.small import Gathering, SmallWriter
 
 
-_HEX: Final = pattern(r"[a-f0-9]+")
 _HASHED_BYTES: Final = 1024 * 1024
 
 
@@ -135,29 +135,22 @@ class LocalContentStore(Ingests):
 
     def walk(self) -> Iterator[ContentInfo]:
         """Every blob, in no particular order; files that aren't named by a digest are left alone."""
-        for algorithm, length in sorted(VERIFIABLE.items()):
-            folder = self._blobs / algorithm
-            with (
-                translated("list", folder),
-                contextlib.suppress(FileNotFoundError),
-                os.scandir(folder) as entries,
-            ):
-                for entry in entries:
-                    name = entry.name
-                    if len(name) != length or not _HEX.fullmatch(name):
-                        continue
-                    try:
-                        status = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:  # deleted since it was listed
-                        continue
-                    except OSError as error:
-                        if error.errno not in LOST:
-                            raise
-                        # One broken file hides none of the others, and whoever reads it is told that it is damaged.
-                        yield ContentInfo(Digest(algorithm, name), 0, 0.0)
-                        continue
-                    if stat.S_ISREG(status.st_mode):
-                        yield ContentInfo(Digest(algorithm, name), status.st_size, status.st_mtime)
+        for algorithm, entry in entries(self._blobs):
+            if not is_name(algorithm, entry.name):
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # deleted since it was listed
+                continue
+            except OSError as error:
+                if error.errno not in LOST:
+                    with translated("look at", entry.path):
+                        raise
+                # One broken file hides none of the others, and whoever reads it is told that it is damaged.
+                yield ContentInfo(Digest(algorithm, entry.name), 0, 0.0)
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield ContentInfo(Digest(algorithm, entry.name), status.st_size, status.st_mtime)
 
     def make_durable(self, algorithms: Iterable[str]) -> None:
         """See that every name below blobs/ outlasts a loss of power, also those that others gave a moment ago."""
@@ -169,21 +162,18 @@ class LocalContentStore(Ingests):
 
     def names(self) -> Iterator[str]:
         """Every blob's digest in text form, in no particular order; no file is looked at."""
-        for algorithm, length in sorted(VERIFIABLE.items()):
-            folder = self._blobs / algorithm
-            with (
-                translated("list", folder),
-                contextlib.suppress(FileNotFoundError),
-                os.scandir(folder) as entries,
-            ):
-                for entry in entries:
-                    name = entry.name
-                    if len(name) == length and _HEX.fullmatch(name) and entry.is_file(follow_symlinks=False):
-                        yield f"{algorithm}:{name}"
+        return names(self._blobs)
 
     def deleting(self) -> Deleting:
         """For deleting many blobs under a lock, as a context manager entered before that lock is taken."""
         return Deleting(self._blobs)
+
+    def putting_away(self) -> PutAway:
+        """For deleting all blobs where nothing keeps any, as a context manager."""
+        with translated("delete from", self._blobs):
+            from imagestore.content.put_away import PutAway
+
+        return PutAway(self._blobs, self._ingests, self._locks)
 
     def delete(self, digest: Digest) -> int:
         """Remove a blob and return the bytes freed; 0 when it wasn't there."""

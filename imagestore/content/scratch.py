@@ -1,4 +1,4 @@
-"""A folder of ours below the ingests, for files that get their names in one step: locked while it is used.
+"""A folder of ours below the ingests, for what gets or loses its place in one step: locked while it is used.
 
 Who dies leaves a folder of ingests without a name, which a collection takes when it is old enough.
 """
@@ -43,8 +43,11 @@ class Scratch:
         self._made = ""
         self._numbers = itertools.count()
 
-    def place(self) -> str:
-        """A path that nobody else uses.
+    def place(self, name: str = "") -> str:
+        """A path in it that nobody else uses.
+
+        Args:
+            name: of the file or folder; a number where none is given.
 
         Raises:
             StoreError: the folder can't be made.
@@ -54,12 +57,12 @@ class Scratch:
             with self._lock:
                 if not self._made:
                     self._make()
-        return f"{self._made}/{next(self._numbers)}"
+        return f"{self._made}/{name or next(self._numbers)}"
 
     def _make(self) -> None:
         self._file_lock.acquire(self._cancel)
         try:
-            with translated("make a folder for small blobs", self._folder):
+            with translated("make a folder", self._folder):
                 reach("batch-make")
                 self._folder.mkdir(0o755)
         except BaseException:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gzip
+import math
 import multiprocessing
 import random
 import re
@@ -105,6 +106,8 @@ def crash(kills: int, *, seed: int, say: bool = False) -> Outcome:
         while outcome.kills < kills:
             before = len(outcome.violations)
             registry.move_tags(chance)
+            if chance.random() < 0.3 and place.root.exists():
+                _release(place.root)
             _round(context, place, chance, outcome)
             _judge(place, outcome)
             if chance.random() < 0.1 and place.root.exists():
@@ -155,6 +158,14 @@ def _round(context: ForkServerContext, place: Place, chance: random.Random, outc
         running.append((process, failpoint, end))
     for process, failpoint, end in sorted(running, key=lambda each: each[2]):
         _ended(process, failpoint, end, outcome)
+
+
+def _release(root: Path) -> None:
+    """Nobody is at work; what the dead held is let go, as it would be in an hour."""
+    with ImageStore(root) as store:
+        for held in store.metadata.leases():
+            if not math.isinf(held.expires_at):
+                store.metadata.delete_lease(held.id)
 
 
 def _mending_round(context: ForkServerContext, place: Place, chance: random.Random, outcome: Outcome) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 if TYPE_CHECKING:
     from imagestore.store import ImageStore
@@ -18,10 +19,20 @@ if TYPE_CHECKING:
 _MIXED = [
     *["pull"] * 6,
     *["import"] * 2,
-    *("remove", "delete", "delete", "collect", "collect", "pin", "touch", "evict", "lease", "keep", "backup", "check"),
+    *("remove", "delete", "delete", "clear", "collect", "collect"),
+    *("pin", "touch", "evict", "lease", "keep", "backup", "check"),
 ]
 #: What a process is out for; those that only bring and those that only clear away meet most often.
-_ROLES = [_MIXED, _MIXED, ["pull"], ["import"], ["collect"], ["delete", "collect"], ["keep", "delete"]]
+_ROLES = [
+    _MIXED,
+    _MIXED,
+    ["pull"],
+    ["import"],
+    ["collect"],
+    ["delete", "collect"],
+    ["keep", "delete"],
+    ["pull", "clear"],
+]
 
 
 @dataclass(frozen=True)
@@ -96,10 +107,13 @@ def _mend(place: Place) -> None:
 
 
 def _work(place: Place, chance: random.Random) -> None:
+    from imagestore import collect
     from imagestore.errors import ImageNotFoundError
     from imagestore.upkeep.check import CheckOptions
     from imagestore.upkeep.policy import Policy
 
+    # These images have few blobs; so some go as a whole, others one by one.
+    mock.patch.object(collect, "_FEWEST_AS_WHOLE", chance.choice([1, 10, 100])).start()
     role = chance.choice(_ROLES)
     while True:
         with _open(place, adopts=chance.random() < 0.3) as store:
@@ -117,6 +131,8 @@ def _work(place: Place, chance: random.Random) -> None:
                         store.collect_garbage()
                     case "delete":
                         store.delete(reference, runtime_handler=handler)
+                    case "clear":
+                        _clear(store, place)
                     case "pin":
                         with contextlib.suppress(ImageNotFoundError):
                             chance.choice([store.pin, store.unpin])(reference, runtime_handler=handler)
@@ -153,6 +169,17 @@ def _lease(store: ImageStore, chance: random.Random) -> None:
     digests = [info.digest for info in store.content.walk()]
     with store.hold(chance.sample(digests, min(3, len(digests)))) as held:
         held.renew()
+
+
+def _clear(store: ImageStore, place: Place) -> None:
+    """Everything, what was kept to last among it."""
+    for held in store.metadata.leases():
+        if math.isinf(held.expires_at):
+            store.metadata.delete_lease(held.id)
+    for info in store.content.walk():
+        if store.metadata.content_labels(info.digest):
+            store.metadata.label_content(info.digest, {})
+    store.delete_each(place.references, all_handlers=True)
 
 
 def _keep(store: ImageStore, chance: random.Random) -> None:

@@ -1,0 +1,185 @@
+"""All blobs at once, where nothing keeps any: their folders are put away under the lock, and emptied without it.
+
+One step changes the name of ten thousand, so nobody waits; and threads that delete where no lock is held don't take the
+interpreter from one that works for those who wait. The folders change places with empty ones below the ingests, in a
+folder that is locked while it is ours: whoever dies leaves it, and the next collection deletes what is in it.
+
+Where that can't be done (a mount point, a link, another disk, a system without that step), or a folder isn't quite what
+it was when it was listed, blobs go one by one, as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from typing import TYPE_CHECKING, Final
+
+from imagestore.cancel import CancelToken
+from imagestore.content.disk import sync_directory, translated
+from imagestore.content.emptying import Emptied
+from imagestore.content.names import entries
+from imagestore.content.scratch import Scratch
+from imagestore.digest import VERIFIABLE
+from imagestore.errors import StoreError
+from imagestore.failpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+#: Relative to where the process is, and "exchange": from fcntl.h and linux/fs.h.
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+#: File systems note times by the kernel's tick: a change after so long is told from the one before.
+_TICK_SECONDS: Final = 0.02
+
+
+class PutAway:
+    """The folders of blobs on their way out.
+
+    Args:
+        blobs: the folder of all blobs.
+        ingests: the folder of all ingests.
+        locks: the folder of lock files.
+    """
+
+    def __init__(self, blobs: Path, ingests: Path, locks: Path) -> None:
+        self._blobs = os.fspath(blobs)
+        self._listed = blobs
+        self._scratch = Scratch(ingests, locks, CancelToken())
+        self._names: dict[str, list[str]] = {}
+        # By algorithm: what its folder was when listed, and what changes places with it.
+        self._statuses: dict[str, os.stat_result] = {}
+        self._others: dict[str, str] = {}
+        self._taken: list[str] = []
+        self._exchange: Callable[[str, str], None]
+
+    def prepare(self, texts: Collection[str]) -> bool:
+        """Get ready to put away these blobs, before the lock is taken; False when there is anything else, or no way.
+
+        Args:
+            texts: digests in text form.
+        """
+        wanted = set(texts)
+        # Whatever the reason, it is told when they go one by one.
+        with contextlib.suppress(StoreError, OSError, ImportError):
+            self._exchange = _exchange()
+            self._statuses = self._look()
+            if not all(map(_is_settled, self._statuses.values())):
+                return False
+            for algorithm, entry in entries(self._listed):
+                if f"{algorithm}:{entry.name}" not in wanted or not entry.is_file(follow_symlinks=False):
+                    return False
+                self._names.setdefault(algorithm, []).append(entry.name)
+            for algorithm, status in self._statuses.items():
+                self._others[algorithm] = self._like(algorithm, status)
+            return bool(self._names)
+        return False
+
+    def _look(self) -> dict[str, os.stat_result]:
+        found = {}
+        for algorithm in VERIFIABLE:
+            with contextlib.suppress(FileNotFoundError):
+                found[algorithm] = os.lstat(f"{self._blobs}/{algorithm}")
+        return found
+
+    def _like(self, algorithm: str, status: os.stat_result) -> str:
+        """An empty folder; whoever may write to the one may write to the other."""
+        import shutil
+
+        made = self._scratch.place(algorithm)
+        os.mkdir(made)
+        ours = os.stat(made)
+        if (ours.st_uid, ours.st_gid) != (status.st_uid, status.st_gid):
+            os.chown(made, status.st_uid, status.st_gid)
+        shutil.copystat(f"{self._blobs}/{algorithm}", made)
+        sync_directory(made)
+        return made
+
+    def take(self) -> bool:
+        """Put the folders away, and empty ones in their places; False when one can't be, or isn't what it was.
+
+        Only under the lock, and where nothing keeps any content.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        with translated("look at", self._blobs):
+            now = self._look()
+        if now.keys() != self._statuses.keys() or not all(
+            _is_same(now[algorithm], status) for algorithm, status in self._statuses.items()
+        ):
+            return False
+        try:
+            for algorithm, other in self._others.items():
+                reach("away-exchange")
+                self._exchange(f"{self._blobs}/{algorithm}", other)
+                self._taken.append(algorithm)
+        except OSError:
+            return False
+        finally:
+            if self._taken:
+                # Else what is written to the new folders could be lost with them, though synced.
+                with translated("make durable", self._blobs):
+                    reach("away-sync")
+                    sync_directory(self._blobs)
+        return True
+
+    def empty(self) -> Emptied:
+        """Delete what was put away.
+
+        Raises:
+            StoreError: a folder can't be opened.
+        """
+        emptied = Emptied()
+        for algorithm in self._taken:
+            emptied.empty(algorithm, self._others[algorithm], self._names.get(algorithm, ()))
+        return emptied
+
+    def __enter__(self) -> Self:
+        self._scratch.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self._scratch.__exit__(kind, value, traceback)
+
+
+def _exchange() -> Callable[[str, str], None]:
+    """What lets two names of one file system change places in one step: Linux's renameat2, which Python lacks.
+
+    Raises:
+        OSError: this system has no such step.
+        ImportError: this Python can't call it.
+    """
+    import ctypes
+
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
+
+    def exchange(one: str, other: str) -> None:
+        if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    return exchange
+
+
+def _is_settled(status: os.stat_result) -> bool:
+    """Whether this is a folder whose next change will be seen by its time; waits a moment for that."""
+    age = time.time() - status.st_mtime
+    if 0 <= age < _TICK_SECONDS:
+        time.sleep(_TICK_SECONDS)
+    return stat.S_ISDIR(status.st_mode) and age >= 0
+
+
+def _is_same(now: os.stat_result, before: os.stat_result) -> bool:
+    return os.path.samestat(now, before) and now.st_mtime_ns == before.st_mtime_ns
