@@ -59,19 +59,21 @@ def read_remains(directory: Path) -> IngestStatus | None:
 
     Content that was put away to be deleted (see ``put_away``) counts as old: nobody wants it back.
     """
+    size, is_put_away = 0, False
     try:
+        made_at = updated_at = os.stat(directory).st_mtime
         with os.scandir(directory) as entries:
-            files = list(entries)
-        put_away = [entry.path for entry in files if entry.name in VERIFIABLE and entry.is_dir(follow_symlinks=False)]
-        for folder in put_away:
-            with os.scandir(folder) as entries:
-                files += entries
-        statuses = [entry.stat(follow_symlinks=False) for entry in files if entry.path not in put_away]
-        made_at = os.stat(directory).st_mtime
+            for entry in entries:
+                if entry.name in VERIFIABLE and entry.is_dir(follow_symlinks=False):
+                    is_put_away = True
+                    with os.scandir(entry.path) as blobs:
+                        size += sum(blob.stat(follow_symlinks=False).st_size for blob in blobs)
+                else:
+                    status = entry.stat(follow_symlinks=False)
+                    size, updated_at = size + status.st_size, max(updated_at, status.st_mtime)
     except OSError:
         return None
-    updated_at = 0.0 if put_away else max([made_at, *(each.st_mtime for each in statuses)])
-    return IngestStatus(directory.name, sum(each.st_size for each in statuses), 0, made_at, updated_at)
+    return IngestStatus(directory.name, size, 0, made_at, 0.0 if is_put_away else updated_at)
 
 
 def remove_ingest(directory: Path) -> None:

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.cancel import CancelToken
-from imagestore.content.disk import sync_directory, translated
+from imagestore.content.disk import sync_directory
 from imagestore.content.emptying import Emptied
 from imagestore.content.names import entries
 from imagestore.content.scratch import Scratch
@@ -57,6 +57,7 @@ class PutAway:
         self._statuses: dict[str, os.stat_result] = {}
         self._others: dict[str, str] = {}
         self._taken: list[str] = []
+        self._is_emptied = False
         self._exchange: Callable[[str, str], None]
 
     def prepare(self, texts: Collection[str]) -> bool:
@@ -70,7 +71,8 @@ class PutAway:
         with contextlib.suppress(StoreError, OSError, ImportError):
             self._exchange = _exchange()
             self._statuses = self._look()
-            if not all(map(_is_settled, self._statuses.values())):
+            device = os.stat(self._blobs).st_dev
+            if not all(_is_settled(status, device) for status in self._statuses.values()):
                 return False
             for algorithm, entry in entries(self._listed):
                 if f"{algorithm}:{entry.name}" not in wanted or not entry.is_file(follow_symlinks=False):
@@ -102,33 +104,39 @@ class PutAway:
         return made
 
     def take(self) -> bool:
-        """Put the folders away, and empty ones in their places; False when one can't be, or isn't what it was.
+        """Put the folders away, and empty ones in their places; False when that can't be, and then nothing is changed.
 
         Only under the lock, and where nothing keeps any content.
-
-        Raises:
-            StoreError: the disk failed.
         """
-        with translated("look at", self._blobs):
-            now = self._look()
-        if now.keys() != self._statuses.keys() or not all(
-            _is_same(now[algorithm], status) for algorithm, status in self._statuses.items()
-        ):
-            return False
         try:
+            now = self._look()
+            if now.keys() != self._statuses.keys() or not all(
+                _is_same(now[algorithm], status) for algorithm, status in self._statuses.items()
+            ):
+                return False
             for algorithm, other in self._others.items():
+                self._taken.append(algorithm)
                 reach("away-exchange")
                 self._exchange(f"{self._blobs}/{algorithm}", other)
-                self._taken.append(algorithm)
-        except OSError:
+            # Else what is written to the new folders could be lost with them, though synced.
+            reach("away-sync")
+            sync_directory(self._blobs)
+        except BaseException as error:
+            self._put_back()
+            if not isinstance(error, OSError):
+                raise
             return False
-        finally:
-            if self._taken:
-                # Else what is written to the new folders could be lost with them, though synced.
-                with translated("make durable", self._blobs):
-                    reach("away-sync")
-                    sync_directory(self._blobs)
         return True
+
+    def _put_back(self) -> None:
+        """As it was, as far as it goes; before the lock is let go."""
+        while self._taken:
+            algorithm = self._taken.pop()
+            folder = f"{self._blobs}/{algorithm}"
+            with contextlib.suppress(OSError):
+                if not os.path.samestat(os.lstat(folder), self._statuses[algorithm]):
+                    self._exchange(folder, self._others[algorithm])
+                    sync_directory(self._blobs)
 
     def empty(self) -> Emptied:
         """Delete what was put away.
@@ -139,6 +147,7 @@ class PutAway:
         emptied = Emptied()
         for algorithm in self._taken:
             emptied.empty(algorithm, self._others[algorithm], self._names.get(algorithm, ()))
+        self._is_emptied = not emptied.failures
         return emptied
 
     def __enter__(self) -> Self:
@@ -148,6 +157,9 @@ class PutAway:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
+        if self._taken and not self._is_emptied:
+            # Who is interrupted doesn't wait for it, and what is said to be there is there. A collection takes it.
+            self._scratch.leave()
         self._scratch.__exit__(kind, value, traceback)
 
 
@@ -173,13 +185,17 @@ def _exchange() -> Callable[[str, str], None]:
     return exchange
 
 
-def _is_settled(status: os.stat_result) -> bool:
-    """Whether this is a folder whose next change will be seen by its time; waits a moment for that."""
-    age = time.time() - status.st_mtime
+def _is_settled(status: os.stat_result, device: int) -> bool:
+    """Whether this is a folder (no link, mount point or subvolume) whose next change will be seen by its time.
+
+    Waits a moment for that. Where times have whole seconds only, it isn't.
+    """
+    age = time.time() - status.st_ctime
     if 0 <= age < _TICK_SECONDS:
         time.sleep(_TICK_SECONDS)
-    return stat.S_ISDIR(status.st_mode) and age >= 0
+    is_fine = age >= 0 and status.st_ctime_ns % 10**9 != 0
+    return is_fine and stat.S_ISDIR(status.st_mode) and status.st_dev == device
 
 
 def _is_same(now: os.stat_result, before: os.stat_result) -> bool:
-    return os.path.samestat(now, before) and now.st_mtime_ns == before.st_mtime_ns
+    return os.path.samestat(now, before) and now.st_ctime_ns == before.st_ctime_ns

@@ -59,6 +59,10 @@ class Scratch:
                     self._make()
         return f"{self._made}/{name or next(self._numbers)}"
 
+    def leave(self) -> None:
+        """Let a collection remove it."""
+        self._made = ""
+
     def _make(self) -> None:
         self._file_lock.acquire(self._cancel)
         try:
