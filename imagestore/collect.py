@@ -201,6 +201,7 @@ def sweep(metadata: MetadataStore, content: LocalContentStore, candidates: Itera
 
 
 def _sweep_singly(metadata: MetadataStore, content: LocalContentStore, candidates: Iterable[str], swept: Swept) -> None:
+    """Delete candidates batch by batch, each asked about while the lock is held."""
     waiting = collections.deque(candidates)
     patience = Patience(metadata)
     with content.deleting() as files:
