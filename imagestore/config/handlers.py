@@ -7,7 +7,7 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from imagestore.config.findings import BUILT_IN, Location
+from imagestore.config.location import BUILT_IN, Location
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
