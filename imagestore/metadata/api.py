@@ -10,11 +10,10 @@ An index is held as a root and has no edges: its other manifests belong to other
 from __future__ import annotations
 
 import enum
-from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from imagestore.metadata.namespace_api import HOME
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
