@@ -179,7 +179,7 @@ class Upkeep(abc.ABC):
                 going = [each for each in some if self._is_unchanged(each.record)]
                 self.metadata.remove_images((each.record.reference, each.record.handler) for each in going)
             evicted += going
-        roots = {digest for each in evicted for digest in each.record.roots}
+        roots = {str(digest) for each in evicted for digest in each.record.roots}
         swept = collect.collect_from(self.metadata, self.content, roots)
         report = EvictionReport(False, tuple(evicted), sum(swept.freed.values()))
         swept.check(report)
