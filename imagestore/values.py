@@ -1,9 +1,10 @@
 """``dataclass``, quick to define: what the standard library writes and compiles for each class, written when needed.
 
 The standard decorator compiles six methods of a frozen class while its module is imported, about a millisecond each
-class, and a command imports a hundred. Here the methods that don't depend on the fields are shared, and ``__init__`` is
-compiled when it was called some times, which for most classes is never. Type checkers see the standard decorator, and
-everything that works on its classes (``fields``, ``replace``, patterns, copies, pickles) works on these.
+class, and a command imports a hundred. Here all classes share their methods until one is called, which then gets its own,
+and ``__init__`` is compiled when it was called some times; for most classes neither ever happens, and the standard
+library's module isn't loaded. Type checkers see the standard decorator, and everything that works on its classes
+(``fields``, ``replace``, patterns, copies, pickles) works on these.
 """
 
 from __future__ import annotations
