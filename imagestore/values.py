@@ -1,10 +1,10 @@
 """``dataclass``, quick to define: what the standard library writes and compiles for each class, written when needed.
 
 The standard decorator compiles six methods of a frozen class while its module is imported, about a millisecond each
-class, and a command imports a hundred. Here all classes share their methods until one is called, which then gets its own,
-and ``__init__`` is compiled when it was called some times; for most classes neither ever happens, and the standard
-library's module isn't loaded. Type checkers see the standard decorator, and everything that works on its classes
-(``fields``, ``replace``, patterns, copies, pickles) works on these.
+class, and a command imports a hundred. Here all classes share their methods; a class gets one of its own when that is
+first called, and ``__init__`` when it was called some times. For most neither ever happens, and the standard library's
+module isn't loaded. Type checkers see the standard decorator, and everything that works on its classes (``fields``,
+``replace``, patterns, copies, pickles) works on these.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class _Members:
         is_frozen: instances don't change.
         inherited: members of the classes above, by name.
         names: of all, in the order of arguments.
+        written: methods by name; another thread may put one in its place meanwhile.
     """
 
     def __init__(self, cls: type[Any], own: list[str], *, is_frozen: bool) -> None:
@@ -113,6 +114,7 @@ class _Members:
             above = base.__dict__.get("__members__")
             if above is not None:
                 self.inherited.update((each.name, each) for each in above.all)
+        self.written: dict[str, Callable[..., Any]] = {}
         self.names = [*self.inherited, *(name for name in own if name not in self.inherited)]
         self._own = own
 
@@ -204,12 +206,16 @@ def _written_at_first_call(name: str, write: Callable[[tuple[_Member, ...]], Cal
     """A method for all classes that puts a class's own in its place."""
 
     def method(self: Any, *arguments: Any) -> Any:
-        # The class that has it, which isn't the instance's where that derives from it.
-        cls: Any = next(each for each in type(self).__mro__ if each.__dict__.get(name) is method)
-        written = write(cls.__members__.all)
+        # The class that has it, which isn't the instance's where that derives from it and has another.
+        cls: Any = next(each for each in type(self).__mro__ if has_it(each))
+        written = cls.__members__.written.setdefault(name, write(cls.__members__.all))
         written.__qualname__ = f"{cls.__qualname__}.{name}"
         setattr(cls, name, written)
         return written(self, *arguments)
+
+    def has_it(cls: type[Any]) -> bool:
+        members: _Members | None = cls.__dict__.get("__members__")
+        return members is not None and cls.__dict__.get(name) in (method, members.written.get(name, method))
 
     method.__name__ = name
     return method

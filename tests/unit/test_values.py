@@ -130,6 +130,19 @@ def test_the_standard_library_reads_its_fields_as_its_own(kind: type[Any]) -> No
     assert told(kind) == told(Standard)
 
 
+def test_a_method_may_be_written_while_another_thread_calls_it() -> None:
+    for name, arguments in [("__eq__", (Derived(1),)), ("__hash__", ()), ("__repr__", ())]:
+
+        @dataclass(frozen=True, slots=True)
+        class Fresh(Point):
+            pass
+
+        shared = Fresh.__dict__[name]
+        one = [shared(Fresh(1), *arguments) for _ in range(2)]
+        assert one == [getattr(Fresh(1), name)(*arguments)] * 2
+        assert Fresh.__dict__[name] is not shared
+
+
 def test_a_class_keeps_its_own_method_that_asks_the_one_above() -> None:
     @dataclass(frozen=True, slots=True)
     class Base:
