@@ -94,7 +94,7 @@ class Bench:
     def delete(self, number: int) -> None:
         """Remove an image and free its bytes."""
         (removed,) = self.metadata.remove_images([self.key(number)])
-        freed = collect_from(self.metadata, self.content, removed.roots).freed
+        freed = collect_from(self.metadata, self.content, map(str, removed.roots)).freed
         assert len(freed) >= 3
 
     def _write_fast(self, data: bytes) -> Digest:

@@ -146,18 +146,18 @@ def collect(
     )
 
 
-def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Iterable[Digest]) -> Swept:
+def collect_from(metadata: MetadataStore, content: LocalContentStore, roots: Iterable[str]) -> Swept:
     """Free what removed records held and nothing else needs; costs what they reached, not what the store has.
 
     Args:
         metadata: records, leases and edges; the records are gone from it.
         content: the blobs.
-        roots: what the records held.
+        roots: what the records held, digests in text form.
 
     Raises:
         StoreError: the database can't be changed; what was freed before stays freed.
     """
-    swept, texts = Swept({}, {}), list(map(str, roots))
+    swept, texts = Swept({}, {}), list(roots)
     # All that is here is likely to be what they held, or what edges point at.
     if _is_all_garbage(metadata) and _swept_as_whole(metadata, content, {*texts, *metadata.children()}, swept):
         return swept

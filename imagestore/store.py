@@ -348,15 +348,9 @@ class ImageStore(Archives, Upkeep):
             client=self.registry.observed_by(observer),
             observer=observer,
             cancel=cancel or CancelToken(),
-            parallel=self._parallel,
+            parallel=self.config.settings.max_concurrent_downloads,
             verifier=self.verifier,
         )
-
-    @functools.cached_property
-    def _parallel(self) -> int | None:
-        from imagestore.pull.fetch import parallel_blobs
-
-        return parallel_blobs(self.config.settings.max_concurrent_downloads)
 
     @functools.cached_property
     def verifier(self) -> ImageVerifier:

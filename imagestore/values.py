@@ -1,14 +1,15 @@
 """``dataclass``, quick to define: what the standard library writes and compiles for each class, written when needed.
 
 The standard decorator compiles six methods of a frozen class while its module is imported, about a millisecond each
-class, and a command imports a hundred. Here the methods that don't depend on the fields are shared, and ``__init__`` is
-compiled when it was called some times, which for most classes is never. Type checkers see the standard decorator, and
-everything that works on its classes (``fields``, ``replace``, patterns, copies, pickles) works on these.
+class, and a command imports a hundred. Here all classes share their methods; a class gets one of its own when that is
+first called, and ``__init__`` when it was called some times. For most neither ever happens, and the standard library's
+module isn't loaded. Type checkers see the standard decorator, and everything that works on its classes (``fields``,
+``replace``, patterns, copies, pickles) works on these.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import operator
 import reprlib
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
     from dataclasses import dataclass as dataclass
+    from dataclasses import field as field
     from dataclasses import replace as replace
 
 _CALLED: Final = object()
+_MISSING: Final = object()
 # Compiling costs as much as thirty calls without it, and a command makes one or two values of most classes.
 _WRITTEN_AFTER: Final = 16
 
@@ -29,13 +32,17 @@ if not TYPE_CHECKING:
         """As ``dataclasses.dataclass``; options that aren't here have their standard values."""
         return lambda cls: _defined(cls, is_frozen=frozen)
 
+    def field(**options):
+        """As ``dataclasses.field``; both may be used."""
+        return _Field(options)
+
     def replace(instance, /, **changes):
         """As ``dataclasses.replace``."""
         cls = type(instance)
         # A standard class that derives from one of ours has fields of its own.
         if not {"__members__", "__dataclass_fields__"} <= cls.__dict__.keys():
-            return dataclasses.replace(instance, **changes)
-        for member in cls.__members__:
+            return _standard().replace(instance, **changes)
+        for member in cls.__members__.all:
             if not member.is_argument:
                 if member.name in changes:
                     raise ValueError(f"field {member.name} is declared with init=False, it can't be replaced")
@@ -44,50 +51,94 @@ if not TYPE_CHECKING:
         return cls(**changes)
 
 
+def _standard() -> Any:
+    """The standard library's module, which takes longer to load than ten classes to define."""
+    import dataclasses
+
+    return dataclasses
+
+
+class _Field:
+    """What field() was told."""
+
+    __slots__ = ("options",)
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+
+
 def _defined(cls: type[Any], *, is_frozen: bool) -> type[Any]:
-    annotations: dict[str, Any] = cls.__dict__.get("__annotations__", {})  # noqa: RUF063 - inspect would be loaded
-    own = [_member(cls, name) for name, kind in annotations.items() if not _is_class_variable(kind)]
-    inherited = {each.name: each for base in reversed(cls.__mro__[1:]) for each in base.__dict__.get("__members__", ())}
-    members = _Members({**inherited, **{each.name: each for each in own}}.values())
-    names = [each.name for each in members]
-    compared = _getter([each.name for each in members if each.is_compared])
-    hashed = _getter([each.name for each in members if each.is_hashed])
-    methods: dict[str, Any] = {
-        "__repr__": _repr([each.name for each in members if each.is_shown]),
-        "__eq__": lambda self, other: (
-            compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
-        ),
-        "__hash__": (lambda self: hash(hashed(self))) if is_frozen else None,
-        "__getstate__": lambda self: [getattr(self, name) for name in names],
-        "__setstate__": lambda self, state: _restore(self, names, state),
-        # What copy.replace() calls.
-        "__replace__": lambda self, /, **changes: replace(self, **changes),
-    }
-    if is_frozen:
-        methods |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
-    taken = {each.name for each in own} | {"__dict__", "__weakref__"}
-    defined = {name: value for name, value in cls.__dict__.items() if name not in taken}
+    given = cls.__dict__
+    annotations: dict[str, Any] = given.get("__annotations__", {})
+    own = [name for name, kind in annotations.items() if not _is_class_variable(kind)]
+    for name in own:
+        default = given.get(name)
+        if default.__class__.__hash__ is None:
+            kind = type(default).__name__
+            raise ValueError(f"{cls.__qualname__}.{name}: one {kind} for all; use default_factory")
+    members = _Members(cls, own, is_frozen=is_frozen)
+    taken = {*own, "__dict__", "__weakref__"}
+    defined = {name: value for name, value in given.items() if name not in taken}
     if defined.get("__hash__", cls) is None:
         # A class that defines __eq__ has it without a word.
         del defined["__hash__"]
     namespace = {
-        **methods,
+        "__init__": _init_at_first_call(members, is_frozen=is_frozen),
+        **(_FROZEN_METHODS if is_frozen else _METHODS),
         **defined,
-        "__slots__": tuple(each.name for each in own if each.name not in inherited),
+        "__slots__": tuple(name for name in own if name not in members.inherited),
         "__members__": members,
-        "__match_args__": tuple(each.name for each in members if each.is_argument and not each.is_keyword),
-        **{name: _Late(name, cls, is_frozen=is_frozen) for name in ("__dataclass_fields__", "__dataclass_params__")},
+        **_LATE,
     }
-    namespace.setdefault("__init__", _init_at_first_call(members, is_frozen=is_frozen))
     made: type[Any] = type(cls.__name__, cls.__bases__, namespace)
     made.__qualname__ = cls.__qualname__
     return made
 
 
-class _Members(tuple["_Member", ...]):
-    """Members of one class; those of two classes without any are told apart."""
+class _Members:
+    """Of one class; most are never looked at.
 
-    __slots__ = ()
+    Attributes:
+        cls: as it was written.
+        is_frozen: instances don't change.
+        inherited: members of the classes above, by name.
+        names: of all, in the order of arguments.
+        written: methods by name; another thread may put one in its place meanwhile.
+    """
+
+    def __init__(self, cls: type[Any], own: list[str], *, is_frozen: bool) -> None:
+        self.cls = cls
+        self.is_frozen = is_frozen
+        self.inherited: dict[str, _Member] = {}
+        for base in reversed(cls.__mro__[1:-1]):
+            above = base.__dict__.get("__members__")
+            if above is not None:
+                self.inherited.update((each.name, each) for each in above.all)
+        self.written: dict[str, Callable[..., Any]] = {}
+        self.names = [*self.inherited, *(name for name in own if name not in self.inherited)]
+        self._own = own
+
+    @functools.cached_property
+    def all(self) -> tuple[_Member, ...]:
+        """In the order of arguments."""
+        own = {name: _Member(name, self.cls.__dict__.get(name, _MISSING)) for name in self._own}
+        return tuple({**self.inherited, **own}.values())
+
+    @property
+    def match_args(self) -> tuple[str, ...]:
+        """What a pattern's positions mean."""
+        return tuple(each.name for each in self.all if each.is_argument and not each.is_keyword)
+
+    @functools.cached_property
+    def twin(self) -> Any:
+        """What the standard decorator makes of the class."""
+        dataclasses = _standard()
+        written = {**self.cls.__dict__, "__doc__": self.cls.__name__}
+        for name in self._own:
+            if isinstance(written.get(name), _Field):
+                written[name] = dataclasses.field(**written[name].options)
+        twin = type(self.cls.__name__, self.cls.__bases__, written)
+        return dataclasses.dataclass(init=False, repr=False, eq=False, frozen=self.is_frozen)(twin)
 
 
 class _Member:
@@ -98,25 +149,32 @@ class _Member:
     def __init__(self, name: str, default: Any) -> None:
         self.name = name
         self.default = default
-        self.make: Any = dataclasses.MISSING
+        self.make: Any = _MISSING
         self.is_argument = self.is_compared = self.is_hashed = self.is_shown = True
         self.is_keyword = False
-        if isinstance(default, dataclasses.Field):
-            self.default, self.make = default.default, default.default_factory
-            self.is_argument, self.is_compared, self.is_shown = default.init, default.compare, default.repr
-            self.is_hashed = default.compare if default.hash is None else default.hash
-            self.is_keyword = default.kw_only is True
+        told = _told(default)
+        if told is None:
+            return
+        self.default, self.make = told.get("default", _MISSING), told.get("default_factory", _MISSING)
+        self.is_argument, self.is_compared = told.get("init", True), told.get("compare", True)
+        self.is_shown = told.get("repr", True)
+        self.is_hashed = self.is_compared if told.get("hash") is None else told["hash"]
+        self.is_keyword = told.get("kw_only", False) is True
 
     @property
     def has_default(self) -> bool:
-        return self.default is not dataclasses.MISSING or self.make is not dataclasses.MISSING
+        return self.default is not _MISSING or self.make is not _MISSING
 
 
-def _member(cls: type[Any], name: str) -> _Member:
-    member = _Member(name, cls.__dict__.get(name, dataclasses.MISSING))
-    if member.default.__class__.__hash__ is None:
-        raise ValueError(f"{cls.__qualname__}.{name}: one {type(member.default).__name__} for all; use default_factory")
-    return member
+def _told(default: Any) -> dict[str, Any] | None:
+    """What a field was told, ours or the standard library's; None for a plain default."""
+    if isinstance(default, _Field):
+        return default.options
+    if type(default).__module__ != "dataclasses":
+        return None
+    missing = _standard().MISSING
+    names = ("default", "default_factory", "init", "repr", "compare", "hash", "kw_only")
+    return {name: value for name in names if (value := getattr(default, name)) is not missing}
 
 
 def _is_class_variable(kind: object) -> bool:
@@ -124,21 +182,72 @@ def _is_class_variable(kind: object) -> bool:
 
 
 class _Late:
-    """An attribute that the standard decorator gives to a class, worked out by it when somebody asks."""
+    """An attribute of a class that is worked out when somebody asks."""
 
-    def __init__(self, name: str, cls: type[Any], *, is_frozen: bool) -> None:
+    def __init__(self, name: str, make: Callable[[_Members], Any]) -> None:
         self._name = name
-        self._cls = cls
-        self._is_frozen = is_frozen
+        self._make = make
 
     def __get__(self, _instance: object, owner: type[Any]) -> Any:
-        twin = type(self._cls.__name__, self._cls.__bases__, {**self._cls.__dict__, "__doc__": self._cls.__name__})
-        found = getattr(
-            dataclasses.dataclass(init=False, repr=False, eq=False, frozen=self._is_frozen)(twin), self._name
-        )
         made = next(each for each in owner.__mro__ if self._name in each.__dict__)
+        found = self._make(made.__dict__["__members__"])
         setattr(made, self._name, found)
         return found
+
+
+_LATE: Final = {
+    "__match_args__": _Late("__match_args__", lambda members: members.match_args),
+    "__dataclass_fields__": _Late("__dataclass_fields__", lambda members: members.twin.__dataclass_fields__),
+    "__dataclass_params__": _Late("__dataclass_params__", lambda members: members.twin.__dataclass_params__),
+}
+
+
+def _written_at_first_call(name: str, write: Callable[[tuple[_Member, ...]], Callable[..., Any]]) -> Any:
+    """A method for all classes that puts a class's own in its place."""
+
+    def method(self: Any, *arguments: Any) -> Any:
+        # The class that has it, which isn't the instance's where that derives from it and has another.
+        cls: Any = next(each for each in type(self).__mro__ if has_it(each))
+        written = cls.__members__.written.setdefault(name, write(cls.__members__.all))
+        written.__qualname__ = f"{cls.__qualname__}.{name}"
+        setattr(cls, name, written)
+        return written(self, *arguments)
+
+    def has_it(cls: type[Any]) -> bool:
+        members: _Members | None = cls.__dict__.get("__members__")
+        return members is not None and cls.__dict__.get(name) in (method, members.written.get(name, method))
+
+    method.__name__ = name
+    return method
+
+
+def _repr(members: tuple[_Member, ...]) -> Callable[[Any], str]:
+    names = [each.name for each in members if each.is_shown]
+
+    @reprlib.recursive_repr()
+    def __repr__(self: Any) -> str:  # noqa: N807 - it becomes that method
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{self.__class__.__qualname__}({shown})"
+
+    return __repr__
+
+
+def _eq(members: tuple[_Member, ...]) -> Callable[[Any, object], bool]:
+    compared = _getter([each.name for each in members if each.is_compared])
+
+    def __eq__(self: Any, other: object) -> bool:  # noqa: N807 - it becomes that method
+        return compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
+
+    return __eq__
+
+
+def _hash(members: tuple[_Member, ...]) -> Callable[[Any], int]:
+    hashed = _getter([each.name for each in members if each.is_hashed])
+
+    def __hash__(self: Any) -> int:  # noqa: N807 - it becomes that method
+        return hash(hashed(self))
+
+    return __hash__
 
 
 def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
@@ -147,29 +256,41 @@ def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda self: tuple(getattr(self, name) for name in names)
 
 
-def _repr(names: list[str]) -> Callable[[Any], str]:
-    @reprlib.recursive_repr()
-    def __repr__(self: Any) -> str:  # noqa: N807 - it becomes that method
-        members = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
-        return f"{self.__class__.__qualname__}({members})"
-
-    return __repr__
+def _state(self: Any) -> list[Any]:
+    return [getattr(self, name) for name in self.__members__.names]
 
 
-def _restore(self: Any, names: list[str], state: list[Any]) -> None:
-    for name, value in zip(names, state, strict=True):
+def _restore(self: Any, state: list[Any]) -> None:
+    for name, value in zip(self.__members__.names, state, strict=True):
         object.__setattr__(self, name, value)
 
 
 def _refuse_to_set(_self: Any, name: str, _value: object) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+    raise _standard().FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
 def _refuse_to_delete(_self: Any, name: str) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+    raise _standard().FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def _init_at_first_call(members: tuple[_Member, ...], *, is_frozen: bool) -> Callable[..., None]:
+_METHODS: Final[dict[str, Any]] = {
+    "__repr__": _written_at_first_call("__repr__", _repr),
+    "__eq__": _written_at_first_call("__eq__", _eq),
+    "__hash__": None,
+    "__getstate__": _state,
+    "__setstate__": _restore,
+    # What copy.replace() calls.
+    "__replace__": lambda self, /, **changes: replace(self, **changes),
+}
+_FROZEN_METHODS: Final[dict[str, Any]] = {
+    **_METHODS,
+    "__hash__": _written_at_first_call("__hash__", _hash),
+    "__setattr__": _refuse_to_set,
+    "__delattr__": _refuse_to_delete,
+}
+
+
+def _init_at_first_call(members: _Members, *, is_frozen: bool) -> Callable[..., None]:
     calls = 0
 
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - it becomes that method
@@ -177,9 +298,9 @@ def _init_at_first_call(members: tuple[_Member, ...], *, is_frozen: bool) -> Cal
         calls += 1
         # The class that has it, which isn't the instance's where that derives from it.
         cls: Any = next(each for each in type(self).__mro__ if each.__dict__.get("__members__") is members)
-        if calls <= _WRITTEN_AFTER and _set_members(self, cls, members, arguments, named, is_frozen=is_frozen):
+        if calls <= _WRITTEN_AFTER and _set_members(self, cls, members.all, arguments, named, is_frozen=is_frozen):
             return
-        written = _written_init(cls, members, is_frozen=is_frozen)
+        written = _written_init(cls, members.all, is_frozen=is_frozen)
         cls.__init__ = written
         written(self, *arguments, **named)
 
@@ -210,7 +331,7 @@ def _set_members(
         if value is _CALLED:
             if not member.has_default:
                 continue
-            value = member.default if member.make is dataclasses.MISSING else member.make()
+            value = member.default if member.make is _MISSING else member.make()
         if is_frozen:
             getattr(cls, name).__set__(self, value)
         else:
@@ -231,17 +352,17 @@ def _written_init(cls: type[Any], members: tuple[_Member, ...], *, is_frozen: bo
     for member in members:
         name = value = member.name
         default = ""
-        if member.default is not dataclasses.MISSING:
+        if member.default is not _MISSING:
             names[f"_default_{name}"] = member.default
             default = f"=_default_{name}"
-        elif member.make is not dataclasses.MISSING:
+        elif member.make is not _MISSING:
             names[f"_make_{name}"] = member.make
             default = "=_called_"
             value = f"_make_{name}() if {name} is _called_ else {name}"
         if member.is_argument:
             (keyword_only if member.is_keyword else positional).append(f"{name}{default}")
         elif default:
-            value = f"_default_{name}" if member.default is not dataclasses.MISSING else f"_make_{name}()"
+            value = f"_default_{name}" if member.default is not _MISSING else f"_make_{name}()"
         else:
             continue
         # The slot's own setter: half as long as object.__setattr__, which would look the name up in every class.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterator
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.archive.source import read
@@ -13,7 +12,7 @@ from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ContentNotFoundError, SizeMismatchError
 from imagestore.pieces import PieceReader
 from imagestore.platforms import format_all
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,12 +9,11 @@ disagree which counts), hard links, devices, FIFOs and sparse files. Symbolic li
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.errors import DocumentError
 from imagestore.patterns import pattern
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -167,7 +167,7 @@ def _ask(registry: str, username: str | None, *, from_stdin: bool) -> Credential
 
 
 def _check(app: App, registry: str, credential: Credential, cancel: CancelToken) -> None:
-    from imagestore.config.registry_hosts import reader_for
+    from imagestore.config.hosts import reader_for
     from imagestore.registry.credentials.login import check_login
     from imagestore.registry.endpoints import ConfiguredEndpoints
     from imagestore.registry.settings import auth_policy

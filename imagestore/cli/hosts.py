@@ -38,7 +38,7 @@ def hosts(app: App, reference: str, output: str) -> None:
     Nothing is sent. A host without the capability "resolve" is not asked what a tag means ("content" in the column
     ASKED), one without "pull" is not asked at all; the registry itself comes last.
     """
-    from imagestore.config.registry_hosts import reader_for
+    from imagestore.config.hosts import reader_for
     from imagestore.reference import Reference
     from imagestore.registry.breaker import STATE_FOLDER, Breaker
     from imagestore.registry.endpoints import endpoints_from

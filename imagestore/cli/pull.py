@@ -173,7 +173,7 @@ def _plan_json(app: App, plan: PullPlan) -> dict[str, Any]:
 
 def _sources(app: App, reference: str) -> list[str]:
     """The hosts that would be asked for content, in order."""
-    from imagestore.config.registry_hosts import reader_for
+    from imagestore.config.hosts import reader_for
     from imagestore.registry.endpoints import PULL, ConfiguredEndpoints
 
     endpoints = ConfiguredEndpoints(reader_for(app.config)).endpoints(Reference.parse(reference).host)

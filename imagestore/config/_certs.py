@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from imagestore.config.connection import ConnectionSettings
-from imagestore.config.findings import Location, refusal
+from imagestore.config.findings import refusal
+from imagestore.config.location import Location
 
 if TYPE_CHECKING:
     from imagestore.config.findings import RefusalError

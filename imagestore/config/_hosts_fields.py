@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.config.durations import parse_duration
-from imagestore.config.findings import Location, dotted, refusal, show, without_secrets
+from imagestore.config.findings import dotted, refusal, show, without_secrets
+from imagestore.config.hosts import CAPABILITIES
+from imagestore.config.location import Location
 from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from imagestore.config.findings import RefusalError
     from imagestore.config.lines import KeyLines
 
-CAPABILITIES: Final = frozenset({"pull", "resolve", "push", "referrers"})
 _TOKEN: Final = pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Visible ASCII and Latin-1, blanks and tabs inside; no control characters (header injection).
 _FIELD_VALUE: Final = pattern(r"[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?|")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.config.declared import PlatformSource
 from imagestore.config.handlers import Isolation
-from imagestore.config.known import RUNHCS_TYPE
 from imagestore.config.mends import sentence
+from imagestore.config.names import RUNHCS_TYPE
 from imagestore.platforms import format, format_all, normalize, windows  # noqa: A004 - our public name
 from imagestore.platforms.normalize import normalize_architecture, normalize_os
 from imagestore.platforms.requirement import exact_requirement

@@ -15,8 +15,9 @@ from imagestore import platforms
 from imagestore.config.declared import complete, parse_text
 from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.handlers import Isolation
-from imagestore.config.known import RUNC_TYPE, RUNHCS_TYPE, WASM_SYSTEMS
+from imagestore.config.known import WASM_SYSTEMS
 from imagestore.config.mends import assignment, place
+from imagestore.config.names import RUNC_TYPE, RUNHCS_TYPE
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import windows, windows_releases
 from imagestore.platforms.normalize import normalize_architecture

@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.handlers import Isolation, RuntimeHandler
-from imagestore.config.known import RUNC_TYPE, RUNHCS_TYPE
 from imagestore.config.model import Config
+from imagestore.config.names import RUNC_TYPE, RUNHCS_TYPE
 from imagestore.platforms import host as host_module
 
 if TYPE_CHECKING:

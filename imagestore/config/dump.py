@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.findings import without_secrets
-from imagestore.config.known import IMAGES_PLUGIN, RUNTIME_PLUGIN
+from imagestore.config.names import IMAGES_PLUGIN, RUNTIME_PLUGIN
 from imagestore.config.tree import plain
 
 if TYPE_CHECKING:

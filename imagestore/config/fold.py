@@ -7,14 +7,13 @@ are, and so do keys that nobody here knows.
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config import known
+from imagestore.config import known, names
 from imagestore.config.findings import Finding, Severity, dotted
 from imagestore.config.merge import deep
 from imagestore.config.tree import Entry
-from imagestore.values import dataclass, replace
+from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -60,11 +59,11 @@ _CRI: Final = Shape(
 _PLUGINS: Final = Shape(
     inside={
         "cri": _CRI,
-        known.CRI_PLUGIN: _CRI,
-        known.RUNTIME_PLUGIN: Shape(known.RUNTIME_SECTION, _RUNTIME_INSIDE),
-        known.IMAGES_PLUGIN: Shape(known.IMAGES_SECTION, _IMAGES_INSIDE),
-        known.VERIFIER_PLUGIN: Shape(known.VERIFIER_SECTION),
-        known.REGISTRY_PLUGIN: Shape(known.REGISTRY_PLUGIN_SECTION),
+        names.CRI_PLUGIN: _CRI,
+        names.RUNTIME_PLUGIN: Shape(known.RUNTIME_SECTION, _RUNTIME_INSIDE),
+        names.IMAGES_PLUGIN: Shape(known.IMAGES_SECTION, _IMAGES_INSIDE),
+        names.VERIFIER_PLUGIN: Shape(known.VERIFIER_SECTION),
+        names.REGISTRY_PLUGIN: Shape(known.REGISTRY_PLUGIN_SECTION),
     }
 )
 _FILE: Final = Shape(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from imagestore.config.findings import BUILT_IN, Location
-from imagestore.values import dataclass
+from imagestore.config.location import BUILT_IN, Location
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,19 +10,11 @@ operator wanted. Here it is an error with file and line. ``capabilities`` are en
 
 from __future__ import annotations
 
-import functools
 import os
-import posixpath
-import re
 import stat
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final
 
-from imagestore.config._certs import read_folder
-from imagestore.config._hosts_fields import CAPABILITIES, Fields
 from imagestore.config.connection import ConnectionSettings
-from imagestore.config.findings import Location, RefusalError, refusal
-from imagestore.config.lines import KeyLines
 from imagestore.errors import ConfigError
 from imagestore.patterns import pattern
 from imagestore.values import dataclass
@@ -30,17 +22,13 @@ from imagestore.values import dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-FILE_NAME: Final = "hosts.toml"
+    from imagestore.config.model import Config
+
+CAPABILITIES: Final = frozenset({"pull", "resolve", "push", "referrers"})
 #: Where containerd's CRI plugin looks unless its ``config_path`` says otherwise.
 DEFAULT_FOLDERS: Final = ("/etc/containerd/certs.d", "/etc/docker/certs.d")
 _DEFAULT: Final = "_default"
-_MAX_FILE_BYTES: Final = 1024 * 1024
-_HOST: Final = pattern(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+")
-# The parser overlooks what stands behind a bracket.
-_NETLOC: Final = pattern(r"[^\[\]]*|\[[^\[\]]*\](?::[0-9]*)?")
-_PATH: Final = pattern(r"[A-Za-z0-9._~!$&'()*+,;=:@/%-]*")
 _PORT: Final = pattern(r"(?P<host>.*):(?P<port>[0-9]+)")
-_MEMBERS: Final = frozenset({"capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +84,7 @@ def find_folder(host: str, folders: Sequence[str]) -> str:
     """The folder that holds a host's configuration; empty when there is none.
 
     Raises:
-        RefusalError: there may be one, but it can't be looked into. Of the folders that nobody configured, those closed
+        ConfigError: there may be one, but it can't be looked into. Of the folders that nobody configured, those closed
             to this user are passed over: they are the system's runtimes'.
     """
     for root in folders:
@@ -110,9 +98,9 @@ def find_folder(host: str, folders: Sequence[str]) -> str:
             except OSError as error:
                 if isinstance(error, PermissionError) and root in DEFAULT_FOLDERS:
                     continue
-                raise refusal(Location(path, 0), "", f"can't be read: {error.strerror}") from error
+                raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
             except ValueError as error:  # a NUL character in the path
-                raise refusal(Location(repr(root), 0), "", "is no folder's name", "correct config_path") from error
+                raise ConfigError(f"{root!r}: is no folder's name", hint="correct config_path") from error
     return ""
 
 
@@ -126,118 +114,25 @@ def read_hosts(host: str, folders: Sequence[str]) -> RegistryHosts:
     Raises:
         ConfigError: names file, line and member.
     """
-    try:
-        folder = find_folder(host, folders)
-        if not folder:
-            return RegistryHosts()
-        text = _read(os.path.join(folder, FILE_NAME))
-        if text is None or not text.strip():
-            server = HostConfig(connection=read_folder(folder), location=folder)
-            return RegistryHosts(server=server, folder=folder)
-        return _parse(text, folder)
-    except RefusalError as error:
-        raise ConfigError(str(error.finding), hint=error.finding.mend) from error
+    folder = find_folder(host, folders)
+    if not folder:
+        return RegistryHosts()
+    from imagestore.config import hosts_file
+
+    return hosts_file.read(folder)
 
 
-def _read(path: str) -> str | None:
-    """The file's text; None when there is none."""
-    try:
-        with open(path, "rb") as stream:
-            raw = stream.read(_MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise refusal(Location(path, 0), "", f"can't be read: {error.strerror}") from error
-    if len(raw) > _MAX_FILE_BYTES:
-        raise refusal(Location(path, 0), "", f"is larger than the {_MAX_FILE_BYTES} bytes allowed")
-    raw = raw.removeprefix(b"\xef\xbb\xbf")
-    try:
-        return raw.decode("utf-8").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise refusal(Location(path, line), "", "is not UTF-8", "save the file as UTF-8") from error
+def reader_for(config: Config) -> Callable[[str], RegistryHosts]:
+    """The function that says what is configured for a registry host.
 
-
-def _parse(text: str, folder: str) -> RegistryHosts:
-    path = os.path.join(folder, FILE_NAME)
-    lines = KeyLines(text, path)
-    import tomllib
-
-    try:
-        document: dict[str, Any] = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        found = re.search(r"at line ([0-9]+)", str(error))
-        # Without a line the parser ran into the end of the text.
-        line = int(found[1]) if found else text.count("\n") + 1
-        raise refusal(Location(path, line), "", f"is not TOML: {error}") from error
-    root = Fields(document, (), folder, path, lines)
-    tables = document.get("host", {})
-    if not isinstance(tables, dict):
-        raise root.refuse("host", 'expected tables named by a URL, [host."https://…"]')
-    mirrors, remarks = [], _unknown(root, _MEMBERS | {"server", "host"})
-    for url, table in tables.items():
-        if not isinstance(table, dict):
-            raise Fields(tables, ("host",), folder, path, lines).refuse(url, "expected a table")
-        fields = Fields(table, ("host", url), folder, path, lines)
-        mirrors.append(_host(fields, url, member=""))
-        remarks += _unknown(fields, _MEMBERS)
-    return RegistryHosts(tuple(mirrors), _server(root), folder, tuple(remarks))
-
-
-def _server(root: Fields) -> HostConfig:
-    url = root.text("server")
-    if url:
-        return _host(root, url, member="server")
-    # As in containerd: without a named server the root's capabilities and path rule have nothing to apply to.
-    # They are read all the same, so that a mistake in them is reported.
-    root.capabilities()
-    root.flag("override_path")
-    return HostConfig(headers=root.headers(), connection=root.connection(), location=root.file)
-
-
-def _host(fields: Fields, url: str, *, member: str) -> HostConfig:
-    line = fields.lines.find((*fields.path, member) if member else fields.path)
-    return HostConfig(
-        base_url(url, override_path=fields.flag("override_path"), refuse=functools.partial(fields.refuse, member)),
-        fields.capabilities(),
-        fields.headers(),
-        fields.connection(),
-        str(Location(fields.file, line)),
-    )
-
-
-def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception]) -> str:
-    """A host's URL with its path as containerd completes it, without a slash at the end.
-
-    Args:
-        url: as configured; https when it names no scheme.
-        override_path: take the path as it stands.
-        refuse: makes the error from a text, and perhaps a mend.
+    It raises ConfigError for what can't be used.
     """
-    try:
-        parts = urlsplit(url if "://" in url else f"https://{url}")
-        port = parts.port
-    except ValueError as error:
-        # The parser's own words repeat what may be a part of a login.
-        raise refuse("expected a URL whose host and port can be read") from error
-    host = parts.hostname or ""
-    is_plain = url.isprintable() and _NETLOC.fullmatch(parts.netloc) is not None
-    if parts.scheme not in {"http", "https"} or not is_plain or not _HOST.fullmatch(host) or port == 0:
-        raise refuse("expected an http or https URL with a host")
-    if "@" in parts.netloc:
-        raise refuse("a URL with a login in it is not allowed", "log in to the host instead")
-    if parts.query or parts.fragment or not _PATH.fullmatch(parts.path):
-        raise refuse("expected a URL of host and path only")
-    path = posixpath.normpath(f"/{parts.path}").lstrip("/")
-    if not override_path and not f"/{path}".endswith("/v2"):
-        path = f"{path}/v2".lstrip("/")
-    shown = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{shown}" + (f":{port}" if port is not None else "") + (f"/{path}" if path else "")
+    if config.settings.registry_config_path:
+        folders = tuple(folder for folder in config.settings.registry_config_path.split(":") if folder)
+        return lambda host: read_hosts(host, folders)
+    if config.document:
+        from imagestore.config import registry_hosts
 
-
-def _unknown(fields: Fields, known: frozenset[str]) -> list[str]:
-    return [
-        str(fields.refuse(name, "is not known, and has no effect").finding)
-        for name in fields.table
-        if name not in known
-    ]
+        if registry_hosts.mirrors(config.document):
+            return lambda host: registry_hosts.read(host, config.document)
+    return lambda host: read_hosts(host, DEFAULT_FOLDERS)

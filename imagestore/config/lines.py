@@ -12,7 +12,8 @@ import bisect
 import re
 from typing import Final
 
-from imagestore.config.findings import Location, dotted, refusal
+from imagestore.config.findings import dotted, refusal
+from imagestore.config.location import Location
 from imagestore.patterns import pattern
 
 #: Deepest key path, and deepest nesting of brackets in a value. containerd's own files need eight.

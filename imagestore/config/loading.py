@@ -7,9 +7,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore.config.defaults import built_in_handlers, default_name
-from imagestore.config.findings import Finding, Location, RefusalError, Severity, dotted, show
+from imagestore.config.findings import Finding, RefusalError, Severity, dotted, show
 from imagestore.config.imports import load_files
 from imagestore.config.interpret import Reading
+from imagestore.config.location import Location
 from imagestore.config.model import Config
 from imagestore.config.source import read_bytes
 from imagestore.config.tree import Entry

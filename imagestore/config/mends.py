@@ -9,11 +9,12 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
-from imagestore.config.findings import BUILT_IN, dotted, shorten
+from imagestore.config.findings import dotted, shorten
+from imagestore.config.location import BUILT_IN
 
 if TYPE_CHECKING:
-    from imagestore.config.findings import Location
     from imagestore.config.handlers import RuntimeHandler
+    from imagestore.config.location import Location
     from imagestore.platforms.spec import Platform
 
 _KEYS: Final = {

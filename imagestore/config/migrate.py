@@ -17,17 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.config.findings import Finding, Severity, dotted
 from imagestore.config.known import (
-    CRI_PLUGIN,
     IMAGES_KEYS_OF_CONTAINERD,
-    IMAGES_PLUGIN,
-    RUNTIME_PLUGIN,
     SERVER_KEYS,
 )
 from imagestore.config.merge import merge
+from imagestore.config.names import CRI_PLUGIN, IMAGES_PLUGIN, RUNTIME_PLUGIN
 from imagestore.config.tree import Entry, Table, child
 
 if TYPE_CHECKING:
-    from imagestore.config.findings import Location
+    from imagestore.config.location import Location
 
 _V1_NAMES: Final = {
     "cri": CRI_PLUGIN,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError, UnknownRuntimeHandlerError
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

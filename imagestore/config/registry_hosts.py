@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.config.findings import RefusalError, dotted, refusal, show, without_secrets
-from imagestore.config.hosts import DEFAULT_FOLDERS, HostConfig, RegistryHosts, base_url, read_hosts
-from imagestore.config.known import IMAGES_PLUGIN
+from imagestore.config.hosts import HostConfig, RegistryHosts
+from imagestore.config.hosts_file import base_url
+from imagestore.config.names import IMAGES_PLUGIN
 from imagestore.config.tree import child
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from imagestore.config.model import Config
     from imagestore.config.tree import Entry, Table
 
 _PATH: Final = ("plugins", IMAGES_PLUGIN, "registry", "mirrors")
@@ -26,20 +24,7 @@ _CAPABILITIES: Final = frozenset({"pull", "resolve"})
 _WILDCARD: Final = "*"
 
 
-def reader_for(config: Config) -> Callable[[str], RegistryHosts]:
-    """The function that says what is configured for a registry host.
-
-    It raises ConfigError for what can't be used.
-    """
-    if config.settings.registry_config_path:
-        folders = tuple(folder for folder in config.settings.registry_config_path.split(":") if folder)
-        return lambda host: read_hosts(host, folders)
-    if _mirrors(config.document):
-        return lambda host: read_legacy(host, config.document)
-    return lambda host: read_hosts(host, DEFAULT_FOLDERS)
-
-
-def read_legacy(host: str, document: Table) -> RegistryHosts:
+def read(host: str, document: Table) -> RegistryHosts:
     """What the main configuration says about a registry host.
 
     Args:
@@ -49,9 +34,9 @@ def read_legacy(host: str, document: Table) -> RegistryHosts:
     Raises:
         ConfigError: names file, line and key.
     """
-    mirrors = _mirrors(document)
-    name = host if host in mirrors else _WILDCARD
-    entry = child(mirrors, name).get("endpoint")
+    known = mirrors(document)
+    name = host if host in known else _WILDCARD
+    entry = child(known, name).get("endpoint")
     try:
         endpoints = _endpoints(entry, name) if entry is not None else []
         found = tuple(_host(url, entry, name, document) for url in endpoints if entry is not None)
@@ -60,7 +45,8 @@ def read_legacy(host: str, document: Table) -> RegistryHosts:
         raise ConfigError(str(error.finding), hint=error.finding.mend) from error
 
 
-def _mirrors(document: Table) -> Table:
+def mirrors(document: Table) -> Table:
+    """The configured mirrors by registry host."""
     table = document
     for name in _PATH:
         table = child(table, name)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.findings import Location, dotted, refusal, show
+from imagestore.config.findings import dotted, refusal, show
 from imagestore.config.fold import fold_file
 from imagestore.config.lines import KeyLines
+from imagestore.config.location import Location
 from imagestore.config.tree import Plain, Table, build
 from imagestore.patterns import pattern
 from imagestore.values import dataclass

@@ -14,7 +14,7 @@ from imagestore.values import dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from imagestore.config.findings import Location
+    from imagestore.config.location import Location
 
 Scalar: TypeAlias = "str | int | float | bool | datetime.datetime | datetime.date | datetime.time"
 #: A value without locations: what TOML can say.

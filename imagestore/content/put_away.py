@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 from imagestore.cancel import CancelToken
 from imagestore.content.disk import sync_directory
 from imagestore.content.emptying import Emptied
-from imagestore.content.names import entries
 from imagestore.content.scratch import Scratch
 from imagestore.digest import VERIFIABLE
 from imagestore.errors import StoreError
@@ -50,7 +49,6 @@ class PutAway:
 
     def __init__(self, blobs: Path, ingests: Path, locks: Path) -> None:
         self._blobs = os.fspath(blobs)
-        self._listed = blobs
         self._scratch = Scratch(ingests, locks, CancelToken())
         self._names: dict[str, list[str]] = {}
         # By algorithm: what its folder was when listed, and what changes places with it.
@@ -74,13 +72,15 @@ class PutAway:
             device = os.stat(self._blobs).st_dev
             if not all(_is_settled(status, device) for status in self._statuses.values()):
                 return False
-            for algorithm, entry in entries(self._listed):
-                if f"{algorithm}:{entry.name}" not in wanted or not entry.is_file(follow_symlinks=False):
-                    return False
-                self._names.setdefault(algorithm, []).append(entry.name)
             for algorithm, status in self._statuses.items():
+                names = self._names[algorithm] = []
+                with os.scandir(f"{self._blobs}/{algorithm}") as entries:
+                    for entry in entries:
+                        if f"{algorithm}:{entry.name}" not in wanted or not entry.is_file(follow_symlinks=False):
+                            return False
+                        names.append(entry.name)
                 self._others[algorithm] = self._like(algorithm, status)
-            return bool(self._names)
+            return any(self._names.values())
         return False
 
     def _look(self) -> dict[str, os.stat_result]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.documents.decode import decode, refuse_case_variants, validate
 from imagestore.documents.fields import parse_platform
 from imagestore.errors import DocumentError, InvalidDigestError
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

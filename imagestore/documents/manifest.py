@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
 from imagestore.documents.decode import decode, refuse_case_variants, validate
 from imagestore.documents.fields import check_media_type, parse_descriptor
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,11 +10,10 @@ An index is held as a root and has no edges: its other manifests belong to other
 from __future__ import annotations
 
 import enum
-from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from imagestore.metadata.namespace_api import HOME
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -186,8 +185,8 @@ class MetadataStore(Protocol):
     def find_keys(self, images: Collection[tuple[str, str]]) -> list[tuple[str, str, str]]:
         """Reference, handler and image id of every record of some images, given by id and handler, in their order."""
 
-    def drop_images(self, keys: Collection[tuple[str, str]]) -> list[Digest]:
-        """Remove records by (reference, handler) in one transaction, unread; return what they held."""
+    def drop_images(self, keys: Collection[tuple[str, str]]) -> list[str]:
+        """Remove records by (reference, handler) in one transaction, unread; return what they held, in text form."""
 
     def pin_images(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
         """Pin or unpin records by (reference, handler); return those that are there, as they are now."""

@@ -160,7 +160,7 @@ class GraphTables(Database):
     def children(self) -> set[str]:
         """Everything that an edge points at, in text form."""
         with self._reading_apart() as db:
-            return {child for (_, child) in db.execute(_EDGES)}
+            return {child for (child,) in db.execute("SELECT child FROM edge UNION ALL SELECT child FROM label_edge")}
 
     def has_many_edges(self) -> bool:
         """Whether dropping all edges at once takes longer than those can bear who wait."""

@@ -144,8 +144,8 @@ class ImageTables(Database):
         with self._reading() as db:
             return db.execute(query, {"pairs": json.dumps(list(images))}).fetchall()
 
-    def drop_images(self, keys: Collection[tuple[str, str]]) -> list[Digest]:
-        """Remove records in one transaction, without reading them; return what they held."""
+    def drop_images(self, keys: Collection[tuple[str, str]]) -> list[str]:
+        """Remove records in one transaction, without reading them; return what they held, in text form."""
         query = (
             "SELECT DISTINCT r.digest FROM json_each(:pairs) p CROSS JOIN image_root r"
             " ON r.reference = json_extract(p.value, '$[0]') AND r.handler = json_extract(p.value, '$[1]')"
@@ -153,7 +153,7 @@ class ImageTables(Database):
         if not keys:
             return []
         with self._removing() as db:
-            roots = [Digest.parse(text) for (text,) in db.execute(query, {"pairs": json.dumps(list(keys))})]
+            roots = [text for (text,) in db.execute(query, {"pairs": json.dumps(list(keys))})]
             db.executemany("DELETE FROM image WHERE reference = ? AND handler = ?", keys)
             number, gone = self._number_change(), tuple(keys)
             self._after_commit.append(lambda: self._journal.remove(number, gone))

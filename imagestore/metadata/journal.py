@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord, Lease
-    from imagestore.metadata.journal_lines import Journaled
+    from imagestore.metadata.journal_reading import Journaled
 
 # A record takes some 1.5 kB; a journal several times as long as its records need is written anew.
 _RECORD_BYTES: Final = 4096
@@ -232,7 +232,9 @@ class RecordJournal:
 
     def read(self) -> Journaled:
         """What it says."""
-        reading = lines.Reading()
+        from imagestore.metadata.journal_reading import Reading  # only for a database that is damaged
+
+        reading = Reading()
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
             while line := file.readline(_LONGEST_LINE_BYTES):
                 if line.strip():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from imagestore.metadata.journal_lines import Journaled
+    from imagestore.metadata.journal_reading import Journaled
 
 
 class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceTables):

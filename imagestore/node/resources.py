@@ -6,7 +6,6 @@ Windows one; both come from the configuration. A Linux guest under Hyper-V is Li
 
 from __future__ import annotations
 
-from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from imagestore.resources import cgroup, explain, linux, oci, pod_cgroup, readin
 from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
 from imagestore.resources.qos import QosClass, qos_class
 from imagestore.resources.windows import Isolation
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

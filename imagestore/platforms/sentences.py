@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.platforms import windows
 from imagestore.platforms.fallback import pair_name
-from imagestore.platforms.windows_releases import name_of
 from imagestore.platforms.writing import format_all
 
 if TYPE_CHECKING:
@@ -133,6 +132,8 @@ def _also(accepted: Fallbacks) -> str:
 
 def _names(host_build: int, image_build: int) -> str:
     """The builds' names in brackets, where they are known."""
+    from imagestore.platforms.windows_releases import name_of  # seldom needed: a table of its own
+
     host, image = name_of(host_build), name_of(image_build)
     if host_build == image_build:
         return f" ({host})" if host else ""

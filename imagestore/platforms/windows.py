@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidPlatformError
 from imagestore.patterns import pattern
-from imagestore.platforms.windows_releases import LTSC_STABLE, RELEASES
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+#: Long-term server releases whose kernel interface is stable for newer hosts, oldest first.
+LTSC_STABLE: Final = (20348, 26100)
 #: First build whose kernel interface is stable for newer hosts (Server 2022, ltsc2022).
 STABLE_INTERFACE: Final = LTSC_STABLE[0]
 
@@ -194,7 +195,7 @@ def compatibility(host_build: int, image_build: int) -> Compatibility:
 
 
 def matrix(
-    host_builds: Iterable[int] = tuple(RELEASES), image_builds: Iterable[int] = tuple(RELEASES)
+    host_builds: Iterable[int] | None = None, image_builds: Iterable[int] | None = None
 ) -> tuple[tuple[Compatibility, ...], ...]:
     """The complete table: a row for each host build, a cell for each image build.
 
@@ -202,8 +203,11 @@ def matrix(
         host_builds: every known release by default, clients included.
         image_builds: the same by default.
     """
-    columns = tuple(image_builds)
-    return tuple(tuple(compatibility(host, image) for image in columns) for host in host_builds)
+    from imagestore.platforms.windows_releases import RELEASES
+
+    rows = RELEASES if host_builds is None else host_builds
+    columns = tuple(RELEASES if image_builds is None else image_builds)
+    return tuple(tuple(compatibility(host, image) for image in columns) for host in rows)
 
 
 def _number(text: str, largest: int) -> int | None:

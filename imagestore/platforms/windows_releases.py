@@ -60,8 +60,6 @@ _ALL: Final = (
 
 #: Known releases by build, oldest first.
 RELEASES: Final[Mapping[int, Release]] = MappingProxyType({release.build: release for release in _ALL})
-#: Long-term server releases whose kernel interface is stable for newer hosts, oldest first.
-LTSC_STABLE: Final = (20348, 26100)
 _BUILDS_BY_TAG: Final = {tag.lower(): release.build for release in _ALL for tag in release.tags}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from imagestore.collect import sweep
+from imagestore.content.disk import translated
 from imagestore.errors import (
     ImageStoreError,
     OperationCancelledError,
@@ -61,4 +61,7 @@ def _undo(metadata: MetadataStore, content: LocalContentStore, held: HeldLease, 
         with contextlib.suppress(StoreError):  # the collection that finds it stale tells why it stays
             content.abort(ingest_ref(descriptor))
     metadata.delete_lease(held.id)
+    # The system may have no descriptor left to read the module.
+    with translated("delete from", content.root):
+        from imagestore.collect import sweep
     sweep(metadata, content, [str(each.digest) for each in new]).check()

@@ -15,22 +15,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore import lease
-from imagestore.errors import (
-    ContentNotFoundError,
-    DocumentError,
-    ReferenceNotFoundError,
-    RegistryError,
-    SizeMismatchError,
-)
+from imagestore import platforms
+from imagestore.errors import ContentNotFoundError, DocumentError, ReferenceNotFoundError, RegistryError
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved
-from imagestore.pull.decide import Decider
-from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, fetch_order
-from imagestore.pull.plan import PullPlan, plan
-from imagestore.pull.settle import confirm, settle
-from imagestore.pull.sources import Documents, remove_damaged
-from imagestore.pull.undo import undone_on_failure
 from imagestore.pull.verify import NO_VERIFIER
 from imagestore.reference import Reference
 from imagestore.values import dataclass
@@ -45,7 +33,7 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord, MetadataStore
     from imagestore.observe import Observer
-    from imagestore.pull.choice import Choice
+    from imagestore.pull.plan import PullPlan
     from imagestore.pull.verify import ImageVerifier
     from imagestore.registry.client import RegistryClient
 
@@ -63,7 +51,8 @@ class PullWork:
         client: where everything comes from.
         observer: hears of progress.
         cancel: ends the work.
-        parallel: blobs in flight at once; None for the default, and more while the network is waited for.
+        parallel: blobs in flight at once as containerd's max_concurrent_downloads says it; None for the default, and
+            more while the network is waited for.
         verifier: asked before anything but the target's descriptor is fetched.
     """
 
@@ -86,50 +75,14 @@ class PullWork:
             NoMatchingManifestError: the image has nothing for the wanted platform; carries the explanation.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
-        documents = Documents(self.content, self.client, self.reference, self.cancel)
-        target = self._resolve(documents)
+        target, raw = self._resolve()
         current = self._current(target)
         if current is not None:
             return current
-        choice = self._choose_again_if_misled(target, documents)
-        needed = [descriptor.digest for descriptor in choice.descriptors]
-        with (
-            lease.held(self.metadata, purpose="pull", digests=needed) as held,
-            undone_on_failure(self.metadata, self.content, held, choice.descriptors),
-            self.content.gathering(self.cancel) as gathering,
-        ):
-            fetcher = Fetcher(
-                self.content,
-                self.client,
-                self.reference,
-                self.observer,
-                held.renew,
-                gathering,
-                parallel=self.parallel or PARALLEL_BLOBS,
-                may_grow=None if self.parallel else self.client.has_room,
-            )
-            fetcher.check(choice.manifest.children)
-            remove_damaged(self.content, documents.take_damaged())
-            with fetcher.flow(self.cancel) as flow:
-                for descriptor in (*choice.documents, choice.manifest.config):
-                    known = documents.remembered(descriptor)
-                    if known is not None:
-                        fetcher.keep(descriptor, known, cancel=flow.cancel, flow=flow)
-                    elif (raw := fetcher.document(descriptor, flow)) is not None:
-                        documents.remember(descriptor, raw)
-                choice = self._decider.complete(choice, documents)
-                config = choice.manifest.config
-                if config.digest in documents.take_damaged():
-                    remove_damaged(self.content, [config.digest])
-                    fetcher.keep(config, documents.raw(config), cancel=flow.cancel, flow=flow)
-                flow.bring(fetch_order(choice.manifest.layers))
-            settle(self.content, choice.descriptors)
-            with self.metadata.exclusive():
-                confirm(self.content, choice.descriptors, what=str(self.reference))
-                return self.metadata.put_image(
-                    choice.record(str(self.reference), self.handler, self._decider.wanted_text),
-                    {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
-                )
+        # Nothing of it is loaded for an image that is here.
+        from imagestore.pull.resolved import ResolvedPull
+
+        return ResolvedPull(self, target, raw).run()
 
     def plan(self, planned: AbstractSet[Digest] = frozenset()) -> PullPlan:
         """Say what run() would fetch, without storing anything.
@@ -140,27 +93,21 @@ class PullWork:
         Raises:
             The same as run(), but for what only fetching can show.
         """
-        documents = Documents(self.content, self.client, self.reference, self.cancel)
-        target = self._resolve(documents)
-        choice = self._decider.complete(self._choose_again_if_misled(target, documents), documents)
-        is_current = self._current(target) is not None
-        return plan(
-            choice,
-            self.content,
-            planned,
-            # A record that is up to date is taken as it is.
-            frozenset() if is_current else documents.take_damaged(),
-            reference=str(self.reference),
-            handler=self.handler,
-            wanted=self._decider.wanted_text,
-            is_current=is_current,
-        )
+        target, raw = self._resolve()
+        from imagestore.pull.resolved import ResolvedPull
 
-    def _resolve(self, documents: Documents) -> Descriptor:
+        return ResolvedPull(self, target, raw).plan(planned, is_current=self._current(target) is not None)
+
+    @property
+    def wanted_text(self) -> str:
+        """Text form of the wanted platform."""
+        return platforms.format_all(self.wanted.platform)
+
+    def _resolve(self) -> tuple[Descriptor, bytes | None]:
+        """What the reference leads to now, with its bytes where they came along."""
+        raw = None
         if self._is_new:
             target, raw = self.client.resolve_whole(self.reference, cancel=self.cancel)
-            if raw is not None:
-                documents.remember(target, raw)
         else:
             target = self.client.resolve(self.reference, cancel=self.cancel)
         self.observer(Resolved(str(self.reference), target))
@@ -174,7 +121,7 @@ class PullWork:
         if self.reference.tag and self.reference.digest is not None:
             self._report_drift(target)
         self.verifier.verify(str(self.reference), target, cancel=self.cancel)
-        return target
+        return target, raw
 
     @property
     def _is_new(self) -> bool:
@@ -203,7 +150,7 @@ class PullWork:
     def _current(self, target: Descriptor) -> ImageRecord | None:
         """The stored record, if it is what this pull would make and all its content is here."""
         record = self.metadata.get_image(str(self.reference), self.handler)
-        if record is None or record.target.digest != target.digest or record.wanted != self._decider.wanted_text:
+        if record is None or record.target.digest != target.digest or record.wanted != self.wanted_text:
             return None
         needed = set(record.roots).union(*(self.metadata.own_children(digest) for digest in record.roots))
         try:
@@ -212,22 +159,3 @@ class PullWork:
             return None
         # A file that lost (or won) bytes shows in the sum; other damage only in a check of the store.
         return record if here == record.content_size else None
-
-    @property
-    def _decider(self) -> Decider:
-        return Decider(str(self.reference), self.handler, self.wanted, self.observer)
-
-    def _choose_again_if_misled(self, target: Descriptor, documents: Documents) -> Choice:
-        """Some registries' HEAD announces a digest that they then don't have, or another size: look at the body."""
-        try:
-            return self._decider.choose(target, documents)
-        except (ReferenceNotFoundError, SizeMismatchError) as error:
-            if self.reference.digest is not None or documents.remembered(target) is not None:
-                raise
-            found = self.client.resolve(self.reference, from_body=True, cancel=self.cancel)
-            # Other content under the digest that was announced is damage, and not for the body to explain away.
-            is_same = found.digest == target.digest
-            if found == target or is_same != isinstance(error, SizeMismatchError):
-                raise
-            self.verifier.verify(str(self.reference), found, cancel=self.cancel)
-            return self._decider.choose(found, documents)

@@ -10,7 +10,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
-from imagestore.config.registry_hosts import reader_for
+from imagestore.config.hosts import reader_for
 from imagestore.observe import ignore
 from imagestore.registry import settings
 from imagestore.registry.auth.late import LateAuthenticator

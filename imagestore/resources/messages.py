@@ -5,11 +5,10 @@ Fields have the names and zero values of the protocol: 0 means not set.
 
 from __future__ import annotations
 
-from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

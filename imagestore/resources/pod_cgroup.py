@@ -6,7 +6,6 @@ since a container without one may use what it likes. BestEffort pods get the sma
 
 from __future__ import annotations
 
-from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from imagestore.resources.node import CgroupVersion, MemoryReservationPolicy
 from imagestore.resources.qos import QosClass, qos_class
 from imagestore.resources.quantity import ZERO
 from imagestore.resources.spec import CPU, MEMORY
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

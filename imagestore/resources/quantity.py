@@ -19,12 +19,11 @@ outside 32 bits are refused, where it lets them wrap.
 from __future__ import annotations
 
 import enum
-from dataclasses import field
 from typing import Final
 
 from imagestore.errors import InvalidQuantityError
 from imagestore.patterns import pattern
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 
 class Format(enum.Enum):

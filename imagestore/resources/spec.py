@@ -7,12 +7,11 @@ takes the limit's place when defaults are filled in.
 
 from __future__ import annotations
 
-from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore.resources.quantity import ZERO, Quantity
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

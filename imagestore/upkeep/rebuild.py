@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord
-    from imagestore.metadata.journal_lines import Journaled
+    from imagestore.metadata.journal_reading import Journaled
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from imagestore.values import dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord, MetadataStore
 
 #: Names that are looked up together: some milliseconds.
@@ -38,21 +37,21 @@ class Remover:
     rule: lookup.HandlerRule
     doomed: Callable[[str], Sequence[ImageRecord]]
 
-    def remove(self, names: Iterable[str]) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[Digest]]:
+    def remove(self, names: Iterable[str]) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[str]]:
         """Remove the records that these names mean.
 
         Args:
             names: references, ids, beginnings of ids, or names with digests.
 
         Returns:
-            (reference, runtime handler) of what went, by name; and what those records held.
+            (reference, runtime handler) of what went, by name; and what those records held, in text form.
 
         Raises:
             InvalidInputError, UnknownRuntimeHandlerError: a name is refused; the records of those before it are gone,
                 those after it weren't looked at.
         """
         removed: dict[str, tuple[tuple[str, str], ...]] = {}
-        roots: set[Digest] = set()
+        roots: set[str] = set()
         waiting = collections.deque(dict.fromkeys(names))
         patience = Patience(self.metadata)
         refusal: InvalidInputError | UnknownRuntimeHandlerError | None = None
@@ -73,10 +72,10 @@ class Remover:
             raise refusal
         return removed, roots
 
-    def _remove(self, names: Sequence[str], removed: dict[str, tuple[tuple[str, str], ...]]) -> set[Digest]:
+    def _remove(self, names: Sequence[str], removed: dict[str, tuple[tuple[str, str], ...]]) -> set[str]:
         """One step; when a name is refused, the records of those before it are dropped already."""
         plain = lookup.doomed_keys(self.metadata, names, self.rule)
-        roots: set[Digest] = set()
+        roots: set[str] = set()
         gone: set[tuple[str, str]] = set()
         going: list[tuple[str, str]] = []
         for name in names:

@@ -6,7 +6,6 @@ deleted: the next pull would take it for good.
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING
 
 from imagestore import lease
@@ -19,7 +18,7 @@ from imagestore.reference import Reference
 from imagestore.upkeep.check import is_whole
 from imagestore.upkeep.held import held_documents
 from imagestore.upkeep.why import explain
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,12 +6,10 @@ import abc
 import contextlib
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from imagestore import collect, lease, lookup
+from imagestore import lease, lookup
 from imagestore.cancel import CancelToken
-from imagestore.content import leftovers
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UndeletableError
 from imagestore.observe import ignore
-from imagestore.upkeep.removal import Remover
 from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
@@ -158,6 +156,7 @@ class Upkeep(abc.ABC):
             UndeletableError: something can't be deleted; its ``report`` says what was done all the same.
             StoreError: the store can't be read or written.
         """
+        from imagestore import collect
         from imagestore.upkeep import accounting, policy
 
         usage = self.usage()
@@ -180,7 +179,7 @@ class Upkeep(abc.ABC):
                 going = [each for each in some if self._is_unchanged(each.record)]
                 self.metadata.remove_images((each.record.reference, each.record.handler) for each in going)
             evicted += going
-        roots = {digest for each in evicted for digest in each.record.roots}
+        roots = {str(digest) for each in evicted for digest in each.record.roots}
         swept = collect.collect_from(self.metadata, self.content, roots)
         report = EvictionReport(False, tuple(evicted), sum(swept.freed.values()))
         swept.check(report)
@@ -216,6 +215,9 @@ class Upkeep(abc.ABC):
         """
         if all_handlers and runtime_handler is not None:
             raise InvalidInputError("give a runtime handler or all handlers, not both")
+        from imagestore import collect
+        from imagestore.upkeep.removal import Remover
+
         handler = self._known(runtime_handler)
         remover = Remover(
             self.metadata,
@@ -239,6 +241,9 @@ class Upkeep(abc.ABC):
             UndeletableError: something can't be deleted; everything else was, as its ``report`` says.
             StoreError: the store can't be read or written.
         """
+        from imagestore import collect
+        from imagestore.content import leftovers
+
         report = collect.collect(self.metadata, self.content, dry_run=dry_run, clock=self._clock)
         if not dry_run:
             leftovers.clear(self.root, before=self._clock() - collect.STALE_INGEST_SECONDS)

@@ -223,7 +223,7 @@ def test_where_nothing_is_kept_nobody_is_asked(node: Node, monkeypatch: pytest.M
     orphan = node.blob("another's orphan")
     asked: list[object] = []
     monkeypatch.setattr(node.metadata, "unheld", asked.append)
-    swept = collect_from(node.metadata, node.content, roots)
+    swept = collect_from(node.metadata, node.content, map(str, roots))
     assert (len(swept.freed), node.names(), node.metadata.edges(), asked) == (100, {"another's orphan"}, {}, [])
     assert collect(node.metadata, node.content).digests == (orphan,)
 
@@ -254,7 +254,7 @@ def test_what_comes_back_while_everything_goes_keeps_what_it_points_at(
     came: list[int] = []
     monkeypatch.setattr(Patience, "is_over", lambda _self: True)
     monkeypatch.setattr(node.metadata, "batch", come_back)
-    collect_from(node.metadata, node.content, roots)
+    collect_from(node.metadata, node.content, map(str, roots))
     (again,) = came
     assert node.names() == {f"manifest {again} runc", f"layer {again}"}
     assert node.metadata.edges() == {manifest(again): (Digest.of(f"layer {again}".encode()),)}
@@ -273,9 +273,9 @@ def test_removed_images_take_what_only_they_pointed_at(node: Node) -> None:
     node.image("one", "shared", "own")
     node.image("two", "shared")
     (removed,) = node.metadata.remove_images([("registry.example/one:1", "runc")])
-    swept = collect_from(node.metadata, node.content, removed.roots)
+    swept = collect_from(node.metadata, node.content, map(str, removed.roots))
     assert swept.freed == {str(Digest.of(b"manifest one runc")): 17, str(Digest.of(b"own")): 3}
-    assert collect_from(node.metadata, node.content, removed.roots).freed == {}
+    assert collect_from(node.metadata, node.content, map(str, removed.roots)).freed == {}
 
 
 def test_removed_images_take_what_labels_chain_to_them(node: Node) -> None:
@@ -286,7 +286,7 @@ def test_removed_images_take_what_labels_chain_to_them(node: Node) -> None:
         reference = {f"containerd.io/gc.ref.content.{child.encoded[:8]}": str(child)}
         node.metadata.update_content_labels(parent, reference)
     (removed,) = node.metadata.remove_images([("registry.example/one:1", "runc")])
-    swept = collect_from(node.metadata, node.content, removed.roots)
+    swept = collect_from(node.metadata, node.content, map(str, removed.roots))
     assert swept.freed.keys() == {str(Digest.of(name)) for name in (b"manifest one runc", b"layer", b"below", b"last")}
     assert node.names() == {"manifest two runc", "kept"}
 

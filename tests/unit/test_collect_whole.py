@@ -48,7 +48,7 @@ def test_where_nothing_is_kept_all_goes_as_a_whole(node: Node, whole: list[bool]
         report = collect(node.metadata, node.content)
         assert (len(report.digests), report.kept_blobs) == (11, 0)
     else:
-        swept = collect_from(node.metadata, node.content, roots)
+        swept = collect_from(node.metadata, node.content, map(str, roots))
         assert (len(swept.freed), swept.failures) == (10, {})
         assert sum(swept.freed.values()) == 5 * (len("manifest 0 runc") + len("layer 0"))
     assert (whole, node.names(), node.metadata.edges()) == ([True], set(), {})
@@ -60,7 +60,7 @@ def test_where_nothing_is_kept_all_goes_as_a_whole(node: Node, whole: list[bool]
 
 def test_a_removal_takes_nothing_as_a_whole_that_it_did_not_reach(node: Node, whole: list[bool]) -> None:
     roots = removed(node, 12)
-    swept = collect_from(node.metadata, node.content, roots[:6])
+    swept = collect_from(node.metadata, node.content, map(str, roots[:6]))
     assert (len(swept.freed), len(node.names()), whole) == (12, 12, [])
 
 
@@ -96,7 +96,7 @@ def test_what_is_kept_in_the_last_moment_stays_with_all_it_points_at(
 ) -> None:
     """After everybody was asked, and before the lock is taken."""
     roots, ready = removed(node, 5), before_the_lock(monkeypatch, lambda: keep(node))
-    swept = collect_from(node.metadata, node.content, roots)
+    swept = collect_from(node.metadata, node.content, map(str, roots))
     assert (ready, whole, len(swept.freed)) == ([True], [], 8)
     assert node.names() == {"manifest 3 runc", "layer 3"}
     assert node.metadata.edges() == {Digest.of(b"manifest 3 runc"): (Digest.of(b"layer 3"),)}
@@ -118,7 +118,7 @@ def test_what_takes_long_to_drop_is_dropped_one_by_one_also_when_it_came_in_the_
     change: Callable[[Node, pytest.MonkeyPatch], None],
 ) -> None:
     roots, ready = removed(node, 5), before_the_lock(monkeypatch, lambda: change(node, monkeypatch))
-    assert len(collect_from(node.metadata, node.content, roots).freed) == 10
+    assert len(collect_from(node.metadata, node.content, map(str, roots)).freed) == 10
     assert (ready, whole, node.metadata.edges()) == ([True], [], {})
     assert node.metadata.content_labels(Digest.of(b"layer 3")) == {}
 
@@ -145,7 +145,7 @@ def test_a_sweep_finds_what_came_to_the_folder_that_took_the_place_of_another(
     monkeypatch.setattr(collecting, "_FEWEST_AS_WHOLE", 100)
     monkeypatch.setattr(Patience, "is_over", lambda _self: True)
     monkeypatch.setattr(node.metadata, "batch", others_come_between)
-    collect_from(node.metadata, node.content, roots)
+    collect_from(node.metadata, node.content, map(str, roots))
     assert whole == [True]
     assert {parent for parent in node.metadata.edges() if not node.content.exists(parent)} == set()
     assert (node.names(), node.metadata.edges()) == (set(), {})
@@ -156,14 +156,14 @@ def test_many_edges_are_dropped_with_their_content(
 ) -> None:
     roots = removed(node, 6)
     monkeypatch.setattr(graph, "_MANY_EDGES", 5)
-    assert len(collect_from(node.metadata, node.content, roots).freed) == 12
+    assert len(collect_from(node.metadata, node.content, map(str, roots)).freed) == 12
     assert (whole, node.metadata.edges()) == ([], {})
 
 
 def test_labels_of_any_kind_are_dropped_with_their_content(node: Node, whole: list[bool]) -> None:
     roots = removed(node, 6)
     node.metadata.label_content(Digest.of(b"layer 3"), {"containerd.io/distribution.source.example": "x"})
-    assert len(collect_from(node.metadata, node.content, roots).freed) == 12
+    assert len(collect_from(node.metadata, node.content, map(str, roots)).freed) == 12
     assert (whole, node.metadata.content_labels(Digest.of(b"layer 3"))) == ([], {})
 
 
@@ -175,7 +175,7 @@ def test_on_a_full_disk_the_blobs_go_first_and_then_what_is_noted_about_them(
 
     roots = removed(node, 5)
     monkeypatch.setattr(node.metadata, "forget_all_content", full)
-    swept = collect_from(node.metadata, node.content, roots)
+    swept = collect_from(node.metadata, node.content, map(str, roots))
     assert (whole, len(swept.freed), node.names(), node.metadata.edges()) == ([True], 10, set(), {})
 
 
@@ -187,7 +187,7 @@ def test_what_can_not_be_put_away_goes_one_by_one(
 
     roots = removed(node, 5)
     monkeypatch.setattr(put_away, "_exchange", lambda: refuse)
-    swept = collect_from(node.metadata, node.content, roots)
+    swept = collect_from(node.metadata, node.content, map(str, roots))
     assert (whole, len(swept.freed), node.names(), node.metadata.edges()) == ([False], 10, set(), {})
 
 

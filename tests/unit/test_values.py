@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from dataclasses import field
 from typing import Any, ClassVar
 
 import pytest
 
-from imagestore.values import dataclass, replace
+from imagestore.values import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +31,23 @@ class Standard:
 
     x: int
     y: int = 2
-    names: list[str] = field(default_factory=list, compare=False)
-    secret: str = field(default="s", repr=False, hash=False)
-    made: float = field(init=False, default=1.5)
-    unit: str = field(default="m", kw_only=True)
+    names: list[str] = dataclasses.field(default_factory=list, compare=False)
+    secret: str = dataclasses.field(default="s", repr=False, hash=False)
+    made: float = dataclasses.field(init=False, default=1.5)
+    unit: str = dataclasses.field(default="m", kw_only=True)
+    count: ClassVar[int] = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Ours, with the standard library's fields."""
+
+    x: int
+    y: int = 2
+    names: list[str] = dataclasses.field(default_factory=list, compare=False)
+    secret: str = dataclasses.field(default="s", repr=False, hash=False)
+    made: float = dataclasses.field(init=False, default=1.5)
+    unit: str = dataclasses.field(default="m", kw_only=True)
     count: ClassVar[int] = 7
 
 
@@ -96,13 +108,61 @@ def test_it_makes_the_same_before_and_after_methods_are_written(
     assert dataclasses.asdict(ours) == dataclasses.asdict(standard)
 
 
+@pytest.mark.parametrize("kind", [Point, Mixed])
 @pytest.mark.parametrize(("arguments", "named"), CALLS)
-def test_it_makes_and_shows_the_same(arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-    ours, standard = Point(*arguments, **named), Standard(*arguments, **named)
-    assert repr(ours) == repr(standard).replace("Standard", "Point")
+def test_it_makes_and_shows_the_same(
+    kind: type[Point | Mixed], arguments: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    ours, standard = kind(*arguments, **named), Standard(*arguments, **named)
+    assert repr(ours) == repr(standard).replace("Standard", kind.__name__)
     assert dataclasses.asdict(ours) == dataclasses.asdict(standard)
     assert hash(ours) == hash(standard)
-    assert Point.__match_args__ == Standard.__match_args__
+    assert kind.__match_args__ == Standard.__match_args__
+
+
+def told(cls: type[Any]) -> list[tuple[Any, ...]]:
+    members = ("name", "default", "default_factory", "init", "repr", "hash", "compare", "kw_only")
+    return [tuple(getattr(each, member) for member in members) for each in dataclasses.fields(cls)]
+
+
+@pytest.mark.parametrize("kind", [Point, Mixed])
+def test_the_standard_library_reads_its_fields_as_its_own(kind: type[Any]) -> None:
+    assert told(kind) == told(Standard)
+
+
+def test_a_method_may_be_written_while_another_thread_calls_it() -> None:
+    for name, arguments in [("__eq__", (Derived(1),)), ("__hash__", ()), ("__repr__", ())]:
+
+        @dataclass(frozen=True, slots=True)
+        class Fresh(Point):
+            pass
+
+        shared = Fresh.__dict__[name]
+        one = [shared(Fresh(1), *arguments) for _ in range(2)]
+        assert one == [getattr(Fresh(1), name)(*arguments)] * 2
+        assert Fresh.__dict__[name] is not shared
+
+
+def test_a_class_keeps_its_own_method_that_asks_the_one_above() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Base:
+        x: int
+
+    @dataclass(frozen=True, slots=True)
+    class Loud(Base):
+        y: int = 0
+
+        def __hash__(self) -> int:
+            return Base.__hash__(self) + 1
+
+        def __repr__(self) -> str:
+            return f"{Base.__repr__(self)}!"
+
+    for _ in range(2):
+        assert hash(Loud(1, 5)) == hash(Base(1)) + 1
+        assert repr(Loud(1, 5)).endswith("Loud(x=1)!")
+    assert Base(1) == Base(1)
+    assert Loud(1, 5) != Loud(1, 6)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,12 @@ image new each time; so it keeps when it first saw an image and when it last saw
 from __future__ import annotations
 
 import json
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.content.disk import make_directory, replace_text, translated
 from imagestore.errors import StoreCorruptError
 from imagestore.node.gc.detection import ImageKey, ImageUse
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,6 @@ import logging
 import secrets
 import threading
 import time
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, InvalidInputError, ProtocolError
@@ -25,7 +24,7 @@ from imagestore.registry.auth.tokens import TokenCache, TokenKey, TokenReply
 from imagestore.registry.credentials.model import HUB_NAMES, Found, Target
 from imagestore.registry.transport import addresses, urls
 from imagestore.secret import Secret
-from imagestore.values import dataclass, replace
+from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

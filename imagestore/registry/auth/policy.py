@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,14 +7,12 @@ the image alone: containerd would show them to every mirror as well, we don't.
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.docker_config import host_of
 from imagestore.registry.credentials.model import NO_SECRET, Explicit, Found
 from imagestore.secret import Secret
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

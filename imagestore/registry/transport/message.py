@@ -6,13 +6,12 @@ recipient may mend is mended: folded lines are joined, equal lengths count once.
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.patterns import pattern
 from imagestore.registry.transport import urls
 from imagestore.registry.transport.faults import InvalidAnswerError, OtherProtocolError, UnsendableError
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from imagestore.registry.exchange import Request

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.faults.redirecting import original_path
-from imagestore.values import dataclass, replace
+from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +24,7 @@ from imagestore.platforms.spec import Platform
 from imagestore.testing.images.bodies import Body, BytesBody
 from imagestore.testing.images.layers import Family, Layer, layer
 from imagestore.testing.images.platform_text import read_platform
-from imagestore.values import dataclass, replace
+from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,10 +12,9 @@ import base64
 import binascii
 import re
 import threading
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

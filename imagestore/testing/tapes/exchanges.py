@@ -10,7 +10,6 @@ are derived from a recorded whole body: a Range of it, and its HEAD.
 from __future__ import annotations
 
 import difflib
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.engine.answers import apply_range
@@ -18,7 +17,7 @@ from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request
 from imagestore.testing.engine.queries import comparable, shown
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import BytesBody
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,7 +19,6 @@ import os
 import tempfile
 import threading
 import time
-from dataclasses import field
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, InvalidInputError
@@ -27,7 +26,7 @@ from imagestore.testing.front_ends.server import LoopbackServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.compose import save_tape
 from imagestore.testing.tapes.player import Replay, load_tape, replay, tape_path
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -41,7 +41,8 @@ MATCHING = ("imagestore.platforms.host", "imagestore.platforms.match")
         (["gc"], ("httpx", "httpcore", "email", "ssl")),
         (
             ["pull", "--progress=none", "python:3"],
-            ("click", "httpx", "httpcore", "email", "ssl", "imagestore.archive.docker", "imagestore.upkeep.check"),
+            # The image is here.
+            ("click", "httpx", "httpcore", "email", "ssl", "imagestore.archive.docker", "imagestore.pull.fetch"),
         ),
         (["match", "python:3"], ("imagestore.archive.docker", "imagestore.pull.fetch")),
     ],
@@ -85,6 +86,16 @@ POSTPONED = (
     "typing",
     "encodings.ascii",
 )
+#: What a pull and a removal without a configuration need only where something is wrong.
+UNNEEDED = (
+    "dataclasses",
+    "imagestore.collect",
+    "imagestore.config.findings",
+    "imagestore.config.hosts_file",
+    "imagestore.config.known",
+    "imagestore.metadata.journal_reading",
+    "imagestore.platforms.windows_releases",
+)
 #: The stand-in of a module that wasn't loaded, or nothing in its place.
 ABSENT = ("_Postponed", "NoneType")
 # Which of those were loaded while the installed command ran.
@@ -92,7 +103,8 @@ LOADED = f"""
 import os, sys
 from imagestore.__main__ import command
 def end(status):
-    print(status, [n for n in {POSTPONED!r} if type(sys.modules.get(n)).__name__ not in {ABSENT!r}], file=sys.stderr)
+    names = {(*POSTPONED, *UNNEEDED)!r}
+    print(status, [n for n in names if type(sys.modules.get(n)).__name__ not in {ABSENT!r}], file=sys.stderr)
     sys.stdout.flush()
     os.kill(os.getpid(), 9)
 os._exit = end

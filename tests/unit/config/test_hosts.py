@@ -9,8 +9,7 @@ import pytest
 
 from imagestore import config
 from imagestore.config.connection import ConnectionSettings
-from imagestore.config.hosts import RegistryHosts, candidates, find_folder, read_hosts
-from imagestore.config.registry_hosts import reader_for
+from imagestore.config.hosts import RegistryHosts, candidates, find_folder, read_hosts, reader_for
 from imagestore.errors import ConfigError
 from imagestore.platforms.spec import Platform
 

@@ -7,7 +7,7 @@ import pytest
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import Platform, exact, windows
 from imagestore.platforms.windows import WindowsVersion, check_version, parse_version
-from imagestore.platforms.windows_releases import LTSC_STABLE, RELEASES, build_of_tag, describe, name_of
+from imagestore.platforms.windows_releases import RELEASES, build_of_tag, describe, name_of
 
 _IMAGES = (14393, 16299, 17763, 19042, 20348, 22000, 22621, 25398, 26100, 26200)
 _MATRIX = {
@@ -140,7 +140,7 @@ def test_the_floor_moves_on_with_every_long_term_release_to_come(
 
 
 def test_older_floor_rule_is_not_ours() -> None:
-    assert windows.process_compatible(26200, LTSC_STABLE[0])
+    assert windows.process_compatible(26200, windows.LTSC_STABLE[0])
 
 
 @pytest.mark.parametrize(

@@ -50,14 +50,14 @@ def record(repository: str, handler: str, number: int) -> ImageRecord:
 
 def one_after_the_other(
     metadata: SqliteMetadataStore, names: list[str], handler: str | None, *, is_for_all: bool
-) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[Digest]]:
+) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[str]]:
     removed, roots = {}, set()
     for name in dict.fromkeys(names):
         gone = metadata.remove_images(
             [(each.reference, each.handler) for each in doomed(metadata, name, handler, is_for_all=is_for_all)]
         )
         removed[name] = tuple((each.reference, each.handler) for each in gone)
-        roots |= {root for each in gone for root in each.roots}
+        roots |= {str(root) for each in gone for root in each.roots}
     return removed, roots
 
 

@@ -1,0 +1,287 @@
+"""What the lines of a journal say together (how each is written: ``journal_lines``)."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from typing import Any
+
+from imagestore import gc_labels
+from imagestore.digest import Digest
+from imagestore.gc_labels import ContentTerms
+from imagestore.metadata import rows
+from imagestore.metadata.api import ImageRecord, Lease
+from imagestore.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Journaled:
+    """What a journal says, the last transaction included.
+
+    Attributes:
+        candidates: for each key what its record may be, the newest first.
+        labels: the last known labels by content.
+        leases: the last known form of each lease that was not released, with what it lists.
+        unreadable: how many lines can't be read.
+        last_number: the highest number of a change.
+        replaced: content that was kept before the last transaction and isn't by it, where nothing tells whether that
+            one was committed.
+    """
+
+    candidates: list[list[ImageRecord]]
+    labels: dict[Digest, dict[str, str]]
+    leases: list[tuple[Lease, tuple[Digest, ...]]]
+    unreadable: int
+    last_number: int
+    replaced: frozenset[Digest] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Removed:
+    key: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Labelled:
+    digest: Digest
+    labels: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Leased:
+    """A lease with what it lists, or with what it lists beside that."""
+
+    lease: Lease
+    content: tuple[Digest, ...]
+    is_addition: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Unleased:
+    lease_id: str
+    content: tuple[Digest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Released:
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A change; ``is_committed`` when it was written after its commit."""
+
+    number: int
+    value: ImageRecord | _Removed | _Labelled | _Leased | _Unleased | _Released
+    is_committed: bool
+
+
+class Reading:
+    """What lines say together, added in the order of the file."""
+
+    def __init__(self) -> None:
+        self._known = _Known()
+        # Since the last begin, or, where there was none yet, with the highest number so far.
+        self._waiting: list[_Line] = []
+        self._begin: int | None = None
+        self._last_number = 0
+        self._unreadable = 0
+
+    def add(self, line: bytes) -> None:
+        """One line; what can't be read is counted and passed over."""
+        try:
+            entry = _decoded(line)
+            if "begin" in entry:
+                self._settle(_number(entry["begin"]))
+            else:
+                self._add(_parsed(entry))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            self._unreadable += 1
+
+    def _settle(self, begin: int) -> None:
+        for line in self._waiting:
+            if line.number <= begin:
+                self._known.add(line)
+        self._waiting, self._begin = [], begin
+        self._last_number = max(begin, self._last_number)
+
+    def _add(self, line: _Line) -> None:
+        highest, self._last_number = self._last_number, max(line.number, self._last_number)
+        if self._begin is None:
+            # Older versions wrote no begin: what has a higher number behind it was committed, as far as one can tell.
+            if line.number > highest:
+                for each in self._waiting:
+                    self._known.add(each)
+                self._waiting = []
+            is_settled = line.number < highest
+        else:
+            is_settled = line.number <= self._begin
+        if is_settled:
+            self._known.add(line)
+        else:
+            self._waiting.append(line)
+
+    def result(self) -> Journaled:
+        """What they say; after the last line."""
+        is_committed = self._begin is not None and any(line.is_committed for line in self._waiting)
+        uncertain = []
+        for line in self._waiting:
+            if is_committed or line.is_committed:
+                self._known.add(line)
+            else:
+                uncertain.append(line)
+        changed = list({_subject(line.value): line for line in uncertain}.values())
+        before = [self._known.state(line) for line in changed]
+        for line in uncertain:
+            self._known.add(line)
+        after = [self._known.state(line) for line in changed]
+        lost = (_lost(old, new) for old, new in zip(before, after, strict=True))
+        return Journaled(
+            self._known.candidates(),
+            self._known.labels(),
+            self._known.leases(),
+            self._unreadable,
+            self._last_number,
+            frozenset().union(*lost),
+        )
+
+
+class _Known:
+    """Changes by what they change; within one number the later line is the newer."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[str, str], list[tuple[int, ImageRecord]]] = {}
+        self._removed: dict[tuple[str, str], int] = {}
+        self._labels: dict[Digest, tuple[int, _Labelled]] = {}
+        self._leases: dict[str, list[tuple[int, _Leased | _Unleased | _Released]]] = {}
+
+    def add(self, line: _Line) -> None:
+        number, value = line.number, line.value
+        if isinstance(value, ImageRecord):
+            self._records.setdefault((value.reference, value.handler), []).append((number, value))
+        elif isinstance(value, _Removed):
+            self._removed[value.key] = max(number, self._removed.get(value.key, 0))
+        elif isinstance(value, _Labelled):
+            known = self._labels.get(value.digest)
+            if known is None or number >= known[0]:
+                self._labels[value.digest] = number, value
+        else:
+            self._add_to_lease(number, value)
+
+    def _add_to_lease(self, number: int, value: _Leased | _Unleased | _Released) -> None:
+        lines = self._leases.setdefault(_lease_id(value), [])
+        is_whole = isinstance(value, _Released) or (isinstance(value, _Leased) and not value.is_addition)
+        if is_whole and all(number >= other for other, _ in lines):
+            lines.clear()
+        lines.append((number, value))
+
+    def _lease(self, lease_id: str) -> _Leased | None:
+        """A lease as its lines make it, in the order of their numbers."""
+        lease: Lease | None = None
+        listed: set[Digest] = set()
+        for _, value in sorted(self._leases.get(lease_id, ()), key=operator.itemgetter(0)):
+            if isinstance(value, _Unleased):
+                listed.difference_update(value.content)
+                continue
+            if isinstance(value, _Released) or not value.is_addition:
+                listed.clear()
+            lease = None if isinstance(value, _Released) else value.lease
+            listed.update(() if isinstance(value, _Released) else value.content)
+        return None if lease is None else _Leased(lease, tuple(sorted(listed)))
+
+    def state(self, line: _Line) -> ImageRecord | _Labelled | _Leased | None:
+        """What is known now of what a line changes."""
+        value = line.value
+        if isinstance(value, ImageRecord):
+            return next(iter(self._newest_first((value.reference, value.handler))), None)
+        if isinstance(value, _Labelled):
+            return self._labels.get(value.digest, (0, None))[1]
+        return None if isinstance(value, _Removed) else self._lease(_lease_id(value))
+
+    def _newest_first(self, key: tuple[str, str]) -> list[ImageRecord]:
+        entries = sorted(self._records.get(key, ()), key=lambda entry: entry[0])
+        return [record for number, record in entries if number > self._removed.get(key, -1)][::-1]
+
+    def candidates(self) -> list[list[ImageRecord]]:
+        return [found for key in sorted(self._records) if (found := self._newest_first(key))]
+
+    def labels(self) -> dict[Digest, dict[str, str]]:
+        return {digest: known.labels for digest, (_, known) in sorted(self._labels.items()) if known.labels}
+
+    def leases(self) -> list[tuple[Lease, tuple[Digest, ...]]]:
+        known = (self._lease(lease_id) for lease_id in sorted(self._leases))
+        return [(each.lease, each.content) for each in known if each is not None]
+
+
+def _lease_id(value: _Leased | _Unleased | _Released) -> str:
+    return value.lease.id if isinstance(value, _Leased) else value.lease_id
+
+
+def _subject(value: ImageRecord | _Removed | _Labelled | _Leased | _Unleased | _Released) -> object:
+    """What a line changes: many may change one."""
+    if isinstance(value, ImageRecord):
+        return value.reference, value.handler
+    if isinstance(value, _Removed):
+        return value.key
+    return value.digest if isinstance(value, _Labelled) else _lease_id(value)
+
+
+def _lost(
+    old: ImageRecord | _Labelled | _Leased | None, new: ImageRecord | _Labelled | _Leased | None
+) -> frozenset[Digest]:
+    """What a state keeps and the next one doesn't."""
+    kept = _kept(new)
+    if isinstance(old, _Leased) and isinstance(new, _Leased):
+        is_weaker = new.lease.is_flat > old.lease.is_flat or new.lease.expires_at < old.lease.expires_at
+        kept = frozenset() if is_weaker else kept
+    return _kept(old) - kept
+
+
+def _kept(state: ImageRecord | _Labelled | _Leased | None) -> frozenset[Digest]:
+    if isinstance(state, ImageRecord):
+        return frozenset(state.roots)
+    if isinstance(state, _Labelled):
+        terms = ContentTerms.of(state.labels)
+        return frozenset([*terms.references, *([state.digest] if terms.is_root else [])])
+    return frozenset() if state is None else frozenset(state.content)
+
+
+def _decoded(line: bytes) -> Any:
+    entry = json.loads(line)
+    if b"\\u" in line:
+        # Half a character, which JSON can write and the database can't.
+        json.dumps(entry, ensure_ascii=False).encode()
+    return entry
+
+
+def _number(value: Any) -> int:
+    number = int(value)
+    if not 0 <= number < 2**62:
+        raise ValueError(number)
+    return number
+
+
+def _parsed(entry: Any) -> _Line:
+    number, is_committed = _number(entry["number"]), entry.get("committed") is True
+    if "put" in entry:
+        return _Line(number, rows.checked(rows.to_record(entry["put"])), is_committed)
+    if "remove" in entry:
+        reference, handler = entry["remove"]
+        return _Line(number, _Removed((str(reference), str(handler))), is_committed=True)
+    if "labels" in entry:
+        text, labels = entry["labels"]
+        return _Line(number, _Labelled(Digest.parse(text), gc_labels.checked(dict(labels))), is_committed)
+    if "release" in entry:
+        return _Line(number, _Released(str(entry["release"])), is_committed=True)
+    if "unleased" in entry:
+        lease_id, content = entry["unleased"]
+        return _Line(number, _Unleased(str(lease_id), tuple(map(Digest.parse, content))), is_committed=True)
+    is_addition = "leased" in entry
+    lease_id, created_at, expires_at, is_flat, labels, content, namespace = entry["leased" if is_addition else "lease"]
+    if not lease_id:
+        raise ValueError(lease_id)
+    end = math.inf if expires_at is None else float(expires_at)
+    checked = gc_labels.checked(dict(labels))
+    lease = Lease(str(lease_id), float(created_at), end, bool(is_flat), checked, str(namespace))
+    return _Line(number, _Leased(lease, tuple(map(Digest.parse, content)), is_addition), is_committed)

@@ -1,0 +1,119 @@
+"""The rest of a pull, once it is known what the reference leads to: select, fetch, record (see ``work``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from imagestore import lease
+from imagestore.errors import ReferenceNotFoundError, SizeMismatchError
+from imagestore.pull.decide import Decider
+from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, fetch_order, parallel_blobs
+from imagestore.pull.settle import confirm, settle
+from imagestore.pull.sources import Documents, remove_damaged
+from imagestore.pull.undo import undone_on_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
+    from imagestore.metadata.api import ImageRecord
+    from imagestore.pull.choice import Choice
+    from imagestore.pull.plan import PullPlan
+    from imagestore.pull.work import PullWork
+
+
+class ResolvedPull:
+    """A pull whose target is known.
+
+    Args:
+        work: what to pull, and for whom.
+        target: what the reference leads to.
+        raw: the target's bytes, where they came along.
+    """
+
+    def __init__(self, work: PullWork, target: Descriptor, raw: bytes | None) -> None:
+        self._work = work
+        self._target = target
+        self._documents = Documents(work.content, work.client, work.reference, work.cancel)
+        if raw is not None:
+            self._documents.remember(target, raw)
+        self._decider = Decider(str(work.reference), work.handler, work.wanted, work.observer)
+
+    def run(self) -> ImageRecord:
+        """Select, fetch and record; see PullWork.run()."""
+        work, documents = self._work, self._documents
+        parallel = parallel_blobs(work.parallel)
+        choice = self._choose_again_if_misled()
+        needed = [descriptor.digest for descriptor in choice.descriptors]
+        with (
+            lease.held(work.metadata, purpose="pull", digests=needed) as held,
+            undone_on_failure(work.metadata, work.content, held, choice.descriptors),
+            work.content.gathering(work.cancel) as gathering,
+        ):
+            fetcher = Fetcher(
+                work.content,
+                work.client,
+                work.reference,
+                work.observer,
+                held.renew,
+                gathering,
+                parallel=parallel or PARALLEL_BLOBS,
+                may_grow=None if parallel else work.client.has_room,
+            )
+            fetcher.check(choice.manifest.children)
+            remove_damaged(work.content, documents.take_damaged())
+            with fetcher.flow(work.cancel) as flow:
+                for descriptor in (*choice.documents, choice.manifest.config):
+                    known = documents.remembered(descriptor)
+                    if known is not None:
+                        fetcher.keep(descriptor, known, cancel=flow.cancel, flow=flow)
+                    elif (raw := fetcher.document(descriptor, flow)) is not None:
+                        documents.remember(descriptor, raw)
+                choice = self._decider.complete(choice, documents)
+                config = choice.manifest.config
+                if config.digest in documents.take_damaged():
+                    remove_damaged(work.content, [config.digest])
+                    fetcher.keep(config, documents.raw(config), cancel=flow.cancel, flow=flow)
+                flow.bring(fetch_order(choice.manifest.layers))
+            settle(work.content, choice.descriptors)
+            with work.metadata.exclusive():
+                confirm(work.content, choice.descriptors, what=str(work.reference))
+                return work.metadata.put_image(
+                    choice.record(str(work.reference), work.handler, work.wanted_text),
+                    {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
+                )
+
+    def plan(self, planned: AbstractSet[Digest], *, is_current: bool) -> PullPlan:
+        """Say what run() would fetch; see PullWork.plan()."""
+        from imagestore.pull.plan import plan
+
+        work, documents = self._work, self._documents
+        choice = self._decider.complete(self._choose_again_if_misled(), documents)
+        return plan(
+            choice,
+            work.content,
+            planned,
+            # A record that is up to date is taken as it is.
+            frozenset() if is_current else documents.take_damaged(),
+            reference=str(work.reference),
+            handler=work.handler,
+            wanted=work.wanted_text,
+            is_current=is_current,
+        )
+
+    def _choose_again_if_misled(self) -> Choice:
+        """Some registries' HEAD announces a digest that they then don't have, or another size: look at the body."""
+        work, target, documents = self._work, self._target, self._documents
+        try:
+            return self._decider.choose(target, documents)
+        except (ReferenceNotFoundError, SizeMismatchError) as error:
+            if work.reference.digest is not None or documents.remembered(target) is not None:
+                raise
+            found = work.client.resolve(work.reference, from_body=True, cancel=work.cancel)
+            # Other content under the digest that was announced is damage, and not for the body to explain away.
+            is_same = found.digest == target.digest
+            if found == target or is_same != isinstance(error, SizeMismatchError):
+                raise
+            work.verifier.verify(str(work.reference), found, cancel=work.cancel)
+            return self._decider.choose(found, documents)
