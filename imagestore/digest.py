@@ -162,3 +162,13 @@ def verify(data: bytes, digest: Digest, size: int | None = None, *, what: str = 
     verifier = Verifier(digest, what=what)
     verifier.update(data)
     verifier.finish()
+
+
+def check(text: str) -> None:
+    """What Digest.parse() refuses is refused; for many, of which no digests are made.
+
+    Raises:
+        InvalidDigestError: as parse().
+    """
+    if _USUAL.fullmatch(text) is None:
+        Digest.parse(text)

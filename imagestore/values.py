@@ -32,9 +32,23 @@ if not TYPE_CHECKING:
         """As ``dataclasses.dataclass``; options that aren't here have their standard values."""
         return lambda cls: _defined(cls, is_frozen=frozen)
 
-    def field(**options):
+    def field(
+        *,
+        default=_MISSING,
+        default_factory=_MISSING,
+        init=True,
+        repr=True,  # noqa: A002 - the standard library's name
+        hash=None,  # noqa: A002
+        compare=True,
+        metadata=None,
+        kw_only=_MISSING,
+    ):
         """As ``dataclasses.field``; both may be used."""
-        return _Field(options)
+        options = {"default": default, "default_factory": default_factory, "init": init, "repr": repr, "hash": hash}
+        options |= {"compare": compare, "metadata": metadata, "kw_only": kw_only}
+        if default is not _MISSING and default_factory is not _MISSING:
+            raise ValueError("cannot specify both default and default_factory")
+        return _Field({name: value for name, value in options.items() if value is not _MISSING})
 
     def replace(instance, /, **changes):
         """As ``dataclasses.replace``."""
@@ -73,6 +87,9 @@ def _defined(cls: type[Any], *, is_frozen: bool) -> type[Any]:
     own = [name for name, kind in annotations.items() if not _is_class_variable(kind)]
     for name in own:
         default = given.get(name)
+        told = _told(default)
+        if told is not None:
+            default = told.get("default")
         if default.__class__.__hash__ is None:
             kind = type(default).__name__
             raise ValueError(f"{cls.__qualname__}.{name}: one {kind} for all; use default_factory")
@@ -83,14 +100,17 @@ def _defined(cls: type[Any], *, is_frozen: bool) -> type[Any]:
         # A class that defines __eq__ has it without a word.
         del defined["__hash__"]
     namespace = {
-        "__init__": _init_at_first_call(members, is_frozen=is_frozen),
+        **_LATE,
         **(_FROZEN_METHODS if is_frozen else _METHODS),
+        "__init__": _init_at_first_call(members),
+        "__repr__": _at_first_call(members, "__repr__", _repr),
+        "__eq__": _at_first_call(members, "__eq__", _eq),
+        "__hash__": _at_first_call(members, "__hash__", _hash) if is_frozen else None,
         **defined,
         "__slots__": tuple(name for name in own if name not in members.inherited),
         "__members__": members,
-        **_LATE,
     }
-    made: type[Any] = type(cls.__name__, cls.__bases__, namespace)
+    made = members.made = type(cls.__name__, cls.__bases__, namespace)
     made.__qualname__ = cls.__qualname__
     return made
 
@@ -100,21 +120,21 @@ class _Members:
 
     Attributes:
         cls: as it was written.
+        made: what it became.
         is_frozen: instances don't change.
         inherited: members of the classes above, by name.
         names: of all, in the order of arguments.
-        written: methods by name; another thread may put one in its place meanwhile.
     """
 
     def __init__(self, cls: type[Any], own: list[str], *, is_frozen: bool) -> None:
         self.cls = cls
+        self.made: Any = cls
         self.is_frozen = is_frozen
         self.inherited: dict[str, _Member] = {}
         for base in reversed(cls.__mro__[1:-1]):
             above = base.__dict__.get("__members__")
             if above is not None:
                 self.inherited.update((each.name, each) for each in above.all)
-        self.written: dict[str, Callable[..., Any]] = {}
         self.names = [*self.inherited, *(name for name in own if name not in self.inherited)]
         self._own = own
 
@@ -202,23 +222,27 @@ _LATE: Final = {
 }
 
 
-def _written_at_first_call(name: str, write: Callable[[tuple[_Member, ...]], Callable[..., Any]]) -> Any:
-    """A method for all classes that puts a class's own in its place."""
+def _at_first_call(
+    members: _Members, name: str, write: Callable[[tuple[_Member, ...]], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """A method that is written, and takes this one's place, when it is first called."""
+    written: Callable[..., Any] | None = None
 
     def method(self: Any, *arguments: Any) -> Any:
-        # The class that has it, which isn't the instance's where that derives from it and has another.
-        cls: Any = next(each for each in type(self).__mro__ if has_it(each))
-        written = cls.__members__.written.setdefault(name, write(cls.__members__.all))
-        written.__qualname__ = f"{cls.__qualname__}.{name}"
-        setattr(cls, name, written)
+        nonlocal written
+        if written is None:
+            written = write(members.all)
+            written.__qualname__ = f"{members.cls.__qualname__}.{name}"
+        _put_in_place(members, name, method, written)
         return written(self, *arguments)
 
-    def has_it(cls: type[Any]) -> bool:
-        members: _Members | None = cls.__dict__.get("__members__")
-        return members is not None and cls.__dict__.get(name) in (method, members.written.get(name, method))
-
-    method.__name__ = name
     return method
+
+
+def _put_in_place(members: _Members, name: str, late: Callable[..., Any], written: Callable[..., Any]) -> None:
+    # Somebody may have wrapped it meanwhile.
+    if members.made.__dict__.get(name) is late:
+        setattr(members.made, name, written)
 
 
 def _repr(members: tuple[_Member, ...]) -> Callable[[Any], str]:
@@ -274,9 +298,6 @@ def _refuse_to_delete(_self: Any, name: str) -> None:
 
 
 _METHODS: Final[dict[str, Any]] = {
-    "__repr__": _written_at_first_call("__repr__", _repr),
-    "__eq__": _written_at_first_call("__eq__", _eq),
-    "__hash__": None,
     "__getstate__": _state,
     "__setstate__": _restore,
     # What copy.replace() calls.
@@ -284,42 +305,31 @@ _METHODS: Final[dict[str, Any]] = {
 }
 _FROZEN_METHODS: Final[dict[str, Any]] = {
     **_METHODS,
-    "__hash__": _written_at_first_call("__hash__", _hash),
     "__setattr__": _refuse_to_set,
     "__delattr__": _refuse_to_delete,
 }
 
 
-def _init_at_first_call(members: _Members, *, is_frozen: bool) -> Callable[..., None]:
+def _init_at_first_call(members: _Members) -> Callable[..., None]:
     calls = 0
 
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 - it becomes that method
         nonlocal calls
         calls += 1
-        # The class that has it, which isn't the instance's where that derives from it.
-        cls: Any = next(each for each in type(self).__mro__ if each.__dict__.get("__members__") is members)
-        if calls <= _WRITTEN_AFTER and _set_members(self, cls, members.all, arguments, named, is_frozen=is_frozen):
+        if calls <= _WRITTEN_AFTER and _set_members(self, members, arguments, named):
             return
-        written = _written_init(cls, members.all, is_frozen=is_frozen)
-        cls.__init__ = written
+        written = _written_init(members)
+        _put_in_place(members, "__init__", __init__, written)
         written(self, *arguments, **named)
 
     return __init__
 
 
-def _set_members(
-    self: Any,
-    cls: type[Any],
-    members: tuple[_Member, ...],
-    arguments: tuple[Any, ...],
-    named: dict[str, Any],
-    *,
-    is_frozen: bool,
-) -> bool:
+def _set_members(self: Any, members: _Members, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
     """Do what the written ``__init__`` would; False for a call that it would refuse, in its own words."""
-    given = iter(arguments)
+    cls, given = members.made, iter(arguments)
     rest = len(named)
-    for member in members:
+    for member in members.all:
         name = member.name
         if not member.is_argument:
             value = _CALLED
@@ -332,7 +342,7 @@ def _set_members(
             if not member.has_default:
                 continue
             value = member.default if member.make is _MISSING else member.make()
-        if is_frozen:
+        if members.is_frozen:
             getattr(cls, name).__set__(self, value)
         else:
             setattr(self, name, value)
@@ -343,13 +353,14 @@ def _set_members(
     return True
 
 
-def _written_init(cls: type[Any], members: tuple[_Member, ...], *, is_frozen: bool) -> Callable[..., None]:
+def _written_init(members: _Members) -> Callable[..., None]:
     """The ``__init__`` that the standard decorator would write."""
+    cls = members.made
     names: dict[str, Any] = {"_called_": _CALLED}
     positional: list[str] = ["self"]
     keyword_only: list[str] = []
     body: list[str] = []
-    for member in members:
+    for member in members.all:
         name = value = member.name
         default = ""
         if member.default is not _MISSING:
@@ -367,7 +378,7 @@ def _written_init(cls: type[Any], members: tuple[_Member, ...], *, is_frozen: bo
             continue
         # The slot's own setter: half as long as object.__setattr__, which would look the name up in every class.
         names[f"_set_{name}"] = getattr(cls, name).__set__
-        body.append(f"_set_{name}(self, {value})" if is_frozen else f"self.{name} = {value}")
+        body.append(f"_set_{name}(self, {value})" if members.is_frozen else f"self.{name} = {value}")
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     parameters = ", ".join(positional + (["*", *keyword_only] if keyword_only else []))

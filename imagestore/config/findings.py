@@ -10,13 +10,12 @@ import enum
 import json
 from typing import TYPE_CHECKING, Final
 
+from imagestore.config.location import Location
 from imagestore.patterns import pattern
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from imagestore.config.location import Location
 
 _BARE_KEY: Final = pattern(r"[A-Za-z0-9_-]+")
 #: Longest piece of a user's text that a message repeats, in characters.

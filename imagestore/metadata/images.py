@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from imagestore import digest as digests
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import StoreBusyError, StoreFullError, StoreReadOnlyError
@@ -154,6 +155,9 @@ class ImageTables(Database):
             return []
         with self._removing() as db:
             roots = [text for (text,) in db.execute(query, {"pairs": json.dumps(list(keys))})]
+            with self._damage_named():
+                for text in roots:
+                    digests.check(text)
             db.executemany("DELETE FROM image WHERE reference = ? AND handler = ?", keys)
             number, gone = self._number_change(), tuple(keys)
             self._after_commit.append(lambda: self._journal.remove(number, gone))

@@ -84,12 +84,13 @@ class ResolvedPull:
                     {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
                 )
 
-    def plan(self, planned: AbstractSet[Digest], *, is_current: bool) -> PullPlan:
+    def plan(self, planned: AbstractSet[Digest]) -> PullPlan:
         """Say what run() would fetch; see PullWork.plan()."""
         from imagestore.pull.plan import plan
 
         work, documents = self._work, self._documents
         choice = self._decider.complete(self._choose_again_if_misled(), documents)
+        is_current = work.current(self._target) is not None
         return plan(
             choice,
             work.content,

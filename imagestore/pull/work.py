@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
+from imagestore.content.disk import translated
 from imagestore.errors import ContentNotFoundError, DocumentError, ReferenceNotFoundError, RegistryError
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from imagestore.metadata.api import ImageRecord, MetadataStore
     from imagestore.observe import Observer
     from imagestore.pull.plan import PullPlan
+    from imagestore.pull.resolved import ResolvedPull
     from imagestore.pull.verify import ImageVerifier
     from imagestore.registry.client import RegistryClient
 
@@ -76,13 +78,10 @@ class PullWork:
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
         target, raw = self._resolve()
-        current = self._current(target)
+        current = self.current(target)
         if current is not None:
             return current
-        # Nothing of it is loaded for an image that is here.
-        from imagestore.pull.resolved import ResolvedPull
-
-        return ResolvedPull(self, target, raw).run()
+        return self._resolved(target, raw).run()
 
     def plan(self, planned: AbstractSet[Digest] = frozenset()) -> PullPlan:
         """Say what run() would fetch, without storing anything.
@@ -93,10 +92,14 @@ class PullWork:
         Raises:
             The same as run(), but for what only fetching can show.
         """
-        target, raw = self._resolve()
-        from imagestore.pull.resolved import ResolvedPull
+        return self._resolved(*self._resolve()).plan(planned)
 
-        return ResolvedPull(self, target, raw).plan(planned, is_current=self._current(target) is not None)
+    def _resolved(self, target: Descriptor, raw: bytes | None) -> ResolvedPull:
+        """The rest of it, of which nothing is loaded for an image that is here."""
+        # The system may have no descriptor left to read the module.
+        with translated("pull into", self.content.root):
+            from imagestore.pull.resolved import ResolvedPull
+        return ResolvedPull(self, target, raw)
 
     @property
     def wanted_text(self) -> str:
@@ -147,7 +150,7 @@ class PullWork:
         if now != target.digest:
             self.observer(Noticed(f"{by_tag} now leads to {now}; fetched {target.digest} as asked"))
 
-    def _current(self, target: Descriptor) -> ImageRecord | None:
+    def current(self, target: Descriptor) -> ImageRecord | None:
         """The stored record, if it is what this pull would make and all its content is here."""
         record = self.metadata.get_image(str(self.reference), self.handler)
         if record is None or record.target.digest != target.digest or record.wanted != self.wanted_text:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore import lease, lookup
 from imagestore.cancel import CancelToken
+from imagestore.content.disk import translated
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UndeletableError
 from imagestore.observe import ignore
 from imagestore.values import dataclass, replace
@@ -156,8 +157,9 @@ class Upkeep(abc.ABC):
             UndeletableError: something can't be deleted; its ``report`` says what was done all the same.
             StoreError: the store can't be read or written.
         """
-        from imagestore import collect
-        from imagestore.upkeep import accounting, policy
+        with self._loading():
+            from imagestore import collect
+            from imagestore.upkeep import accounting, policy
 
         usage = self.usage()
         disk = usage.disk
@@ -215,8 +217,9 @@ class Upkeep(abc.ABC):
         """
         if all_handlers and runtime_handler is not None:
             raise InvalidInputError("give a runtime handler or all handlers, not both")
-        from imagestore import collect
-        from imagestore.upkeep.removal import Remover
+        with self._loading():
+            from imagestore import collect
+            from imagestore.upkeep.removal import Remover
 
         handler = self._known(runtime_handler)
         remover = Remover(
@@ -241,8 +244,9 @@ class Upkeep(abc.ABC):
             UndeletableError: something can't be deleted; everything else was, as its ``report`` says.
             StoreError: the store can't be read or written.
         """
-        from imagestore import collect
-        from imagestore.content import leftovers
+        with self._loading():
+            from imagestore import collect
+            from imagestore.content import leftovers
 
         report = collect.collect(self.metadata, self.content, dry_run=dry_run, clock=self._clock)
         if not dry_run:
@@ -292,6 +296,10 @@ class Upkeep(abc.ABC):
             StoreError: the file exists already or can't be written.
         """
         self.metadata.backup(target)
+
+    def _loading(self) -> translated:
+        """For the modules of a collection: the system may have no descriptor left to read them."""
+        return translated("collect garbage in", self.root)
 
     def _with_pins(self, images: Iterable[ImageUsage]) -> list[ImageUsage]:
         """What the configuration pins (the pause image), CRI's clients see as pinned; so no policy may take it."""

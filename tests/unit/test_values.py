@@ -143,6 +143,67 @@ def test_a_method_may_be_written_while_another_thread_calls_it() -> None:
         assert Fresh.__dict__[name] is not shared
 
 
+def test_a_wrapped_method_stays_wrapped_and_calls_what_it_wraps() -> None:
+    for name, arguments in [("__eq__", (Derived(1),)), ("__hash__", ()), ("__repr__", ()), ("__init__", (1,))]:
+
+        @dataclass(frozen=True, slots=True)
+        class Fresh(Point):
+            pass
+
+        calls: list[Any] = []
+        original = getattr(Fresh, name)
+        one = Fresh(1)
+
+        def wrapped(self: Any, *given: Any, original: Any = original, calls: list[Any] = calls) -> Any:
+            calls.append(given)
+            return original(self, *given)
+
+        setattr(Fresh, name, wrapped)
+        assert len({repr(getattr(one, name)(*arguments)) for _ in range(50)}) == 1
+        assert len(calls) == 50
+        assert Fresh.__dict__[name] is wrapped
+
+
+def test_a_method_of_the_class_above_sees_what_that_class_has() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Base:
+        x: int
+
+    @dataclass(frozen=True, slots=True)
+    class Below(Base):
+        y: int = 0
+
+    for _ in range(2):
+        assert Base.__repr__(Below(1, 5)).endswith("Below(x=1)")
+        assert Base.__hash__(Below(1, 5)) == Base.__hash__(Below(1, 6)) == hash((1,))
+        assert Base.__eq__(Below(1, 5), Below(1, 6))
+        assert Below(1, 5) != Below(1, 6)
+    assert Base.__eq__(3, Base(1)) is NotImplemented
+
+
+def test_fields_are_refused_that_the_standard_library_refuses() -> None:
+    for wrong in ({"default": 1, "default_factory": list}, {"defalt": 1}):
+        with pytest.raises((TypeError, ValueError)):
+            field(**wrong)
+    defaults: list[Any] = [field(default=[]), dataclasses.field(default=[]), []]
+    for default in defaults:
+        cls = type("Shared", (), {"__annotations__": {"x": "list[int]"}, "x": default})
+        with pytest.raises(ValueError, match="one list for all; use default_factory"):
+            dataclass(frozen=True, slots=True)(cls)
+
+
+def test_a_class_keeps_the_positions_it_chose() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Turned:
+        __match_args__ = ("y", "x")
+        x: int
+        y: int
+
+    match Turned(1, 2):
+        case Turned(first, second):
+            assert (first, second) == (2, 1)
+
+
 def test_a_class_keeps_its_own_method_that_asks_the_one_above() -> None:
     @dataclass(frozen=True, slots=True)
     class Base:

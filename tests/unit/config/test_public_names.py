@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import get_type_hints
 
 import pytest
 
@@ -19,6 +20,10 @@ def test_public_names_are_sorted_and_exist() -> None:
 def test_functions_are_not_hidden_by_modules_of_their_names() -> None:
     for name in config.__all__:
         assert getattr(config, name).__name__ == name
+
+
+def test_hints_of_what_is_found_can_be_looked_up() -> None:
+    assert get_type_hints(config.Finding)["location"] is config.Location
 
 
 def test_other_names_are_refused() -> None:

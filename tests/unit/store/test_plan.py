@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from imagestore.cancel import CancelToken
 from imagestore.digest import Digest
-from imagestore.errors import NoMatchingManifestError
+from imagestore.errors import NoMatchingManifestError, StoreError
 from imagestore.pull.plan import Presence
 from imagestore.testing import build_index
 from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image
@@ -87,3 +88,13 @@ def test_what_is_damaged_would_come_again(tmp_path: Path, which: str) -> None:
 def test_a_plan_fails_like_the_pull(tmp_path: Path) -> None:
     with node(tmp_path, {PYTHON: build_index(["linux/amd64"])}) as here, pytest.raises(NoMatchingManifestError):
         here.store.plan([(PYTHON, PROCESS)])
+
+
+def test_a_plan_judges_the_image_before_it_asks_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(reference: str, handler: str) -> NoReturn:
+        raise StoreError(f"{reference} under {handler} can't be read")
+
+    with node(tmp_path, {PYTHON: build_index(["linux/amd64"])}) as here:
+        monkeypatch.setattr(here.store.metadata, "get_image", refuse)
+        with pytest.raises(NoMatchingManifestError):
+            here.store.plan([(PYTHON, PROCESS)])

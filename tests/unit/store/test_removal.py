@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from imagestore import lookup
 from imagestore.collect import Patience
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.errors import InvalidInputError
+from imagestore.errors import InvalidInputError, StoreCorruptError
 from imagestore.media_types import OCI_MANIFEST
 from imagestore.metadata.api import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
@@ -159,3 +160,16 @@ def test_names_far_behind_a_refused_one_are_not_looked_at(tmp_path: Path) -> Non
         left = [each.reference for each in metadata.find_images()]
     assert "docker.io/library/two:latest" in left
     assert "docker.io/library/one:latest" not in left
+
+
+def test_a_record_that_cannot_be_read_is_not_removed_as_if_it_could(tmp_path: Path) -> None:
+    metadata = SqliteMetadataStore(tmp_path / "metadata.db")
+    metadata.put_image(record("one", "runc", 0), {})
+    with contextlib.closing(sqlite3.connect(tmp_path / "metadata.db")) as db, db:
+        db.execute("UPDATE image_root SET digest = 'nonsense'")
+    key = "docker.io/library/one:latest", "runc"
+    for remove in (metadata.drop_images, metadata.remove_images):
+        with pytest.raises(StoreCorruptError):
+            remove([key])
+    assert metadata.find_ids([key[0]])
+    metadata.close()
