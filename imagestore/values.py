@@ -2,9 +2,9 @@
 
 The standard decorator compiles six methods of a frozen class while its module is imported, about a millisecond each
 class, and a command imports a hundred. Here a class begins with stand-ins, each of which writes its method when it is
-first called, ``__init__`` when it was called some times. For most neither ever happens, and the standard library's module
-isn't loaded. Type checkers see the standard decorator, and everything that works on its classes (``fields``, ``replace``,
-patterns, copies, pickles) works on these.
+first called, ``__init__`` when it was called some times. For most neither ever happens, and the standard library's
+module isn't loaded. Type checkers see the standard decorator, and everything that works on its classes (``fields``,
+``replace``, patterns, copies, pickles) works on these.
 """
 
 from __future__ import annotations
