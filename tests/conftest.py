@@ -17,3 +17,9 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("imagestore")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many workers again as processors: a third of the time tests wait, for sockets, disks and processes."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return processors + max(1, processors // 2)

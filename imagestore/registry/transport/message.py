@@ -28,7 +28,8 @@ _TOKEN: Final = pattern(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = pattern(rb"[^\x00\n\x0b\x0c\r]*")
 _SENT_VALUE: Final = pattern(rb"[\t\x20-\x7e]*")
 _TARGET: Final = pattern(rb"[\x21-\x7e]+")
-_STATUS_LINE: Final = pattern(rb"HTTP/([0-9]\.[0-9]) ([0-9]{3})(?: [^\x00\r\n]*)?")
+# What another major version means nobody says (RFC 9110, section 2.5).
+_STATUS_LINE: Final = pattern(rb"HTTP/(1\.[0-9]) ([0-9]{3})(?: [^\x00\r\n]*)?")
 _LENGTH: Final = pattern(rb"[0-9]{1,19}")
 _END_OF_HEAD: Final = pattern(rb"\n\r?\n")
 
