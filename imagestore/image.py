@@ -75,9 +75,9 @@ class Image:
         Raises:
             ContentNotFoundError, IntegrityError: the store was damaged from outside.
         """
+        raw = self._document(self.manifest.digest)
         from imagestore.documents.manifest import Manifest
 
-        raw = self._document(self.manifest.digest)
         return Manifest.parse(raw, media_type=self.manifest.media_type, what=f"manifest {self.manifest.digest}")
 
     @functools.cached_property
@@ -88,9 +88,9 @@ class Image:
             DocumentError: it is an artifact and has no image config.
             ContentNotFoundError, IntegrityError: the store was damaged from outside.
         """
+        raw = self._document(self.id)
         from imagestore.documents.image_config import ImageConfig
 
-        raw = self._document(self.id)
         return ImageConfig.parse(raw, what=f"image config {self.id}")
 
     @property

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 DOCKER_HUB: Final = "docker.io"
+DOCKER_HUB_API: Final = "registry-1.docker.io"
 DEFAULT_TAG: Final = "latest"
 # Host, slash and path together, as the distribution project caps it.
 _MAX_NAME: Final = 255
@@ -112,6 +113,11 @@ class Reference:
     def _suffix(self) -> str:
         tag = f":{self.tag}" if self.tag else ""
         return f"{tag}@{self.digest}" if self.digest else tag
+
+
+def api_host(host: str) -> str:
+    """The host that speaks the registry API for a reference's host."""
+    return DOCKER_HUB_API if host == DOCKER_HUB else host
 
 
 def _check_characters(text: str) -> None:

@@ -278,8 +278,9 @@ class ImageStore(Archives, Upkeep):
             ImageNotFoundError: offline, and no handler has this reference.
             RegistryError, IntegrityError, DocumentError: the documents can't be had.
         """
-        from imagestore.pull.choice import match_handlers, wanted_platforms
-        from imagestore.pull.sources import Documents
+        with self._loading():
+            from imagestore.pull.choice import match_handlers, wanted_platforms
+            from imagestore.pull.sources import Documents
 
         parsed = Reference.parse(reference)
         handlers = wanted_platforms(self.config, runtime_handlers, host=self.host)
@@ -301,8 +302,9 @@ class ImageStore(Archives, Upkeep):
             return self._registry
         with self._lock:
             if self._own_registry is None:
-                from imagestore.registry.breaker import STATE_FOLDER
-                from imagestore.registry.connect import connect
+                with self._loading():
+                    from imagestore.registry.breaker import STATE_FOLDER
+                    from imagestore.registry.connect import connect
 
                 self._own_registry = connect(
                     config=self.config,
@@ -334,7 +336,8 @@ class ImageStore(Archives, Upkeep):
         observer: Observer,
         cancel: CancelToken | None,
     ) -> PullWork:
-        from imagestore.pull.work import PullWork
+        with self._loading():
+            from imagestore.pull.work import PullWork
 
         # Everything that can be refused without asking anybody is refused here.
         handler = self.config.handler(runtime_handler).name
@@ -355,7 +358,8 @@ class ImageStore(Archives, Upkeep):
     @functools.cached_property
     def verifier(self) -> ImageVerifier:
         """Asked before an image is fetched or imported: the given one, or the programs the configuration names."""
-        from imagestore.pull.verify import NO_VERIFIER, ProgramVerifiers
+        with self._loading():
+            from imagestore.pull.verify import NO_VERIFIER, ProgramVerifiers
 
         settings = self.config.settings.image_verifier
         given = self._given_verifier

@@ -4,7 +4,8 @@ The standard decorator compiles six methods of a frozen class while its module i
 class, and a command imports a hundred. Here a class begins with stand-ins, each of which writes its method when it is
 first called, ``__init__`` when it was called some times. For most neither ever happens, and the standard library's
 module isn't loaded. Type checkers see the standard decorator, and everything that works on its classes (``fields``,
-``replace``, patterns, copies, pickles) works on these.
+``replace``, patterns, copies, pickles) works on these. What no class of ours needs isn't here: ``InitVar``,
+``KW_ONLY``, slots of one's own, and bases that the standard decorator made.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ def _defined(cls: type[Any], *, is_frozen: bool) -> type[Any]:
         "__slots__": tuple(name for name in own if name not in members.inherited),
         "__members__": members,
     }
-    made = members.made = type(cls.__name__, cls.__bases__, namespace)
+    make: Callable[..., type[Any]] = type(cls)
+    made = members.made = make(cls.__name__, cls.__bases__, namespace)
     made.__qualname__ = cls.__qualname__
     return made
 
@@ -280,12 +282,20 @@ def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda self: tuple(getattr(self, name) for name in names)
 
 
-def _state(self: Any) -> list[Any]:
-    return [getattr(self, name) for name in self.__members__.names]
+def _names(cls: type[Any]) -> list[str]:
+    """Of the fields; a standard class that derives from one of ours has fields of its own."""
+    members = cls.__dict__.get("__members__")
+    return members.names if members is not None else [each.name for each in _standard().fields(cls)]
 
 
-def _restore(self: Any, state: list[Any]) -> None:
-    for name, value in zip(self.__members__.names, state, strict=True):
+def _state(self: Any) -> dict[str, Any]:
+    # Some may never have been set.
+    state = {name: getattr(self, name, _MISSING) for name in _names(type(self))}
+    return {name: value for name, value in state.items() if value is not _MISSING}
+
+
+def _restore(self: Any, state: dict[str, Any]) -> None:
+    for name, value in state.items():
         object.__setattr__(self, name, value)
 
 
@@ -298,13 +308,13 @@ def _refuse_to_delete(_self: Any, name: str) -> None:
 
 
 _METHODS: Final[dict[str, Any]] = {
-    "__getstate__": _state,
-    "__setstate__": _restore,
     # What copy.replace() calls.
     "__replace__": lambda self, /, **changes: replace(self, **changes),
 }
 _FROZEN_METHODS: Final[dict[str, Any]] = {
     **_METHODS,
+    "__getstate__": _state,
+    "__setstate__": _restore,
     "__setattr__": _refuse_to_set,
     "__delattr__": _refuse_to_delete,
 }

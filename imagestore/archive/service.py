@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from imagestore.cancel import CancelToken
+from imagestore.content.disk import translated
 from imagestore.errors import InvalidInputError
 from imagestore.observe import ignore
 
@@ -63,7 +64,8 @@ class Archives(abc.ABC):
         Raises:
             ImageStoreError: as :meth:`imagestore.archive.importing.ImportWork.run`; the store stays as it was.
         """
-        from imagestore.archive import importing, source
+        with translated("load what imports into it", self.content.root):
+            from imagestore.archive import importing, source
 
         chosen, token = options or importing.ImportOptions(), cancel or CancelToken()
         platform = self.explicit_platform(chosen.platform or None)
@@ -95,7 +97,8 @@ class Archives(abc.ABC):
         Raises:
             ImageStoreError: as :meth:`imagestore.archive.exporting.ExportWork.run` and find_records().
         """
-        from imagestore.archive import exporting
+        with translated("load what exports from it", self.content.root):
+            from imagestore.archive import exporting
 
         chosen, default = options or exporting.ExportOptions(), self.config.default_handler
         path = _path(archive)

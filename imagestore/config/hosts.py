@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from imagestore.config.model import Config
+    from imagestore.config.tree import Table
 
 CAPABILITIES: Final = frozenset({"pull", "resolve", "push", "referrers"})
 #: Where containerd's CRI plugin looks unless its ``config_path`` says otherwise.
@@ -135,4 +136,16 @@ def reader_for(config: Config) -> Callable[[str], RegistryHosts]:
 
         if registry_hosts.mirrors(config.document):
             return lambda host: registry_hosts.read(host, config.document)
+        if registry_hosts.certificates(config.document):
+            return lambda host: _read_either(host, config.document)
     return lambda host: read_hosts(host, DEFAULT_FOLDERS)
+
+
+def _read_either(host: str, document: Table) -> RegistryHosts:
+    """What a folder says, else the tables of certificates in the main configuration."""
+    found = read_hosts(host, DEFAULT_FOLDERS)
+    if found.folder:
+        return found
+    from imagestore.config import registry_hosts
+
+    return registry_hosts.read(host, document)

@@ -1,11 +1,13 @@
 """Mirrors in the main configuration: ``registry.mirrors."<host>".endpoint`` and ``registry.configs."<host>".tls``.
 
 containerd deprecates both in favour of ``hosts.toml`` and ignores them once ``config_path`` is set; so do we. ``*``
-stands for every host without a table of its own.
+stands for every host without a table of its own. The registry itself comes last, unless it is one of the endpoints.
+Certificates go by the endpoint's host, ``registry-1.docker.io`` for ``docker.io``.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.connection import ConnectionSettings
@@ -15,11 +17,12 @@ from imagestore.config.hosts_file import base_url
 from imagestore.config.names import IMAGES_PLUGIN
 from imagestore.config.tree import child
 from imagestore.errors import ConfigError
+from imagestore.reference import api_host
 
 if TYPE_CHECKING:
     from imagestore.config.tree import Entry, Table
 
-_PATH: Final = ("plugins", IMAGES_PLUGIN, "registry", "mirrors")
+_PATH: Final = ("plugins", IMAGES_PLUGIN, "registry")
 _CAPABILITIES: Final = frozenset({"pull", "resolve"})
 _WILDCARD: Final = "*"
 
@@ -40,49 +43,74 @@ def read(host: str, document: Table) -> RegistryHosts:
     try:
         endpoints = _endpoints(entry, name) if entry is not None else []
         found = tuple(_host(url, entry, name, document) for url in endpoints if entry is not None)
-        return RegistryHosts(found, HostConfig(connection=_tls(host, document)))
+        own = next((each for each in found if each.base.split("/")[2] == host), None)
+        if own is not None:
+            # The registry isn't asked in another way than this: it is how people write that one speaks plain http.
+            return RegistryHosts(found, HostConfig(own.base, connection=own.connection, location=own.location))
+        name = api_host(host) if api_host(host) in certificates(document) else host
+        return RegistryHosts(found, HostConfig(connection=_tls(name, document)))
     except RefusalError as error:
         raise ConfigError(str(error.finding), hint=error.finding.mend) from error
 
 
 def mirrors(document: Table) -> Table:
     """The configured mirrors by registry host."""
+    return _below(document, "mirrors")
+
+
+def certificates(document: Table) -> Table:
+    """The configured hosts that have a table of certificates."""
+    found = _below(document, "configs")
+    return {host: entry for host, entry in found.items() if child(child(found, host), "tls")}
+
+
+def _below(document: Table, name: str) -> Table:
     table = document
-    for name in _PATH:
-        table = child(table, name)
+    for each in (*_PATH, name):
+        table = child(table, each)
     return table
 
 
 def _endpoints(entry: Entry, name: str) -> list[str]:
     value = entry.value
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise refusal(entry.location, dotted((*_PATH, name, "endpoint")), "expected a list of URLs")
+        raise refusal(entry.location, dotted((*_PATH, "mirrors", name, "endpoint")), "expected a list of URLs")
     return [item for item in value if isinstance(item, str)]
 
 
 def _host(url: str, entry: Entry, name: str, document: Table) -> HostConfig:
     def refuse(text: str, mend: str = "") -> Exception:
         return refusal(
-            entry.location, dotted((*_PATH, name, "endpoint")), f"{show(without_secrets(url))}: {text}", mend
+            entry.location, dotted((*_PATH, "mirrors", name, "endpoint")), f"{show(without_secrets(url))}: {text}", mend
         )
 
     # A path is taken as it stands here; only without one the API's own is meant.
-    base = base_url(url, override_path=True, refuse=refuse)
+    base = base_url(_with_scheme(url), override_path=True, refuse=refuse)
     if base.count("/") == 2:
         base += "/v2"
     return HostConfig(base, _CAPABILITIES, (), _tls(base.split("/")[2], document), str(entry.location))
 
 
+def _with_scheme(url: str) -> str:
+    """As containerd completes it: plain http on this machine itself, else https."""
+    if "://" in url:
+        return url
+    host = url.partition("/")[0].rpartition("@")[2]
+    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
+    try:
+        is_local = name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        is_local = False
+    return f"{'http' if is_local else 'https'}://{url}"
+
+
 def _tls(host: str, document: Table) -> ConnectionSettings:
-    configs = document
-    for name in (*_PATH[:-1], "configs"):
-        configs = child(configs, name)
-    table = child(child(configs, host), "tls")
+    table = child(child(_below(document, "configs"), host), "tls")
 
     def text(key: str) -> str:
         entry = table.get(key)
         if entry is not None and not isinstance(entry.value, str):
-            raise refusal(entry.location, dotted((*_PATH[:-1], "configs", host, "tls", key)), "expected a file name")
+            raise refusal(entry.location, dotted((*_PATH, "configs", host, "tls", key)), "expected a file name")
         return str(entry.value) if entry is not None else ""
 
     skip = table.get("insecure_skip_verify")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
+from imagestore.log import get_logger
 from imagestore.metadata import location, schema
 from imagestore.metadata.ballast import Ballast
 from imagestore.metadata.failures import CORRUPT_HINT, Translated
@@ -27,6 +28,8 @@ from imagestore.metadata.turns import BUSY_SECONDS, Turns, use_log
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+log = get_logger(__name__)
 
 # So long may the log get before a commit has to bring it home; long work does that apart, while nobody waits.
 _LOG_PAGES: Final = 6000
@@ -168,16 +171,16 @@ class Database:
         Raises:
             StoreError: the target exists or can't be written, or the database can't be read.
         """
-        from imagestore.metadata.copying import copy_to
-
         with self._reading() as db:
+            from imagestore.metadata.copying import copy_to
+
             copy_to(db, target)
 
     def damage(self) -> tuple[str, ...]:
         """What SQLite's own check finds wrong with the file, and texts that are none, a line each."""
-        from imagestore.metadata import texts
-
         with self._reading() as db:
+            from imagestore.metadata import texts
+
             found = [str(line) for (line,) in db.execute("PRAGMA quick_check(20)") if line != "ok"]
             return tuple(found or texts.damage(db))
 
@@ -377,7 +380,11 @@ class Database:
     def _run_after_commit(self) -> None:
         waiting, self._after_commit = self._after_commit, []
         for work in waiting:
-            work()
+            try:
+                work()
+            except OSError as error:
+                # It is done, whatever the journal says; a journal that knows too much is expected to (0011).
+                log.warning("%s: a removal is not in the journal of records: %s", self._path, error)
 
     @contextlib.contextmanager
     def _damage_named(self) -> Iterator[None]:

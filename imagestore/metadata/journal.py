@@ -86,7 +86,7 @@ class RecordJournal:
         Raises:
             OSError: the file can't be written.
         """
-        self._append([lines.lease(number, lease, content)])
+        self._append(lines.whole_lease(number, lease, content))
 
     def put_leased(self, number: int, lease: Lease, content: Collection[Digest]) -> None:
         """Note what a lease lists beside what it listed before; inside the transaction.
@@ -94,7 +94,7 @@ class RecordJournal:
         Raises:
             OSError: the file can't be written.
         """
-        self._append([lines.leased(number, lease, content)])
+        self._append(lines.leased(number, lease, part) for part in lines.parts(content))
 
     def unlease(self, number: int, lease_id: str, content: Collection[Digest]) -> None:
         """Note what a lease lists no more; after the commit.
@@ -102,7 +102,7 @@ class RecordJournal:
         Raises:
             OSError: the file can't be written.
         """
-        self._append([lines.unleased(number, lease_id, content)])
+        self._append(lines.unleased(number, lease_id, part) for part in lines.parts(content))
 
     def release(self, number: int, lease_id: str) -> None:
         """Note that a lease is gone; after the commit.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord, Lease
 
+# In one line: readers bound what they take for a line.
+_CONTENTS: Final = 10_000
 # As json.dumps(), which looks at its options each time.
 _text: Final = json.JSONEncoder().encode
 
@@ -40,7 +42,7 @@ def whole(
     for digest, each in labels_of:
         yield labels(number, digest, each)
     for leased, content in leases:
-        yield lease(number, leased, content)
+        yield from whole_lease(number, leased, content)
 
 
 def begin(number: int) -> str:
@@ -64,6 +66,20 @@ def remove(number: int, key: tuple[str, str]) -> str:
 def labels(number: int, digest: Digest, labels: Mapping[str, str], *, is_committed: bool = False) -> str:
     """The labels of content."""
     return _json({"number": number, "labels": [str(digest), dict(labels)]}, is_committed=is_committed)
+
+
+def whole_lease(number: int, lasting: Lease, content: Collection[Digest]) -> Iterator[str]:
+    """A lease and what it lists, in as many lines as that needs."""
+    first, *others = [*parts(content)] or [[]]
+    yield lease(number, lasting, first)
+    for part in others:
+        yield leased(number, lasting, part)
+
+
+def parts(content: Collection[Digest]) -> Iterator[list[Digest]]:
+    """What one line each may say of many contents."""
+    listed = list(content)
+    return (listed[start : start + _CONTENTS] for start in range(0, len(listed), _CONTENTS))
 
 
 def lease(number: int, lease: Lease, content: Collection[Digest]) -> str:

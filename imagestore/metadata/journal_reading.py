@@ -248,7 +248,8 @@ def _kept(state: ImageRecord | _Labelled | _Leased | None) -> frozenset[Digest]:
 
 
 def _decoded(line: bytes) -> Any:
-    entry = json.loads(line)
+    # From bytes it would take UTF-16, and halves of characters.
+    entry = json.loads(line.decode())
     if b"\\u" in line:
         # Half a character, which JSON can write and the database can't.
         json.dumps(entry, ensure_ascii=False).encode()

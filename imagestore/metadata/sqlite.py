@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from imagestore.metadata import location
+from imagestore.metadata.failures import Translated
 from imagestore.metadata.images import ImageTables
 from imagestore.metadata.leases import LeaseTables
 from imagestore.metadata.named_images import NamedImageTables
@@ -39,7 +40,8 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
         with contextlib.ExitStack() as stack:
             # Whoever can't open a store has nothing to close.
             stack.callback(super().close)
-            self._watch = ChangeWatch(self._address(mode="rw"))
+            with Translated(path):
+                self._watch = ChangeWatch(self._address(mode="rw"))
             stack.callback(self._watch.close)
             self._begin_journal()
             stack.pop_all()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 from imagestore.config.connection import ConnectionSettings
-from imagestore.reference import DOCKER_HUB
+from imagestore.reference import DOCKER_HUB, DOCKER_HUB_API, api_host
 from imagestore.registry.transport import addresses, urls
 from imagestore.values import dataclass, replace
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from imagestore.config.hosts import HostConfig, RegistryHosts
     from imagestore.registry.exchange import Origin
 
-DOCKER_HUB_API: Final = "registry-1.docker.io"
 PULL: Final = "pull"
 RESOLVE: Final = "resolve"
 _DEFAULT_CONNECTION: Final = ConnectionSettings()
@@ -97,11 +96,6 @@ def default_endpoint(host: str, *, source: str = "built-in rule") -> Endpoint:
     """
     base = f"{default_scheme(host)}://{api_host(host)}/v2"
     return Endpoint(base, urls.origin_of(base), host, is_upstream=True, source=source)
-
-
-def api_host(host: str) -> str:
-    """The host that speaks the API for a reference's host."""
-    return DOCKER_HUB_API if host == DOCKER_HUB else host
 
 
 def default_scheme(host: str) -> str:

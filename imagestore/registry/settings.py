@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from imagestore.reference import api_host
 from imagestore.registry.auth.policy import AuthPolicy, RealmTrust
-from imagestore.registry.endpoints import api_host
 from imagestore.registry.policy import TransferPolicy
 
 if TYPE_CHECKING:

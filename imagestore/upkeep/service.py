@@ -134,13 +134,15 @@ class Upkeep(abc.ABC):
         Raises:
             StoreError: a folder can't be read.
         """
-        from imagestore.upkeep import accounting
+        with self._loading():
+            from imagestore.upkeep import accounting
 
         return accounting.measure(self.metadata, self.content, self.root)
 
     def why(self, digest: Digest) -> tuple[Chain, ...]:
         """What keeps some content: a chain from each root; empty when the next collection frees it."""
-        from imagestore.upkeep import why
+        with self._loading():
+            from imagestore.upkeep import why
 
         return why.explain(self.metadata, digest)
 
@@ -266,7 +268,8 @@ class Upkeep(abc.ABC):
             StoreError: the store can't be read.
             OperationCancelledError: cancelled.
         """
-        from imagestore.upkeep import check
+        with self._loading():
+            from imagestore.upkeep import check
 
         options = options or check.CheckOptions()
         return check.check(self.metadata, self.content, options=options, cancel=cancel or CancelToken())
@@ -285,7 +288,8 @@ class Upkeep(abc.ABC):
             StoreError: the store can't be written.
             OperationCancelledError: cancelled.
         """
-        from imagestore.upkeep.repair import Repairer
+        with self._loading():
+            from imagestore.upkeep.repair import Repairer
 
         return Repairer(self.metadata, self.content, self.registry, observer, cancel or CancelToken()).run(report)
 
@@ -298,8 +302,8 @@ class Upkeep(abc.ABC):
         self.metadata.backup(target)
 
     def _loading(self) -> translated:
-        """For the modules of a collection: the system may have no descriptor left to read them."""
-        return translated("collect garbage in", self.root)
+        """For modules that are imported in mid-work: the system may have no descriptor left to read them."""
+        return translated("load what works on it", self.root)
 
     def _with_pins(self, images: Iterable[ImageUsage]) -> list[ImageUsage]:
         """What the configuration pins (the pause image), CRI's clients see as pinned; so no policy may take it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import dataclasses
 import pickle
@@ -322,6 +323,49 @@ def test_fields_that_a_standard_child_adds_are_replaced_and_kept() -> None:
     child = StandardChild(1, z=9)
     assert (replace(child, x=5).z, replace(child, z=4).z) == (9, 4)
     assert type(replace(child, x=5)) is StandardChild
+
+
+@dataclasses.dataclass
+class StandardChange(Mutable):
+    z: int = 4
+
+
+@dataclasses.dataclass(slots=True)
+class StandardSlotted(Mutable):
+    z: int = 4
+
+
+class PlainChild(Mutable):
+    """With a dictionary, as every class without slots."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [StandardChild(1, z=5), StandardChange(3, z=5), StandardSlotted(3, z=5)],
+    ids=lambda value: type(value).__name__,
+)
+def test_copies_of_a_standard_child_have_what_it_adds(value: Any) -> None:
+    copies = copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))
+    assert [each.z for each in copies] == 3 * [5]
+
+
+def test_copies_of_what_changes_have_everything_it_has() -> None:
+    child: Any = PlainChild(3)
+    child.note = "x"
+    for each in (copy.copy(child), copy.deepcopy(child), pickle.loads(pickle.dumps(child))):
+        assert (each.value, each.double, each.note) == (3, 6, "x")
+
+
+def test_a_class_keeps_what_makes_it() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Abstract(abc.ABC):
+        x: int
+
+        @abc.abstractmethod
+        def size(self) -> int: ...
+
+    with pytest.raises(TypeError, match="abstract"):
+        Abstract(1)  # type: ignore[abstract]
 
 
 def test_patterns_match_by_position() -> None:

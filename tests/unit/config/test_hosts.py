@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from imagestore import config
+from imagestore.config import hosts
 from imagestore.config.connection import ConnectionSettings
 from imagestore.config.hosts import RegistryHosts, candidates, find_folder, read_hosts, reader_for
 from imagestore.errors import ConfigError
 from imagestore.platforms.spec import Platform
+from imagestore.registry.endpoints import endpoints_from
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -299,6 +301,56 @@ def test_mirrors_of_the_main_configuration() -> None:
     assert found.mirrors[0].capabilities == {"pull", "resolve"}
     assert found.mirrors[1].connection == ConnectionSettings()
     assert [mirror.base for mirror in legacy(LEGACY, "ghcr.io").mirrors] == ["https://any.example/v2"]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "base"),
+    [
+        ("localhost:5000", "http://localhost:5000/v2"),
+        ("127.0.0.1:443", "http://127.0.0.1:443/v2"),
+        ("[::1]:5000/sub", "http://[::1]:5000/sub"),
+        ("localhost.example:5000", "https://localhost.example:5000/v2"),
+        ("10.0.0.1:5000", "https://10.0.0.1:5000/v2"),
+        ("https://localhost:5000", "https://localhost:5000/v2"),
+    ],
+)
+def test_a_mirror_without_a_scheme_is_reached_as_containerd_does(endpoint: str, base: str) -> None:
+    tables = '[plugins."io.containerd.grpc.v1.cri".registry.mirrors."r.example"]'
+    found = legacy(f'version = 2\n{tables}\nendpoint = ["{endpoint}"]', "r.example")
+    assert [mirror.base for mirror in found.mirrors] == [base]
+
+
+def test_a_registry_among_its_own_endpoints_is_asked_in_no_other_way() -> None:
+    text = """version = 2
+[plugins."io.containerd.grpc.v1.cri".registry.mirrors."reg.example:5000"]
+endpoint = ["https://mirror.example", "http://reg.example:5000"]
+[plugins."io.containerd.grpc.v1.cri".registry.configs."reg.example:5000".tls]
+ca_file = "/etc/ca.pem"
+"""
+    found = legacy(text, "reg.example:5000")
+    endpoints = endpoints_from("reg.example:5000", found)
+    assert [(each.base, each.is_upstream) for each in endpoints] == [
+        ("https://mirror.example/v2", False),
+        ("http://reg.example:5000/v2", True),
+    ]
+    assert endpoints[-1].connection.ca_files == ("/etc/ca.pem",)
+
+
+def test_certificates_of_the_main_configuration_need_no_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """version = 2
+[plugins."io.containerd.grpc.v1.cri".registry.configs."reg.example".tls]
+insecure_skip_verify = true
+[plugins."io.containerd.grpc.v1.cri".registry.configs."registry-1.docker.io".tls]
+ca_file = "/etc/ca.pem"
+"""
+    monkeypatch.setattr(hosts, "DEFAULT_FOLDERS", (str(tmp_path),))
+    assert legacy(text, "reg.example").server.connection.skip_verify
+    assert not legacy(text, "other.example").server.connection.skip_verify
+    assert legacy(text, "docker.io").server.connection.ca_files == ("/etc/ca.pem",)
+    # A folder for the host says more.
+    read(tmp_path, 'server = "https://own.example"', host="reg.example")
+    assert legacy(text, "reg.example").server.base == "https://own.example/v2"
+    assert not legacy(text, "reg.example").server.connection.skip_verify
 
 
 def test_config_path_beats_mirrors_of_the_main_configuration(tmp_path: Path) -> None:

@@ -231,6 +231,22 @@ def test_a_line_that_the_database_would_refuse_is_counted_and_passed_over(line: 
     assert (newest(found), found.labels, found.leases, found.unreadable) == ({"x": A}, {}, [], 1)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        LEASED.encode() % b'"x\xed\xa0\x80"',
+        (LABELLED % '"\ud83d"').encode("utf-8", "surrogatepass"),
+        (LABELLED % '"x"').encode("utf-16-le"),
+    ],
+)
+def test_a_line_in_another_coding_is_counted_and_passed_over(line: bytes) -> None:
+    reading = Reading()
+    reading.add(journal_lines.put(1, record("x", A)).encode())
+    reading.add(line)
+    found = reading.result()
+    assert (newest(found), found.labels, found.leases, found.unreadable) == ({"x": A}, {}, [], 1)
+
+
 def test_characters_of_every_kind_come_back() -> None:
     found = read([journal_lines.labels(1, A, {"key": "\U0001f600 \\u \x00 ü"})])
     assert found.labels == {A: {"key": "\U0001f600 \\u \x00 ü"}}

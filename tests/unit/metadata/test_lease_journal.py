@@ -53,6 +53,23 @@ def test_a_lease_filled_one_by_one_takes_as_much_of_the_journal_for_each(
     assert store.journaled().leases == [(lease, (contents[0],))]
 
 
+def test_a_lease_of_very_many_contents_comes_back(tmp_path: Path, store: SqliteMetadataStore) -> None:
+    contents = [Digest.parse(f"sha256:{number:064x}") for number in range(25_000)]
+    lease = store.create_lease("lasting", lifetime_seconds=math.inf, content=contents)
+    assert store.journaled().leases == [(lease, tuple(contents))]
+    store.lease_content("lasting", contents[:3])
+    store.unlease_content("lasting", contents[1:])
+    assert store.journaled().leases == [(lease, (contents[0],))]
+    store.lease_content("lasting", contents)
+    # Written anew from the database.
+    (tmp_path / "records.jsonl").unlink()
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as again:
+        found = again.journaled()
+    assert (found.leases, found.unreadable) == ([(lease, tuple(contents))], 0)
+    lengths = [len(line) for line in (tmp_path / "records.jsonl").read_bytes().splitlines()]
+    assert max(lengths) < 1024 * 1024
+
+
 def test_a_line_that_is_spoiled_costs_what_it_added_and_not_the_lease() -> None:
     lines = [journal_lines.lease(1, LASTING, [A]), journal_lines.leased(2, LASTING, [B])]
     lines.append(journal_lines.leased(3, LASTING, [C]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,30 +12,85 @@ import pytest
 import imagestore
 
 _CODE = """
-import os, resource, sys
+import json, os, resource, sys
+from pathlib import Path
 import imagestore
+from imagestore.digest import Digest
 from imagestore.errors import StoreError
 from imagestore.upkeep.policy import Policy
+
 store = imagestore.open(sys.argv[1])
+zeros = Digest.parse("sha256:" + 64 * "0")
 ways = {
-    "delete": lambda: store.delete("python:3"),
+    "backup": lambda: store.backup(Path(sys.argv[1], "copy")),
+    "check": store.check,
     "collect": store.collect_garbage,
+    "damage": store.metadata.damage,
+    "delete": lambda: store.delete("python:3"),
     "evict": lambda: store.evict(Policy(unused_seconds=1.0)),
+    "export": lambda: store.export_images(["python:3"], "-"),
+    "import": lambda: store.import_images(sys.argv[1]),
+    "match": lambda: store.match("python:3", offline=True),
+    "plan": lambda: store.plan([("python:3", "")]),
+    "pull": lambda: store.pull("python:3"),
+    "repair": lambda: store.repair(None),
+    "usage": store.usage,
+    "why": lambda: store.why(zeros),
 }
+
+def said_by(way):
+    try:
+        way()
+    except StoreError as error:
+        return str(error)
+    except OSError as error:
+        return f"raw: {error}"
+
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, hard))
-try:
-    ways[sys.argv[2]]()
-except StoreError as error:
-    os.write(1, str(error).encode())
+said = {name: said_by(way) for name, way in ways.items()}
+os.write(1, json.dumps(said).encode())
+"""
+_OPENING = """
+import os, resource, sys
+import imagestore
+from imagestore import store
+from imagestore.errors import StoreError
+
+imagestore.open(sys.argv[1]).close()
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+used = len(os.listdir("/proc/self/fd")) - 1
+said = []
+for free in range(20):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + free, hard))
+    try:
+        imagestore.open(sys.argv[1]).close()
+    except StoreError as error:
+        said.append(str(error))
+    else:
+        break
+assert 0 < len(said) < 20, said
 """
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
 
-@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
-@pytest.mark.parametrize("way", ["delete", "collect", "evict"])
-def test_modules_that_cannot_be_read_are_a_failure_of_the_store(tmp_path: Path, way: str) -> None:
-    with imagestore.open(tmp_path):
+
+def run(code: str, root: Path) -> str:
+    with imagestore.open(root):
         pass
-    done = subprocess.run([sys.executable, "-c", _CODE, str(tmp_path), way], capture_output=True, text=True, check=True)
-    assert str(tmp_path) in done.stdout
-    assert "Too many open files" in done.stdout
+    done = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, check=False)
+    assert not done.stderr
+    return done.stdout
+
+
+def test_modules_that_cannot_be_read_are_a_failure_of_the_store(tmp_path: Path) -> None:
+    said = json.loads(run(_CODE, tmp_path))
+    for way, text in said.items():
+        assert text, way
+        assert str(tmp_path) in text, way
+        assert "Too many open files" in text, way
+        assert "raw" not in text, way
+
+
+def test_opening_with_any_number_of_descriptors_works_or_is_a_failure_of_the_store(tmp_path: Path) -> None:
+    run(_OPENING, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError, StoreCorruptError
 from imagestore.media_types import OCI_MANIFEST
 from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
 from imagestore.upkeep.removal import Remover
@@ -116,6 +118,20 @@ def test_the_journal_knows_what_went(tmp_path: Path) -> None:
         remover.remove(["one", "three"])
         left = {found[0].reference for found in metadata.journaled().candidates if found}
     assert left == {"docker.io/library/two:latest", "docker.io/library/abc0:latest"}
+
+
+def test_a_removal_that_the_journal_cannot_take_is_a_removal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
+        metadata.put_images([(record("one", "runc", 0), {})])
+        monkeypatch.setattr(RecordJournal, "remove", refuse)
+        assert len(metadata.remove_images([("docker.io/library/one:latest", "runc")])) == 1
+        assert list(metadata.find_images()) == []
+    assert "not in the journal" in caplog.text
 
 
 ONE = record("one", "runc", 0)
