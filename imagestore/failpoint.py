@@ -48,7 +48,7 @@ class _Armed:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        found = _GRAMMAR.fullmatch(text)
+        found = _GRAMMAR.fullmatch(text) if text else None
         if found is None:
             return None
         name, after, error = found.groups()

@@ -45,7 +45,9 @@ def file_system(path: Path, *, mounts: Path = MOUNTS) -> str:
         fields = left.split(" ")
         if len(fields) < 5 or not right:
             continue
-        point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
+        point = fields[4]
+        if "\\" in point:
+            point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), point)
         covers = wanted == point or wanted.startswith(point.rstrip("/") + "/")
         # A later mount on the same point hides the earlier one.
         if covers and len(point) >= best:
