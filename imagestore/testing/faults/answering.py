@@ -215,6 +215,7 @@ class RefuseRange(Effect):
         status: 416, or what a host says that can't do it at all.
     """
 
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"status": (400, 599)}
     status: int = 416
     name: ClassVar[str] = "refuse-range"
     is_replacing: ClassVar[bool] = True

@@ -35,4 +35,4 @@ def test_a_range_ends_within_the_whole_and_not_before_it_begins(text: str, expec
 )
 def test_a_part_must_be_as_long_as_it_says(length: str, verdict: Verdict) -> None:
     fields = [("Content-Range", "bytes 40-99/100"), *([("Content-Length", length)] if length else [])]
-    assert judge(206, Headers(fields), offset=40, size=100, has_range=True) is verdict
+    assert judge(206, Headers(tuple(fields)), offset=40, size=100, has_range=True) is verdict
