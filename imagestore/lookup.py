@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import InvalidDigestError, InvalidInputError, InvalidReferenceError
+from imagestore.metadata.namespace_api import image_name
 from imagestore.patterns import pattern
 from imagestore.reference import Reference
 from imagestore.values import dataclass
@@ -191,3 +192,17 @@ def doomed_keys(
     for reference, handler, image_id in metadata.find_keys({image for images in meant.values() for image in images}):
         keys.setdefault((image_id, handler), []).append((reference, handler))
     return {text: tuple(key for image in images for key in keys[image]) for text, images in meant.items()}
+
+
+def drop_hidden(metadata: MetadataStore, keys: Iterable[tuple[str, str]], default_handler: str) -> list[str]:
+    """Remove the images of containerd's clients that removed records hid, in the transaction that removes these.
+
+    Args:
+        metadata: where both are.
+        keys: (reference, handler) of the records.
+        default_handler: whose records go by their references alone.
+
+    Returns:
+        What those held, as digests in text form.
+    """
+    return metadata.drop_home_images([image_name(reference, handler, default_handler) for reference, handler in keys])

@@ -239,8 +239,11 @@ class ImageStore(Archives, Upkeep):
             InvalidInputError: the beginning of an id fits several images, or handler and all_handlers are both given.
         """
         records = self._doomed(name, runtime_handler, all_handlers=all_handlers)
-        removed = self.metadata.remove_images((record.reference, record.handler) for record in records)
-        return tuple((record.reference, record.handler) for record in removed)
+        with self.metadata.exclusive():
+            removed = self.metadata.remove_images((record.reference, record.handler) for record in records)
+            keys = tuple((record.reference, record.handler) for record in removed)
+            lookup.drop_hidden(self.metadata, keys, self.config.default_handler)
+        return keys
 
     def _doomed(self, name: str, runtime_handler: str | None, *, all_handlers: bool) -> Sequence[ImageRecord]:
         if all_handlers and runtime_handler is not None:

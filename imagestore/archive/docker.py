@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from imagestore.archive.source import Source
     from imagestore.cancel import CancelToken
 
+#: How Docker shows that an image has no name.
+_NO_TAG: Final = "<none>:<none>"
 _MEMBERS: Final = frozenset({"Config", "RepoTags", "Layers", "Parent", "LayerSources"})
 _MAX_IMAGES: Final = 1000
 _MAX_LAYERS: Final = 1000
@@ -111,9 +113,10 @@ def _texts(value: Any, path: str, what: str) -> tuple[str, ...]:
 
 
 def _names(tags: tuple[str, ...], what: str) -> Iterator[Reference | None]:
-    if not tags:
+    named = [tag for tag in tags if tag != _NO_TAG]
+    if not named:
         yield None
-    for tag in tags:
+    for tag in named:
         try:
             yield Reference.parse(tag)
         except InvalidReferenceError as error:

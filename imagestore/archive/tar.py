@@ -4,7 +4,8 @@ Formats are USTAR and PAX (POSIX.1-2001, pax "Interchange Format") and GNU's lon
 is not used: it takes long-name and extended headers of any size into memory, and follows links.
 
 Nothing is unpacked, so a name is only a key. Still refused: absolute names, ``..``, names that occur twice (readers
-disagree which counts), hard links, devices, FIFOs and sparse files. Symbolic links are only noted.
+disagree which counts), devices, FIFOs and sparse files. Symbolic links are only noted; a hard link is another name of
+a file that came before it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ _DECIMAL: Final = pattern(rb"[0-9]{1,19}")
 _ZEROS: Final = bytes(BLOCK)
 _FILES: Final = frozenset(b"0\x007")
 _REFUSED: Final = {
-    ord("1"): "a hard link",
     ord("3"): "a character device",
     ord("4"): "a block device",
     ord("6"): "a FIFO",
@@ -173,9 +173,15 @@ class _Scan:
         if header.kind == ord("2"):
             self._add(name, link=link)
             return start
+        if header.kind == ord("1"):
+            file = self._table.files.get(clean(link))
+            if file is None or size:
+                self._refuse(f"member {name!r} is a hard link to {link[:200]!r}, which is no file before it")
+            self._add(name, size=file.size, start=file.offset)
+            return start
         if header.kind not in _FILES:
             kind = _REFUSED.get(header.kind, f"of the unknown type {chr(header.kind)!r}")
-            self._refuse(f"member {name!r} is {kind}; only files, folders and symbolic links are read")
+            self._refuse(f"member {name!r} is {kind}; only files, folders and links are read")
         self._check_inside(size, start)
         if self._is_folder_of_old(name, size):
             return start

@@ -86,7 +86,8 @@ def renew(app: App, lease_id: str, expires: float, output: str) -> None:
     metadata = app.store.metadata
     with metadata.exclusive():
         metadata.renew_lease(lease_id, lifetime_seconds=expires or math.inf)
-        renewed = next(each for each in metadata.leases() if each.id == lease_id)
+        renewed = metadata.lease(lease_id)
+    assert renewed is not None
     if output == "json":
         render.dump_json(_json(app, renewed))
         return

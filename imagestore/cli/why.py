@@ -39,9 +39,8 @@ def why(ctx: click.Context, what: str, output: str) -> None:
     """
     app = ctx.find_object(App)
     assert app is not None
-    try:
-        wanted = Digest.parse(what)
-    except InvalidDigestError:
+    wanted = _digest(what)
+    if wanted is None:
         found = [(image, _reasons(app, image.manifest.digest)) for image in _images(app, what)]
         reasons = [each for _, each in found]
         if output == "json":
@@ -58,6 +57,15 @@ def why(ctx: click.Context, what: str, output: str) -> None:
             _print(reasons[0])
     if not all(each.is_here for each in reasons):
         ctx.exit(ExitStatus.NOT_FOUND)
+
+
+def _digest(what: str) -> Digest | None:
+    """None for a name: ``python:3`` has the form of a digest too, of an algorithm that nobody knows."""
+    try:
+        found = Digest.parse(what)
+    except InvalidDigestError:
+        return None
+    return found if found.is_verifiable else None
 
 
 def _reasons(app: App, digest: Digest) -> _Reasons:

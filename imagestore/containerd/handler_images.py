@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore import platforms
 from imagestore.errors import InvalidInputError
 from imagestore.gc_labels import checked
-from imagestore.metadata.namespace_api import HOME, NamedImage
+from imagestore.metadata.namespace_api import HOME, NamedImage, image_name
 from imagestore.values import replace
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def project(record: ImageRecord, default_handler: str) -> HandlerImage:
     is_default = record.handler == default_handler
     image = NamedImage(
         namespace=HOME,
-        name=record.reference if is_default else f"{record.reference}@{record.handler}",
+        name=image_name(record.reference, record.handler, default_handler),
         target=record.target if is_default else record.manifest,
         labels={**record.labels, **_own_labels(record)},
         created_at=record.created_at,

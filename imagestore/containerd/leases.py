@@ -77,7 +77,7 @@ class LeasesService(LeasesServicer):
 
         def work(store: ImageStore) -> wire.ListResponse:
             wanted, namespace = Filter.parse(request.filters), namespace_of(context)
-            found = [lease for lease in store.metadata.leases() if lease.namespace == namespace]
+            found = store.metadata.leases(namespace=namespace)
             fitting = [each for each in found if wanted.fits(labelled({"id": each.name}, labels=each.labels))]
             return wire.ListResponse(leases=[_wire(each) for each in fitting])
 
@@ -137,10 +137,9 @@ class LeasesService(LeasesServicer):
 
 
 def _get(store: ImageStore, space: Space, name: str) -> Lease:
-    key = space.lease_key(name)
-    for lease in store.metadata.leases():
-        if lease.id == key and lease.namespace == space.owner:
-            return lease
+    lease = store.metadata.lease(space.lease_key(name))
+    if lease is not None and lease.namespace == space.owner:
+        return lease
     raise LeaseNotFoundError(f"lease {name!r} is not in namespace {space.owner}")
 
 

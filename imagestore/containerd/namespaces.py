@@ -11,7 +11,7 @@ from imagestore.containerd._proto.namespaces_pb2_grpc import NamespacesServicer
 from imagestore.containerd.calls import answered
 from imagestore.containerd.filters import Filter, labelled
 from imagestore.containerd.wire import changed_map, checked_mask
-from imagestore.errors import NotFoundError, PreconditionError
+from imagestore.errors import PreconditionError
 from imagestore.metadata.namespace_api import HOME, checked_namespace
 
 if TYPE_CHECKING:
@@ -79,9 +79,8 @@ class NamespacesService(NamespacesServicer):
             checked_mask(paths, whole=("labels",), keyed=("labels",))
             with store.metadata.exclusive():
                 before = store.metadata.namespaces().get(name)
-                if before is None:
-                    raise NotFoundError(f"namespace {name!r} is not there")
-                labels = changed_map("labels", before, dict(request.namespace.labels), paths)
+                # One that isn't there is made, as by containerd.
+                labels = changed_map("labels", before or {}, dict(request.namespace.labels), paths)
                 store.metadata.label_namespace(name, labels)
             return wire.UpdateNamespaceResponse(namespace=wire.Namespace(name=name, labels=labels))
 

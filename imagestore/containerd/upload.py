@@ -123,7 +123,7 @@ class Upload:
             checked_key(f"ref {piece.ref[:100]!r}", piece.ref)
             self.ref = piece.ref
             self._note(piece)
-            if self._lease and all(lease.id != self._lease for lease in store.metadata.leases()):
+            if self._lease and store.metadata.lease(self._lease) is None:
                 raise LeaseNotFoundError(f"lease {self._lease!r} does not exist")
             self._refuse_known(store)
             if self.expected is not None and not self._space.is_proxy:

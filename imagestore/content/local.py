@@ -21,7 +21,7 @@ from imagestore.content.blob_file import LOST, damage_named, open_blob
 from imagestore.content.buffers import MOST_SMALL_KEPT, SMALL_BUFFER_BYTES, SMALL_BYTES, Buffers
 from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directories, sync_directory, translated
-from imagestore.content.ingest_folder import ingest_name
+from imagestore.content.ingest_folder import ingest_name, read_status
 from imagestore.content.ingests import Ingests
 from imagestore.content.names import entries, is_name, names
 from imagestore.digest import Digest, Verifier, verify
@@ -297,6 +297,11 @@ class LocalContentStore(Ingests):
         if not lock.try_acquire():
             raise self._busy(ref)
         try:
+            with translated("open ingest", self._ingests / name):
+                status = read_status(self._ingests / name)
+            if status is not None and not status.total and status.offset > total:
+                # It was begun without one, so this one may be the mistake: the commit tells, and what came stays.
+                total = 0
             return self._ingest(name, ref, algorithm, total, lock)
         except BaseException:
             lock.release()

@@ -188,6 +188,9 @@ class MetadataStore(Protocol):
     def drop_images(self, keys: Collection[tuple[str, str]]) -> list[str]:
         """Remove records by (reference, handler) in one transaction, unread; return what they held, in text form."""
 
+    def drop_home_images(self, names: Sequence[str]) -> list[str]:
+        """Remove what records by these names hid: containerd's clients' images; return what they held, in text form."""
+
     def pin_images(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
         """Pin or unpin records by (reference, handler); return those that are there, as they are now."""
 
@@ -248,8 +251,11 @@ class MetadataStore(Protocol):
     def delete_lease(self, lease_id: str) -> bool:
         """Release a lease; say whether it was there."""
 
-    def leases(self) -> Iterator[Lease]:
-        """Every lease, expired ones too."""
+    def leases(self, *, namespace: str | None = None) -> Iterator[Lease]:
+        """Every lease, or those of a namespace; expired ones too."""
+
+    def lease(self, lease_id: str) -> Lease | None:
+        """One lease, also when it expired; None when there is none."""
 
     def label_content(self, digest: Digest, labels: Mapping[str, str]) -> None:
         """Replace the labels of content; gc.root and gc.ref.content mean what they mean in containerd.

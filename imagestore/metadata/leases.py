@@ -110,9 +110,15 @@ class LeaseTables(Database):
                 self._note_end(lease_id)
             return bool(found)
 
-    def leases(self) -> Iterator[Lease]:
-        """Every lease, expired ones too."""
-        return iter(self._find_leases("expires_at > ?", _GONE))
+    def leases(self, *, namespace: str | None = None) -> Iterator[Lease]:
+        """Every lease, or those of a namespace; expired ones too."""
+        if namespace is None:
+            return iter(self._find_leases("expires_at > ?", _GONE))
+        return iter(self._find_leases("expires_at > ? AND namespace = ?", _GONE, namespace))
+
+    def lease(self, lease_id: str) -> Lease | None:
+        """One lease, also when it expired; None when there is none."""
+        return next(iter(self._find_leases("id = ? AND expires_at > ?", lease_id, _GONE)), None)
 
     def _find_leases(self, condition: str, *values: str | float) -> list[Lease]:
         with self._reading() as db, self._damage_named():

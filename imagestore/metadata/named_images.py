@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore import digest as digests
 from imagestore import gc_labels
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.gc_labels import LeaseTerms
 from imagestore.metadata.database import Database
-from imagestore.metadata.namespace_api import NamedImage
+from imagestore.metadata.namespace_api import HOME, NamedImage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,6 +94,23 @@ class NamedImageTables(Database):
         with self._removing() as db:
             key = (namespace, name)
             return db.execute("DELETE FROM named_image WHERE namespace = ? AND name = ?", key).rowcount > 0
+
+    def drop_home_images(self, names: Sequence[str]) -> list[str]:
+        """Remove the clients' images by these names in the store's own namespace; return what they held, in text form.
+
+        A record hides such an image, so nobody could remove it any more; it goes with the record.
+        """
+        with self._removing() as db:
+            if not db.execute("SELECT 1 FROM named_image WHERE namespace = ? LIMIT 1", (HOME,)).fetchone():
+                return []
+            listed = "namespace = ? AND name IN (SELECT value FROM json_each(?))"
+            values = (HOME, json.dumps(list(names)))
+            held = db.execute(f"SELECT DISTINCT digest FROM named_image_root WHERE {listed}", values).fetchall()  # noqa: S608 - a constant
+            db.execute(f"DELETE FROM named_image WHERE {listed}", values)  # noqa: S608
+            with self._damage_named():
+                for (text,) in held:
+                    digests.check(text)
+        return [text for (text,) in held]
 
     def _expire_named_images(self) -> int:
         with self._writing() as db:

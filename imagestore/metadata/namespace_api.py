@@ -55,6 +55,15 @@ class NamedImage:
     also_keeps: tuple[Digest, ...] = ()
 
 
+def image_name(reference: str, handler: str, default_handler: str) -> str:
+    """The name in ``HOME`` of the record of (reference, handler).
+
+    >>> image_name("r.example/x:1", "kata", "runc")
+    'r.example/x:1@kata'
+    """
+    return reference if handler == default_handler else f"{reference}@{handler}"
+
+
 @dataclass(frozen=True, slots=True)
 class ContentRecord:
     """That an owner knows a blob; the file may still be on its way.

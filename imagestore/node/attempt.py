@@ -155,7 +155,7 @@ class Attempt:
             self._check()
             message = f"Failed to inspect image {quoted(self._image)}: {runtime_text(error)}"
             self._event("Warning", events.INSPECT_FAILED, message)
-            return self._failed(ErrorClass.IMAGE_INSPECT, message)
+            return self._failed(ErrorClass.IMAGE_INSPECT, message, cause=error)
         if found is not None:
             self.present = "true"
             self._steps.append(f"present as {found.id}")
@@ -179,7 +179,7 @@ class Attempt:
             try:
                 verdict = self._manager.records.judge(self._image, image_ref, self._credentials)
             except ImageStoreError as error:
-                return self._failed(None, str(error))
+                return self._failed(None, str(error), cause=error)
             self._steps.append(f"credential check: {verdict.result}")
             if verdict.must_pull:
                 self.required = "true"
@@ -209,7 +209,7 @@ class Attempt:
         try:
             credentials = self._credentials()
         except ImageStoreError as error:
-            return self._failed(None, str(error))
+            return self._failed(None, str(error), cause=error)
         self._steps.append(f"{len(credentials)} credentials" if credentials else "anonymous")
         if records is None:
             return self._pull(spec, credentials)
@@ -217,7 +217,8 @@ class Attempt:
             records.intend(self._image)
         except ImageStoreError as error:
             what = f"Failed to record image pull intent for container image {quoted(self._image)}: "
-            return self._failed(None, f"{what}failed to record image pull intent: {error}", reason=str(error))
+            message = f"{what}failed to record image pull intent: {error}"
+            return self._failed(None, message, reason=str(error), cause=error)
         try:
             return self._pull(spec, credentials)
         finally:
@@ -248,16 +249,18 @@ class Attempt:
                 spec, credentials, sandbox=sandbox, observer=self._observer, cancel=self._cancel
             )
         except PullFailedError as error:
-            return self._pull_failed(key, str(error))
+            return self._pull_failed(key, error)
         return self._pull_done(self._pulled, Duration(manager.clock() - began))
 
-    def _pull_failed(self, key: str, text: str) -> EnsureResult:
+    def _pull_failed(self, key: str, error: PullFailedError) -> EnsureResult:
+        text = str(error)
         self._event("Warning", events.FAILED, f"Failed to pull image {quoted(self._image)}: {text}")
         delay = self._manager.backoff.failed(key)
         self._steps.append(f"the pull failed; the next is let through after {delay}")
         kind, message = classify(self._image, text)
         self._manager.last_failures[key] = f"{kind}: {message}"
-        return self._failed(kind, message)
+        cause = error.__cause__
+        return self._failed(kind, message, cause=cause if isinstance(cause, ImageStoreError) else error)
 
     def _pull_done(self, pulled: Pulled, whole: Duration) -> EnsureResult:
         self._finished()
@@ -277,8 +280,11 @@ class Attempt:
         if self._manager.times is not None:
             self._manager.times.finished(self._request.pod.uid)
 
-    def _failed(self, kind: ErrorClass | None, message: str, *, reason: str = "") -> EnsureResult:
-        return EnsureResult("", message, str(kind) if kind else reason or message, kind, steps=tuple(self._steps))
+    def _failed(
+        self, kind: ErrorClass | None, message: str, *, reason: str = "", cause: ImageStoreError | None = None
+    ) -> EnsureResult:
+        shown = str(kind) if kind else reason or message
+        return EnsureResult("", message, shown, kind, steps=tuple(self._steps), cause=cause)
 
     def _check(self) -> None:
         if self._cancel is not None:

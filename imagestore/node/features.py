@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 RUNTIME_CLASS_IN_IMAGE_CRI_API: Final = "RuntimeClassInImageCriApi"
 ENSURE_SECRET_PULLED_IMAGES: Final = "KubeletEnsureSecretPulledImages"  # noqa: S105 - the name of a gate
+_NAMES: Final = {name.lower(): name for name in (RUNTIME_CLASS_IN_IMAGE_CRI_API, ENSURE_SECRET_PULLED_IMAGES)}
 #: All alpha, or all beta features, that are not named themselves.
 _ALL_ALPHA: Final = "AllAlpha"
 _ALL_BETA: Final = "AllBeta"
@@ -40,9 +41,12 @@ class FeatureGates:
         """From ``featureGates`` of a configuration; names of other gates are ignored.
 
         Raises:
-            ConfigError: a value is neither true nor false.
+            ConfigError: a value is neither true nor false, or a name differs from one of the two in its capitals only.
         """
         for name, value in values.items():
+            known = _NAMES.get(name.lower(), name)
+            if known != name:
+                raise ConfigError(f"feature gate {name}: nobody knows it", hint=f"write {known}")
             if not isinstance(value, bool):
                 raise ConfigError(f"feature gate {name}: expected true or false, found {str(value)[:50]!r}")
         all_alpha, all_beta = values.get(_ALL_ALPHA) is True, values.get(_ALL_BETA) is not False

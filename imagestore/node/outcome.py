@@ -11,7 +11,7 @@ from typing import Final
 
 from imagestore.errors import ImageDeniedError, ImageStoreError, RegistryUnavailableError
 from imagestore.node.events import FAILED, NodeEvent, ObjectReference
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 
 class ErrorClass(enum.StrEnum):
@@ -43,6 +43,7 @@ class EnsureResult:
         error: the class, where the failure has one.
         was_pulled: the image came in this call.
         steps: what was decided, in order, for people.
+        cause: what the service, the records or the keyring said, where one of them failed.
     """
 
     image_ref: str
@@ -51,6 +52,7 @@ class EnsureResult:
     error: ErrorClass | None = None
     was_pulled: bool = False
     steps: tuple[str, ...] = ()
+    cause: ImageStoreError | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_there(self) -> bool:

@@ -22,6 +22,7 @@ from imagestore.errors import (
     IntegrityError,
     InvalidDigestError,
     ReferenceNotFoundError,
+    RegistryUnavailableError,
     SizeMismatchError,
     StoreFullError,
 )
@@ -294,7 +295,14 @@ class Fetcher:
                 self.keep_alive()
                 self.observer(BlobAdvanced(descriptor.digest, offset))
 
-        blob = self.client.blob(self.reference, descriptor, offset=writer.offset, avoid=avoid, cancel=cancel)
+        try:
+            blob = self.client.blob(self.reference, descriptor, offset=writer.offset, avoid=avoid, cancel=cancel)
+        except RegistryUnavailableError as error:
+            if not writer.offset or error.status < 500:
+                raise
+            # Some fail at ranges only; what is here must not keep the blob from ever coming.
+            log.debug("resuming failed, from the start: %s", error, extra={"digest": descriptor.digest})
+            blob = self.client.blob(self.reference, descriptor, offset=0, avoid=avoid, cancel=cancel)
         with blob as stream:
             if stream.start != writer.offset:
                 writer.truncate()

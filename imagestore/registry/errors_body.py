@@ -92,7 +92,10 @@ def _complaints(body: bytes, content_type: str) -> str:
     if isinstance(document, dict):
         return next((text for key in ("message", "details", "error") if (text := _text(document.get(key)))), "")
     # A page made for a browser says nothing in one line.
-    return "" if "html" in content_type.lower() else body.decode("utf-8", "replace").strip()
+    if "html" in content_type.lower() or b"\0" in body:
+        return ""
+    text = body.decode("utf-8", "replace").strip()
+    return "" if text.count("\ufffd") > max(8, len(text) // 8) else text
 
 
 def _words(entry: dict[str, object]) -> list[str]:

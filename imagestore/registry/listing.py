@@ -9,7 +9,7 @@ list.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from imagestore import digest as digests
 from imagestore import media_types
@@ -244,8 +244,12 @@ def _next_query(session: Session, call: Call, response: Response) -> str:
             f"{call.what}: the next page is expected at {urls.shown(here)}, the registry names {urls.shown(there)}",
             host=session.endpoint.host,
         )
-    # The endpoint adds its own ns.
-    return urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "ns"])
+    # The endpoint adds its own ns. The rest is the registry's word, and none of ours to write anew.
+    query = "&".join(part for part in parts.query.split("&") if part.partition("=")[0] != "ns")
+    if not query:
+        host = session.endpoint.host
+        raise ProtocolError(f"{call.what}: {host} names a next page that is the first one", host=host)
+    return query
 
 
 def _is_index(page: _Page) -> bool:

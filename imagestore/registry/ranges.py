@@ -82,8 +82,10 @@ def judge(status: int, headers: Headers, *, offset: int, size: int, has_range: b
         if media_types.bare(headers.get("Content-Type")) == "multipart/byteranges":
             return Verdict.RESTART
         part = parse_content_range(headers.get("Content-Range"))
-        fits = part is not None and part.first == offset and part.last < size and part.total in (None, size)
-        return Verdict.PART if fits else Verdict.RESTART
+        if part is None or part.first != offset or part.last >= size or part.total not in (None, size):
+            return Verdict.RESTART
+        length = parse_length(headers.get("Content-Length"))
+        return Verdict.PART if length in (None, part.last + 1 - part.first) else Verdict.RESTART
     # 304 and 412 answer conditions that we don't send; 416 says our offset isn't the server's.
     return Verdict.RESTART if status in {304, 412, 416} else Verdict.REFUSED
 

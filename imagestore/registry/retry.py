@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Statuses that a later try may turn into success; 52x are those of a large delivery network for a lost origin.
 TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504, *range(520, 530)})
-_SECONDS: Final = pattern(r"[0-9]{1,9}")
+_SECONDS: Final = pattern(r"[0-9]{1,19}")
 
 
 def _chance() -> float:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
+from imagestore.patterns import pattern
 from imagestore.resources.cpu import DEFAULT_PERIOD, Mapping
 from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from imagestore.resources.spec import Pod
+
+_PAGE_SIZE: Final = pattern(r"[1-9][0-9]{0,17}[KMGTP]?B")
 
 
 class CgroupVersion(enum.Enum):
@@ -68,6 +71,9 @@ class Node:
             value = getattr(self, name)
             if not low <= value < 2**63:
                 raise InvalidResourcesError(f"node: {name} is {value}, expected {low} to 2^63-1")
+        for size in self.huge_page_sizes:
+            if not _PAGE_SIZE.fullmatch(size):
+                raise InvalidResourcesError(f"node: huge pages of {size!r}", hint="write 2MB, 1GB or 64KB")
 
 
 @dataclass(frozen=True, slots=True)

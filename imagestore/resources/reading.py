@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
 from imagestore.resources.quantity import Quantity, from_json
 from imagestore.resources.spec import HUGE_PAGES_PREFIX, Container, Pod, Requirements, is_pod_level
+from imagestore.resources.totals import container_requests, with_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,6 +63,19 @@ def faults(pod: Pod) -> Iterator[str]:
         for name in {**pod.resources.requests, **pod.resources.limits}:
             if not is_pod_level(name):
                 yield f"pod: {name} can't be a resource of the pod itself, only of its containers"
+        yield from _faults_beside_containers(pod, pod.resources)
+
+
+def _faults_beside_containers(pod: Pod, own: Requirements) -> Iterator[str]:
+    """The pod must ask for what its containers ask for together, and none of these may have more than it."""
+    for name, amount in container_requests(with_defaults(pod)).items():
+        if name in own.requests and amount > own.requests[name]:
+            yield f"pod: requests.{name} is {own.requests[name]}, less than its containers' {amount}"
+    for number, container in enumerate(pod.containers):
+        for name, amount in container.resources.limits.items():
+            if name in own.limits and amount > own.limits[name]:
+                what = f"container {container.name or number}"
+                yield f"{what}: limits.{name} is {amount}, more than its pod's {own.limits[name]}"
 
 
 def check(pod: Pod) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from imagestore.resources.spec import Requirements, is_pod_level
+from imagestore.resources.spec import HUGE_PAGES_PREFIX, Requirements, is_pod_level
 from imagestore.values import replace
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def with_defaults(pod: Pod) -> Pod:
     """The pod as the API server stores it: a missing request takes its limit; an explicit 0 stays.
 
     A pod-level request that is missing beside pod-level limits takes the containers' total, else the pod-level limit.
+    Huge pages aren't overcommitted: the pod's limit, by default what its containers may have, is its request.
     """
     filled = replace(
         pod,
@@ -32,12 +33,24 @@ def with_defaults(pod: Pod) -> Pod:
         init_containers=tuple(_defaulted(container) for container in pod.init_containers),
     )
     own = pod.resources
-    if own is None or not own.limits:
+    if own is None or not (own.limits or own.requests):
         return filled
-    of_containers = {name: amount for name, amount in container_requests(filled).items() if is_pod_level(name)}
-    limits = {name: amount for name, amount in own.limits.items() if is_pod_level(name)}
-    requests = MappingProxyType({**limits, **of_containers, **own.requests})
-    return replace(filled, resources=replace(own, requests=requests))
+    huge = {
+        name: amount
+        for name, amount in container_limits(filled).items()
+        if name.startswith(HUGE_PAGES_PREFIX) and name not in own.requests
+    }
+    limits = {**huge, **own.limits}
+    if not limits:
+        return filled
+    of_containers = {
+        name: amount
+        for name, amount in container_requests(filled).items()
+        if is_pod_level(name) and not name.startswith(HUGE_PAGES_PREFIX)
+    }
+    by_limit = {name: amount for name, amount in limits.items() if is_pod_level(name)}
+    requests = {**by_limit, **of_containers, **own.requests}
+    return replace(filled, resources=Requirements(MappingProxyType(requests), MappingProxyType(limits)))
 
 
 def container_requests(pod: Pod) -> dict[str, Quantity]:

@@ -33,6 +33,8 @@ def channel_options(max_connections: int) -> tuple[tuple[str, int], ...]:
         ("grpc.max_send_message_length", MESSAGE_BYTES),
         ("grpc.max_metadata_size", _METADATA_BYTES),
         ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION),
+        # Else the core refuses some of the calls that wait, while those that ended aren't cleared away yet.
+        ("grpc.http.overload_protection", 0),
         ("grpc.max_allowed_incoming_connections", max_connections),
         ("grpc.server.max_pending_requests", _WAITING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", _WAITING_CALLS),

@@ -88,4 +88,5 @@ class Remover:
             going += keys
             gone.update(keys)
         roots.update(self.metadata.drop_images(going))
+        roots.update(lookup.drop_hidden(self.metadata, gone, self.rule.default_handler))
         return roots

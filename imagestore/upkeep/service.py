@@ -176,14 +176,17 @@ class Upkeep(abc.ABC):
             blobs = {digest: size for each in usage.images for digest, size in each.blobs.items()}
             return EvictionReport(True, chosen, sum(size for digest, size in blobs.items() if digest not in kept))
         evicted: list[Eviction] = []
+        roots: set[str] = set()
         for some in _slices(chosen):
             self.metadata.give_way()
             with self.metadata.exclusive():
                 # What was pinned, pulled or used since the choice stays.
                 going = [each for each in some if self._is_unchanged(each.record)]
-                self.metadata.remove_images((each.record.reference, each.record.handler) for each in going)
+                keys = [(each.record.reference, each.record.handler) for each in going]
+                self.metadata.remove_images(keys)
+                roots.update(lookup.drop_hidden(self.metadata, keys, self.config.default_handler))
             evicted += going
-        roots = {str(digest) for each in evicted for digest in each.record.roots}
+        roots.update(str(digest) for each in evicted for digest in each.record.roots)
         swept = collect.collect_from(self.metadata, self.content, roots)
         report = EvictionReport(False, tuple(evicted), sum(swept.freed.values()))
         swept.check(report)

@@ -105,6 +105,19 @@ def test_messages_of_16_mib_are_read_and_larger_ones_refused(server: Server) -> 
     assert server.memory_bytes < before + 100 * MIB
 
 
+def test_any_number_of_calls_on_one_connection_are_answered(server: Server) -> None:
+    with grpc.insecure_channel(server.endpoint) as channel:
+        service = api_pb2_grpc.ImageServiceStub(channel)
+        service.ListImages(api_pb2.ListImagesRequest())
+        asked = [
+            service.RemoveImage.future(
+                api_pb2.RemoveImageRequest(image=api_pb2.ImageSpec(image=f"registry.example/none:{number}"))
+            )
+            for number in range(1000)
+        ]
+        assert [call.code() for call in asked] == [grpc.StatusCode.OK] * len(asked)
+
+
 def test_thousands_of_connections_are_bounded_and_old_clients_go_on(tmp_path: Path) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(3000, most - 500)

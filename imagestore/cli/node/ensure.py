@@ -9,7 +9,7 @@ import click
 
 from imagestore.cli import render
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
-from imagestore.cli.failure import ExitStatus
+from imagestore.cli.failure import ExitStatus, exit_status
 from imagestore.cli.node.services import connected, service_options
 
 if TYPE_CHECKING:
@@ -108,7 +108,10 @@ def ensure(
         metrics.write_text(numbers.text(), "utf-8")
     if result.is_there:
         return ExitStatus.OK
-    return _STATUSES.get(result.reason, ExitStatus.FAILURE)
+    status = _STATUSES.get(result.reason)
+    if status is None:
+        return ExitStatus.FAILURE if result.cause is None else exit_status(result.cause)
+    return status
 
 
 def _manager(found: Connected, heard: list[NodeEvent], metrics: NodeMetrics) -> ImageManager:
@@ -200,6 +203,8 @@ def _print(service: str, result: EnsureResult, heard: Sequence[NodeEvent]) -> No
         print(f"image: {render.printable(result.image_ref)}")
     else:
         print(f"failed: {render.printable(result.reason)}: {render.printable(result.message)}")
+        if result.cause is not None and result.cause.hint:
+            print(f"hint: {render.printable(result.cause.hint)}")
 
 
 def _json(request: EnsureRequest, service: str, result: EnsureResult, heard: Sequence[NodeEvent]) -> dict[str, object]:

@@ -69,15 +69,20 @@ def gc(
 ) -> int:
     """Collect images as a kubelet does: by age, then by space, least recently used first, by (image, handler).
 
-    When an image was first seen and last used is remembered in the state folder from run to run, so that a timer can do
-    what a daemon does; an image is therefore new in the first run. Images of the store itself that are in use are named
-    by --in-use. --after-gate-change removes nothing where the gate is known to be as it was.
+    When an image was first seen and last used is remembered in the state folder from run to run (not with --dry-run),
+    so that a timer can do what a daemon does; an image is therefore new in the first run. Images of the store itself
+    that are in use are named by --in-use. --after-gate-change removes nothing where the gate is known to be as it was.
     """
     from imagestore.errors import ImageCollectionError, StoreError
     from imagestore.node.gc.state import CollectorState
     from imagestore.node.gc.transition import GateMarker, clean_up
     from imagestore.node.metrics import NodeMetrics
+    from imagestore.node.names import with_default_tag
 
+    if is_all and after_gate_change:
+        raise click.UsageError("give --all or --after-gate-change, not both")
+    if sandbox_image:
+        with_default_tag(sandbox_image)
     heard: list[NodeEvent] = []
     numbers = NodeMetrics()
     failures: list[ImageStoreError] = []
@@ -111,7 +116,8 @@ def gc(
         finally:
             # What was done is told in any case; a disk that is full or read-only is told after it.
             try:
-                state.save(folder, collector.images())
+                if not dry_run:
+                    state.save(folder, collector.images())
             except StoreError as error:
                 failures.append(error)
     if change is not None and after_gate_change:
@@ -149,7 +155,7 @@ def _collector(
         metrics=metrics,
         records=_records(found, metrics) if gates.ensure_secret_pulled_images else None,
         state=state,
-        clock=time.time_ns,
+        clock=lambda: state.now(time.time_ns()),
     )
 
 
@@ -177,10 +183,16 @@ def _settings(
         low = min(settings.image_gc_low_threshold_percent, high)
     settings = replace(settings, image_gc_high_threshold_percent=high, image_gc_low_threshold_percent=low)
     minimum, maximum = ages
-    if minimum is not None:
-        settings = replace(settings, image_minimum_gc_age=Duration.of_seconds(minimum))
     if maximum is not None:
         settings = replace(settings, image_maximum_gc_age=Duration.of_seconds(maximum))
+    limit = settings.image_maximum_gc_age
+    if minimum is not None:
+        settings = replace(settings, image_minimum_gc_age=Duration.of_seconds(minimum))
+        if Duration(0) < limit <= settings.image_minimum_gc_age:
+            raise click.UsageError(f"--min-age must be less than the maximum age, {limit}")
+    elif Duration(0) < limit <= settings.image_minimum_gc_age:
+        # As with the thresholds.
+        settings = replace(settings, image_minimum_gc_age=Duration(0))
     return settings
 
 

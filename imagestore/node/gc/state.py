@@ -2,15 +2,21 @@
 
 A kubelet keeps its records in memory, since it runs all the time. A command that runs for a moment would find every
 image new each time; so it keeps when it first saw an image and when it last saw it used, in seconds of the calendar.
+
+Small machines begin in 1970, or when their system was built, until the network tells them the time. What would be noted
+then looked very old afterwards; so nothing is noted, and meanwhile it is as late as when something was noted last.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.content.disk import make_directory, replace_text, translated
 from imagestore.errors import StoreCorruptError
+from imagestore.log import get_logger
 from imagestore.node.gc.detection import ImageKey, ImageUse
 from imagestore.values import dataclass, field
 
@@ -19,8 +25,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
+log = get_logger(__name__)
+
 _FILE: Final = "image-uses.json"
 _MAX_BYTES: Final = 64 * 1024 * 1024
+#: 2026 began: a clock before that can't be right, since this is younger.
+EARLIEST: Final = 1_767_225_600 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,17 @@ class CollectorState:
 
     began: int
     uses: tuple[ImageUse, ...] = field(default=())
+
+    def now(self, clock: int) -> int:
+        """The time that ages are counted to: the clock's, or of the last that is known where that can't be right.
+
+        Args:
+            clock: nanoseconds since 1970.
+        """
+        if clock >= EARLIEST:
+            return clock
+        moments = (moment for use in self.uses for moment in (use.first_detected, use.last_used) if moment is not None)
+        return max(self.began, *moments, clock)
 
     @classmethod
     def load(cls, folder: Path, *, now: int) -> Self:
@@ -52,16 +73,21 @@ class CollectorState:
                 return cls(now)
         try:
             value: Any = json.loads(data) if len(data) <= _MAX_BYTES else None
-            return cls(_moment(value["began"], now), tuple(_use(row, now) for row in value["images"]))
+            # A clock that was set back must not make images look as if they came from the future.
+            latest = now if now >= EARLIEST else math.inf
+            return cls(_moment(value["began"], latest), tuple(_use(row, latest) for row in value["images"]))
         except (ValueError, RecursionError, TypeError, KeyError, IndexError) as error:
             raise StoreCorruptError(f"{path}: is no memory of image uses", hint="delete it") from error
 
     def save(self, folder: Path, uses: Iterable[ImageUse]) -> None:
-        """Write it with what is known by now.
+        """Write it with what is known by now; not while this machine's clock can't be right.
 
         Raises:
             StoreError: it can't be written.
         """
+        if time.time_ns() < EARLIEST:
+            log.warning("%s: the clock shows a time before 2026, so nothing is noted", folder / _FILE)
+            return
         rows = [[use.key.image_id, use.key.runtime_handler, use.first_detected, use.last_used] for use in uses]
         path = folder / _FILE
         with translated("write the uses of images", path):
@@ -69,16 +95,15 @@ class CollectorState:
             replace_text(path, json.dumps({"began": self.began, "images": rows}) + "\n")
 
 
-def _use(row: Any, now: int) -> ImageUse:
+def _use(row: Any, latest: float) -> ImageUse:
     image_id, handler, first_detected, last_used = row
     if not isinstance(image_id, str) or not isinstance(handler, str):
         raise TypeError
-    first = None if first_detected is None else _moment(first_detected, now)
-    return ImageUse(ImageKey(image_id, handler), first, None if last_used is None else _moment(last_used, now))
+    first = None if first_detected is None else _moment(first_detected, latest)
+    return ImageUse(ImageKey(image_id, handler), first, None if last_used is None else _moment(last_used, latest))
 
 
-def _moment(value: Any, now: int) -> int:
+def _moment(value: Any, latest: float) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError
-    # A clock that was set back must not make images look as if they came from the future.
-    return min(value, now)
+    return int(min(value, latest))

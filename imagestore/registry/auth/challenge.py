@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MAX_LENGTH: Final = 8192
 MAX_CHALLENGES: Final = 16
 MAX_PARAMETERS: Final = 32
+_KNOWN: Final = frozenset({"basic", "bearer"})
 
 _TOKEN: Final = pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SPACE: Final = pattern(r"[ \t]*")
@@ -58,20 +59,28 @@ class Challenge:
 def parse_challenges(values: Iterable[str]) -> tuple[Challenge, ...]:
     """Read every ``WWW-Authenticate`` field of one answer, in order.
 
-    Unknown schemes are returned as well; choosing is the caller's business.
+    Unknown schemes are returned as well; choosing is the caller's business. A field that can't be read takes nothing
+    from the others.
 
     Raises:
-        ProtocolError: the fields break the grammar, repeat a parameter, or exceed the limits of this module.
+        ProtocolError: the fields exceed the limits of this module; or one breaks the grammar or repeats a parameter,
+            and no other has a scheme that is known here.
     """
     fields = list(values)
     length = sum(map(len, fields))
     if length > MAX_LENGTH:
         raise ProtocolError(f"WWW-Authenticate: expected at most {MAX_LENGTH} characters, {length} came")
     found: list[Challenge] = []
+    fault: ProtocolError | None = None
     for field in fields:
-        found.extend(_Parser(field).parse())
+        try:
+            found.extend(_Parser(field).parse())
+        except ProtocolError as error:
+            fault = fault or error
         if len(found) > MAX_CHALLENGES:
             raise ProtocolError(f"WWW-Authenticate: expected at most {MAX_CHALLENGES} challenges, more came")
+    if fault is not None and _KNOWN.isdisjoint(each.scheme for each in found):
+        raise fault
     return tuple(found)
 
 

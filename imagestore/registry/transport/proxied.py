@@ -74,7 +74,9 @@ class ProxiedPool:
     def handle(self, request: Outgoing, exchange: Exchange) -> _Answer:
         """See Exchanges."""
         request.head()
-        url = httpcore.URL(scheme=request.scheme, host=request.host, port=request.given_port, target=request.target)
+        # httpcore writes the host into request lines as it gets it.
+        host = f"[{request.host}]" if ":" in request.host else request.host
+        url = httpcore.URL(scheme=request.scheme, host=host, port=request.given_port, target=request.target)
         shared = self._take(request.scheme)
         try:
             with translating(_COUNTERPARTS), self._network.serving(exchange):
@@ -250,7 +252,8 @@ class _Stream(httpcore.NetworkStream):
     ) -> httpcore.NetworkStream:
         exchange = self._begin()
         allowed = timeout if exchange is None else exchange.allowed_seconds(timeout)
-        return _Stream(self._inner.start_tls(ssl_context, server_hostname, allowed), self._network)
+        name = (server_hostname or "").strip("[]") or None
+        return _Stream(self._inner.start_tls(ssl_context, name, allowed), self._network)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from imagestore.errors import ProtocolError
 from imagestore.patterns import pattern
@@ -15,6 +15,7 @@ from imagestore.registry.transport import addresses
 DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 # What RFC 3986 allows in a URL at all; everything else must come percent-encoded.
 _LEGAL: Final = pattern(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+_SAFE: Final = "._~:/?#[]@!$&'()*+,;=%-"
 _NAME: Final = pattern(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?\.?")
 _MAX_LENGTH: Final = 8192
 
@@ -67,9 +68,15 @@ def join(base: str, target: str) -> str:
     'https://registry.example/b?c'
     """
     try:
-        return urljoin(base, target).partition("#")[0]
+        joined = urljoin(base, target).partition("#")[0]
+        # Clients have always encoded what servers forget to. A header's characters are its bytes.
+        return joined if _LEGAL.fullmatch(joined) else quote(joined, safe=_SAFE, encoding=_coding(joined))
     except ValueError as error:
         raise ProtocolError(f"URL {shown(target)}, named by {shown(base)}: can't be read: {error}") from error
+
+
+def _coding(text: str) -> str:
+    return "latin-1" if all(character <= "\xff" for character in text) else "utf-8"
 
 
 def shown(url: str) -> str:

@@ -209,8 +209,14 @@ class ShortRange(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RefuseRange(Effect):
-    """416 although the range is in the blob."""
+    """Another status, although the range is in the blob.
 
+    Attributes:
+        status: 416, or what a host says that can't do it at all.
+    """
+
+    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {"status": (400, 599)}
+    status: int = 416
     name: ClassVar[str] = "refuse-range"
     is_replacing: ClassVar[bool] = True
     statuses: ClassVar[frozenset[int]] = frozenset({206})
@@ -218,6 +224,5 @@ class RefuseRange(Effect):
     def apply(self, request: Request, reply: Reply) -> Reply:
         """Refuse."""
         fields = {"Content-Range": f"bytes */{reply.body.size}"}
-        return replace(
-            error(416, "RANGE_INVALID", "no such range", fields=fields, kind=reply.kind), digest=reply.digest
-        )
+        refusal = error(self.status, "RANGE_INVALID", "no such range", fields=fields, kind=reply.kind)
+        return replace(refusal, digest=reply.digest)

@@ -73,6 +73,14 @@ def test_a_layer_that_images_share_is_unpacked_once(
     assert len(unpacked) == len(PACKED)
 
 
+def test_a_tag_that_says_there_is_none_is_passed_over(here: Node, tmp_path: Path) -> None:
+    files = saved(PLAIN)
+    entry = {**json.loads(files[layout.DOCKER_MANIFEST])[0], "RepoTags": ["a:1", "<none>:<none>"]}
+    files[layout.DOCKER_MANIFEST] = json.dumps([entry]).encode()
+    (image,) = here.store.import_images(write(tmp_path / "a.tar", files), options=KATA).images
+    assert image.reference == "docker.io/library/a:1"
+
+
 def test_a_manifest_is_made_like_containerds(here: Node, tmp_path: Path) -> None:
     (image,) = here.store.import_images(write(tmp_path / "a.tar", saved(PLAIN)), options=KATA).images
     raw = image.manifest_document.raw

@@ -56,6 +56,11 @@ def test_a_size_in_base_256_is_read() -> None:
     assert contents(data) == {"a": b"abc"}
 
 
+def test_a_hard_link_is_another_name_of_a_file_before_it() -> None:
+    data = member("b/x", b"12") + member("a", b"", b"1", b"./b/x") + member("c", b"", b"1", b"a") + END
+    assert contents(data) == {"b/x": b"12", "a": b"12", "c": b"12"}
+
+
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
@@ -76,7 +81,11 @@ def test_a_size_in_base_256_is_read() -> None:
         (pax(path="../a") + member("a", b"1") + END, "a name that leaves the archive"),
         (member("a", b"1") + member("./a", b"2") + END, "'a' occurs twice"),
         (member("a", b"1") + member("a", b"", b"2", b"b") + END, "'a' occurs twice"),
-        (member("a", b"", b"1", b"b") + END, "is a hard link"),
+        (member("a", b"", b"1", b"b") + END, "is a hard link to 'b', which is no file before it"),
+        (member("a", b"", b"1", b"../b") + END, "is a hard link to"),
+        (member("a", b"", b"1", b"b") + member("b", b"1") + END, "is a hard link to"),
+        (member("b", b"1") + member("a", b"1", b"1", b"b") + END, "is a hard link to"),
+        (member("b", b"1") + member("b", b"", b"1", b"b") + END, "'b' occurs twice"),
         (member("a", b"", b"3") + END, "is a character device"),
         (member("a", b"", b"4") + END, "is a block device"),
         (member("a", b"", b"6") + END, "is a FIFO"),

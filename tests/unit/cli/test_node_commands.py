@@ -51,7 +51,8 @@ def test_a_runtime_class_is_a_handler(image: str, tmp_path: Path, capsys: pytest
         (("User/Bad",), 2, "InvalidImageName"),
         (("busybox:1", "--policy", "Never"), 3, "ErrImageNeverPull"),
         (("127.0.0.1:1/x:1",), 6, "RegistryUnavailable"),
-        (("127.0.0.1:1/x:1", "--handler", "nobody"), 1, "ImageInspectError"),
+        (("127.0.0.1:1/x:1", "--handler", "nobody"), 9, "ImageInspectError"),
+        (("busybox:1", "--endpoint", "unix:///none.sock"), 6, "ImageInspectError"),
     ],
 )
 def test_failures_have_their_exit_status(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,10 +62,67 @@ def test_what_failed_is_told_also_where_metrics_cannot_be_written(
     image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CollectorState, "save", refuse)
-    assert main(["node", "gc", "--dry-run", "--metrics", str(tmp_path / "none" / "metrics")]) == 1
+    assert main(["node", "gc", "--metrics", str(tmp_path / "none" / "metrics")]) == 1
     told = capsys.readouterr().err
     assert "read-only file system" in told
     assert "metrics: No such file or directory" in told
+
+
+def plan(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
+    return [each["reason"] for each in run(capsys, "gc", "--dry-run", "--max-age", "1h", *options)[1]["removed"]]
+
+
+def test_a_clock_that_cannot_be_right_makes_no_image_old(
+    image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(capsys, "gc", "--in-use", image)
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda: 5 * 10**9)
+        assert plan(capsys) == []
+        assert run(capsys, "gc")[0] == 0
+    assert plan(capsys) == []
+    with monkeypatch.context() as patched:
+        later = time.time_ns() + 2 * 3600 * 10**9
+        patched.setattr(time, "time_ns", lambda: later)
+        assert plan(capsys) == ["age"]
+
+
+def test_a_clock_that_was_ahead_is_forgotten(
+    image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time_ns()
+    hour = 3600 * 10**9
+    for moment, expected in ((now + 10_000 * hour, []), (now, []), (now + 2 * hour, ["age"])):
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time_ns", lambda moment=moment: moment)
+            assert plan(capsys) == expected
+            if not expected:
+                run(capsys, "gc")
+
+
+def test_a_plan_leaves_no_trace_in_what_is_remembered(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "gc")
+    (uses,) = tmp_path.rglob("image-uses.json")
+    before = uses.read_bytes()
+    for options in (("--in-use", image), ("--feature-gates", "RuntimeClassInImageCriApi=false")):
+        run(capsys, "gc", "--dry-run", *options)
+        assert uses.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (("--all", "--after-gate-change"), 2),
+        (("--max-age", "1s", "--min-age", "2s"), 2),
+        (("--max-age", "1s"), 0),
+        (("--sandbox-image", "BAD::"), 2),
+        (("--feature-gates", "RuntimeClassInImageCriAPI=true"), 9),
+    ],
+)
+def test_words_that_cannot_be_meant_so_are_refused(image: str, options: tuple[str, ...], status: int) -> None:
+    assert main(["node", "gc", "--dry-run", *options]) == status
 
 
 def test_a_service_has_one_state_whatever_link_leads_to_its_socket(tmp_path: Path) -> None:

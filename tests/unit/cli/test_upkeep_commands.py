@@ -120,6 +120,11 @@ def test_why_explains_every_record_of_an_image(line: Line) -> None:
     assert [kept["chain"] for kept in explained["keptBy"]] == [[manifest]]
 
 
+def test_why_takes_a_short_name_with_a_tag_for_a_name(line: Line) -> None:
+    line("why", "python:3", status=3)
+    assert "'python:3' is no digest, and no image in the store" in line.captured.err
+
+
 @pytest.mark.parametrize("name", ["nonsense", "a b", "sha256:0x"])
 def test_why_says_what_it_takes_when_a_name_means_nothing(line: Line, name: str) -> None:
     assert line("why", name, status=3) == ""

@@ -134,6 +134,14 @@ def test_a_failed_commit_keeps_the_bytes_for_the_right_one(client: Client) -> No
     assert client.digests() == [HELLO]
 
 
+def test_a_total_that_comes_late_and_is_too_small_costs_no_byte(client: Client) -> None:
+    client.write(message(WRITE, "r", data=b"x" * 1500))
+    with refused(grpc.StatusCode.FAILED_PRECONDITION):
+        client.write(message(COMMIT, "r", offset=1500, total=3))
+    assert client.status("r").offset == 1500
+    client.write(message(COMMIT, "r", offset=1500, total=1500))
+
+
 def test_a_second_writer_is_sent_away_at_once(client: Client) -> None:
     entered, leave = threading.Event(), threading.Event()
 

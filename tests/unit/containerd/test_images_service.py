@@ -17,6 +17,7 @@ from imagestore.digest import Digest
 from imagestore.metadata.api import ImageRecord
 from imagestore.platforms.spec import Platform
 from imagestore.store import ImageStore
+from imagestore.upkeep.policy import Policy
 from tests.support.containerd_client import COMMIT, Client, digest_of, message, refused, target
 
 NOT_FOUND, INVALID = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT
@@ -311,3 +312,29 @@ def test_a_list_that_nobody_waits_for_ends(client: Client, monkeypatch: pytest.M
         before = len(looks)
         time.sleep(0.5)
     assert len(looks) < 100
+
+
+@pytest.mark.parametrize("way", ["delete", "remove", "evict", "service"])
+def test_what_a_record_hides_goes_with_it(home: Client, store: ImageStore, way: str) -> None:
+    index = Digest.of(b"index")
+    home.create_image(REFERENCE, str(index))
+    home.create_image(f"{REFERENCE}@kata", str(index))
+    home.create_image("mine", str(A))
+    put_record(store, "runc")
+    put_record(store, "kata")
+    if way == "delete":
+        store.delete(REFERENCE, all_handlers=True)
+    elif way == "remove":
+        store.remove(REFERENCE, runtime_handler="runc")
+        assert home.image(f"{REFERENCE}@kata").labels
+        store.remove(REFERENCE, runtime_handler="kata")
+    elif way == "evict":
+        store.evict(Policy(keep_last=0))
+    else:
+        home.delete_image(REFERENCE)
+        home.delete_image(f"{REFERENCE}@kata")
+    assert home.image_names() == ["mine"]
+    if way in ("delete", "evict"):
+        assert not store.content.exists(index)
+    store.collect_garbage()
+    assert not store.content.exists(index)

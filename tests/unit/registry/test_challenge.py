@@ -76,6 +76,14 @@ def test_several_fields_are_read_one_after_the_other() -> None:
     assert [(each.scheme, each.get("realm")) for each in found] == [("basic", "a"), ("bearer", "b")]
 
 
+@pytest.mark.parametrize("spoiled", ['Digest realm="x", nonce=abc==, qop=auth', "Foo bar baz"])
+def test_a_field_that_cannot_be_read_spoils_no_other(spoiled: str) -> None:
+    for fields in ([spoiled, 'Bearer realm="b"'], ['Bearer realm="b"', spoiled]):
+        assert [each.scheme for each in parse_challenges(fields)] == ["bearer"]
+    with pytest.raises(ProtocolError, match="position"):
+        parse_challenges([spoiled, "Negotiate"])
+
+
 def test_an_absent_parameter_is_an_empty_text() -> None:
     assert Challenge("bearer").get("scope") == ""
 

@@ -23,6 +23,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.registry.exchange import Origin, Request
+from imagestore.registry.retry import is_transient
 from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.network import Pace
 from imagestore.registry.transport.proxies import ProxyRules
@@ -49,11 +50,23 @@ def test_a_plain_request_is_forwarded_with_the_proxys_login(raw_server: RawServe
     assert "Proxy-Authorization: Basic dXNlcjpwQHNz\r\n" in head
 
 
+def test_addresses_are_named_to_a_proxy_in_brackets(raw_server: RawServers) -> None:
+    proxy = raw_server(lambda connection: connection.sendall(OK))
+    assert fetch(ProxyRules(http=f"http://{proxy.host}"), "http://[fd00::1]:5000/v2/", home="[fd00::1]") == b"hello"
+    assert proxy.requests[0].startswith("GET http://[fd00::1]:5000/v2/ HTTP/1.1\r\n")
+    refusing = raw_server(lambda connection: connection.sendall(b"HTTP/1.1 502 No\r\nContent-Length: 0\r\n\r\n"))
+    with pytest.raises(RegistryUnavailableError, match="502") as raised:
+        fetch(ProxyRules(https=f"http://{refusing.host}"), "https://[fd00::1]:5443/v2/", home="[fd00::1]")
+    assert is_transient(raised.value)
+    assert refusing.requests[0].startswith("CONNECT [fd00::1]:5443 HTTP/1.1\r\n")
+
+
 def test_a_proxys_refusal_is_unavailable_and_shows_no_login(raw_server: RawServers) -> None:
     proxy = raw_server(lambda connection: connection.sendall(b"HTTP/1.1 407 Login\r\nContent-Length: 0\r\n\r\n"))
     rules = ProxyRules(https=f"http://user:hunter2@{proxy.host}")
     with pytest.raises(RegistryUnavailableError, match="the proxy refused: 407") as raised:
         fetch(rules, "https://registry.example/v2/")
+    assert not is_transient(raised.value)
     assert "hunter2" not in str(raised.value)
     assert proxy.requests[0].startswith("CONNECT registry.example:443 HTTP/1.1\r\n")
 

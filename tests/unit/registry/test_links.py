@@ -175,6 +175,20 @@ def test_a_full_page_without_a_link_asks_behind_its_last_name(make_bench: MakeBe
     assert tags(make_bench, pages) == (*first, "z")
 
 
+@pytest.mark.parametrize(
+    "cursor", ["eyJsYXN0IjoiYSJ9", "next_page=%ff%00%80", "n=1&last=&page=2", "last=a%20b", "a=b;c"]
+)
+def test_the_registrys_cursor_is_sent_as_it_came(make_bench: MakeBench, cursor: str) -> None:
+    base = TAGS.partition("?")[0]
+    pages = Pages().on(TAGS, {"tags": ["a"]}, link=f"?ns=x&{cursor}").on(f"{base}?{cursor}", {"tags": ["b"]})
+    assert tags(make_bench, pages) == ("a", "b")
+
+
+def test_a_next_page_that_is_the_first_is_refused(make_bench: MakeBench) -> None:
+    with pytest.raises(ProtocolError, match="a next page that is the first one"):
+        tags(make_bench, Pages().on(TAGS, {"tags": ["a"]}, link="/v2/team/app/tags/list"))
+
+
 def test_a_full_page_again_and_again_ends(make_bench: MakeBench) -> None:
     first = [f"t{number:04}" for number in range(1000)]
     pages = Pages().on(TAGS, {"tags": first}).on(f"{TAGS}&last=t0999", {"tags": first})

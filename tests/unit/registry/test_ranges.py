@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from imagestore.registry.ranges import ContentRange, parse_content_range
+from imagestore.registry.exchange import Headers
+from imagestore.registry.ranges import ContentRange, Verdict, judge, parse_content_range
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,11 @@ from imagestore.registry.ranges import ContentRange, parse_content_range
 )
 def test_a_range_ends_within_the_whole_and_not_before_it_begins(text: str, expected: ContentRange | None) -> None:
     assert parse_content_range(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("length", "verdict"), [("60", Verdict.PART), ("", Verdict.PART), ("100", Verdict.RESTART), ("59", Verdict.RESTART)]
+)
+def test_a_part_must_be_as_long_as_it_says(length: str, verdict: Verdict) -> None:
+    fields = [("Content-Range", "bytes 40-99/100"), *([("Content-Length", length)] if length else [])]
+    assert judge(206, Headers(tuple(fields)), offset=40, size=100, has_range=True) is verdict

@@ -16,7 +16,7 @@ from imagestore.media_types import OCI_INDEX
 from imagestore.observe import Noticed
 from imagestore.reference import Reference
 from imagestore.registry.endpoints import Endpoint
-from imagestore.registry.transport.urls import origin_of
+from imagestore.registry.transport.urls import join, origin_of
 from tests.support.streams import drain
 
 REFERENCE = Reference.parse("registry.example/team/app:1")
@@ -299,3 +299,25 @@ class TestChallenges:
         with pytest.raises(AuthenticationError):
             read(bench(web))
         assert len(web.ledger) == 4
+
+
+@pytest.mark.parametrize(
+    ("location", "asked"),
+    [
+        ("https://storage.example/b?f=a b", "f=a%20b"),
+        ('https://storage.example/b?f="a|b"{}', "f=%22a%7Cb%22%7B%7D"),
+        ("https://storage.example/b?f=\u00e9%20", "f=%E9%20"),
+        ("https://storage.example/b?f=\u20ac", "f=%E2%82%AC"),
+    ],
+)
+def test_what_a_server_forgets_to_encode_is_encoded(location: str, asked: str) -> None:
+    joined = join(FIRST, location)
+    assert (joined, str(origin_of(joined))) == (f"https://storage.example/b?{asked}", "https://storage.example")
+
+
+@pytest.mark.parametrize(
+    "location", ["https://ev il.example/b", "https://storage.example\\@evil.example/b", "https://{x}/b"]
+)
+def test_a_host_is_never_encoded(location: str) -> None:
+    with pytest.raises(ProtocolError):
+        origin_of(join(FIRST, location))

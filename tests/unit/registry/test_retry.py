@@ -44,6 +44,7 @@ MakeBench = Callable[..., Any]
         ("-1", None),
         ("1.5", None),
         ("٣", None),
+        ("99999999999", 99999999999.0),
         ("soon", None),
         ("", None),
         ("9" * 30, None),

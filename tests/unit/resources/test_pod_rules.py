@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.resources import totals
+from imagestore.resources import reading, totals
 from imagestore.resources.node import CgroupVersion, KubeletSettings, MemoryReservationPolicy, Node
 from imagestore.resources.pod_cgroup import PodCgroup, pod_cgroup
 from imagestore.resources.qos import QosClass, oom_score_adjust, qos_class
 from imagestore.resources.quantity import parse
-from imagestore.resources.spec import Pod
+from imagestore.resources.spec import Pod, Requirements
 from tests.unit.resources.pods import container, init, needs, pod
 
 GUARANTEED, BURSTABLE, BEST_EFFORT = QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT
@@ -75,6 +75,39 @@ def test_the_pods_own_requests_default_to_its_containers_then_to_its_limits() ->
     assert asked is not None
     assert asked.requests == needs("cpu=3").requests
     assert totals.with_defaults(pod(container("cpu=1"), resources=needs("memory=1Gi"))).resources == needs("memory=1Gi")
+
+
+@pytest.mark.parametrize(
+    ("own", "requests", "limits"),
+    [
+        (needs("", "cpu=2"), "cpu=1 hugepages-2Mi=4Mi", "cpu=2 hugepages-2Mi=4Mi"),
+        (needs("", "cpu=2 hugepages-2Mi=8Mi"), "cpu=1 hugepages-2Mi=8Mi", "cpu=2 hugepages-2Mi=8Mi"),
+        (needs("cpu=2"), "cpu=2 hugepages-2Mi=4Mi", "hugepages-2Mi=4Mi"),
+    ],
+)
+def test_the_pods_own_huge_pages_default_to_what_its_containers_may_have(
+    own: Requirements, requests: str, limits: str
+) -> None:
+    given = totals.with_defaults(pod(container("cpu=1", "hugepages-2Mi=4Mi"), container(), resources=own))
+    assert given.resources == needs(requests, limits)
+    assert list(reading.faults(given)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (
+            pod(container("memory=1Gi"), container("memory=2Gi"), resources=needs("memory=1Gi")),
+            "pod: requests.memory is 1Gi, less than its containers' 3Gi",
+        ),
+        (
+            pod(container("memory=1Mi", "memory=2Gi"), resources=needs("", "memory=1Gi")),
+            "container c: limits.memory is 2Gi, more than its pod's 1Gi",
+        ),
+    ],
+)
+def test_a_pod_has_what_its_containers_ask_for(given: Pod, fault: str) -> None:
+    assert list(reading.faults(given)) == [fault]
 
 
 @pytest.mark.parametrize(

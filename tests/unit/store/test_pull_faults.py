@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ from imagestore.errors import (
     DigestMismatchError,
     InvalidDigestError,
     InvalidInputError,
+    RegistryUnavailableError,
     StoreCorruptError,
     UnknownRuntimeHandlerError,
 )
 from imagestore.observe import Noticed
 from imagestore.testing import Entry, FaultRule, Where, build_image, build_index
-from imagestore.testing.faults import Flip, Refuse, Truncate, WrongDigest
+from imagestore.testing.faults import Flip, Refuse, RefuseRange, Truncate, WrongDigest
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, node, python_image
 
 IMAGES = '\n[plugins."io.containerd.cri.v1.images"]\n'
@@ -60,6 +62,18 @@ def test_a_pull_by_digest_goes_on_when_only_the_tag_cannot_be_asked(tmp_path: Pa
         pulled = here.store.pull(f"{PYTHON}@{image.target.digest}", observer=here.events.append)
         assert pulled.target.digest == image.target.digest
         assert any(isinstance(event, Noticed) and "could not be asked" in event.message for event in here.events)
+
+
+@pytest.mark.parametrize("status", [416, 500, 501])
+def test_a_host_that_fails_at_ranges_gives_the_blob_from_its_start(tmp_path: Path, status: int) -> None:
+    layer = python_image().manifests[2].layers[-1]
+    blob = Where(kind="blob", reference=str(layer.digest))
+    faults = [FaultRule(Truncate(layer.size // 2), blob, times=1), FaultRule(RefuseRange(status), blob, times=0)]
+    with node(tmp_path, faults=faults) as here:
+        # The first time the transfer itself may give up; what it leaves must not spoil every later pull.
+        with contextlib.suppress(RegistryUnavailableError):
+            here.store.pull(PYTHON)
+        assert here.store.pull(PYTHON).layers[-1].digest == layer.digest
 
 
 def test_damage_on_the_way_costs_one_more_fetch(tmp_path: Path) -> None:
