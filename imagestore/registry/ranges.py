@@ -86,8 +86,8 @@ def judge(status: int, headers: Headers, *, offset: int, size: int, has_range: b
             return Verdict.RESTART
         length = parse_length(headers.get("Content-Length"))
         return Verdict.PART if length in (None, part.last + 1 - part.first) else Verdict.RESTART
-    # 304 and 412 answer conditions that we don't send; 416 says our offset isn't the server's.
-    return Verdict.RESTART if status in {304, 412, 416} else Verdict.REFUSED
+    # 304 and 412 answer conditions that we don't send; 416: our offset isn't the server's; 501: it has no ranges.
+    return Verdict.RESTART if status in {304, 412, 416, 501} else Verdict.REFUSED
 
 
 def parse_length(text: str) -> int | None:
