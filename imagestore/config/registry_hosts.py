@@ -43,7 +43,7 @@ def read(host: str, document: Table) -> RegistryHosts:
     try:
         endpoints = _endpoints(entry, name) if entry is not None else []
         found = tuple(_host(url, entry, name, document) for url in endpoints if entry is not None)
-        own = next((each for each in found if each.base.split("/")[2] == host), None)
+        own = next((each for each in found if each.base.split("/")[2] == api_host(host)), None)
         if own is not None:
             # The registry isn't asked in another way than this: it is how people write that one speaks plain http.
             return RegistryHosts(found, HostConfig(own.base, connection=own.connection, location=own.location))

@@ -384,7 +384,7 @@ class Database:
                 work()
             except OSError as error:
                 # It is done, whatever the journal says; a journal that knows too much is expected to (0011).
-                log.warning("%s: a removal is not in the journal of records: %s", self._path, error)
+                log.warning("%s: what was taken away is not so in the journal of records: %s", self._path, error)
 
     @contextlib.contextmanager
     def _damage_named(self) -> Iterator[None]:

@@ -298,9 +298,9 @@ class Fetcher:
         try:
             blob = self.client.blob(self.reference, descriptor, offset=writer.offset, avoid=avoid, cancel=cancel)
         except RegistryUnavailableError as error:
-            if not writer.offset or error.status < 500:
+            if not writer.offset or error.status != 500:
                 raise
-            # Some fail at ranges only; what is here must not keep the blob from ever coming.
+            # Some fail at ranges always; what is here must not keep the blob from ever coming.
             log.debug("resuming failed, from the start: %s", error, extra={"digest": descriptor.digest})
             blob = self.client.blob(self.reference, descriptor, offset=0, avoid=avoid, cancel=cancel)
         with blob as stream:

@@ -6,7 +6,7 @@ from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING
 
 from imagestore import digest as digests
-from imagestore.errors import SizeMismatchError
+from imagestore.errors import RegistryUnavailableError, SizeMismatchError
 from imagestore.pieces import PieceReader
 from imagestore.registry.blob import Body
 from imagestore.registry.errors_body import failure
@@ -70,7 +70,13 @@ def _open(session: Session, call: Call, descriptor: Descriptor, offset: int, giv
 
         return session.call(asked, judged)
 
-    verdict, response = send(call, offset)
+    try:
+        verdict, response = send(call, offset)
+    except RegistryUnavailableError as error:
+        # As above a host may fail at ranges only, also at those that begin with the blob.
+        if error.status != 500 or offset or not call.byte_range:
+            raise
+        verdict, response = send(replace(call, byte_range=""), 0)
     if verdict is Verdict.RESTART:
         response.close()
         verdict, response = send(replace(call, byte_range=""), 0)

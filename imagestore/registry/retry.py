@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import RateLimitedError, RegistryUnavailableError
 from imagestore.observe import Waiting
 from imagestore.patterns import pattern
+from imagestore.registry.transport.faults import ProxyError
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Statuses that a later try may turn into success; 52x are those of a large delivery network for a lost origin.
 TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504, *range(520, 530)})
+# What a proxy's refusal that time won't mend begins with.
+_REFUSED: Final = frozenset({"400", "401", "403", "407"})
 _SECONDS: Final = pattern(r"[0-9]{1,19}")
 
 
@@ -88,7 +91,7 @@ def backoff_seconds(policy: TransferPolicy, retry: int, chance: float) -> float:
 def is_transient(error: ImageStoreError) -> bool:
     """Whether the same request at the same host may succeed later.
 
-    A refused TLS handshake is final: neither time nor plain http mends a wrong certificate.
+    A refused TLS handshake is final: neither time nor plain http mends a wrong certificate. So is a proxy's refusal.
     """
     if isinstance(error, RateLimitedError):
         return True
@@ -98,6 +101,9 @@ def is_transient(error: ImageStoreError) -> bool:
         import ssl
 
         if isinstance(error.__cause__, ssl.SSLError):
+            return False
+        # Trying a login at a proxy again and again may lock an account.
+        if isinstance(error.__cause__, ProxyError) and str(error.__cause__)[:3] in _REFUSED:
             return False
     return error.status == 0 or error.status in TRANSIENT_STATUSES
 

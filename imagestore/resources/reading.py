@@ -53,7 +53,7 @@ def faults(pod: Pod) -> Iterator[str]:
     """What the API server would refuse: negative quantities, requests above limits, huge pages overcommitted.
 
     Args:
-        pod: before or after defaults were filled in.
+        pod: before or after defaults were filled in, which may bring further ones.
     """
     for kind, containers in (("container", pod.containers), ("init container", pod.init_containers)):
         for number, container in enumerate(containers):

@@ -78,15 +78,20 @@ class Remover:
         roots: set[str] = set()
         gone: set[tuple[str, str]] = set()
         going: list[tuple[str, str]] = []
-        for name in names:
-            keys = plain.get(name)
-            if keys is None or not gone.isdisjoint(keys):
-                roots.update(self.metadata.drop_images(going))
-                going = []
-                keys = tuple((record.reference, record.handler) for record in self.doomed(name))
-            removed[name] = keys
-            going += keys
-            gone.update(keys)
-        roots.update(self.metadata.drop_images(going))
+        try:
+            for name in names:
+                keys = plain.get(name)
+                if keys is None or not gone.isdisjoint(keys):
+                    roots.update(self.metadata.drop_images(going))
+                    going = []
+                    keys = tuple((record.reference, record.handler) for record in self.doomed(name))
+                removed[name] = keys
+                going += keys
+                gone.update(keys)
+            roots.update(self.metadata.drop_images(going))
+        except (InvalidInputError, UnknownRuntimeHandlerError):
+            # What the records before it hid is nobody's any more.
+            lookup.drop_hidden(self.metadata, gone, self.rule.default_handler)
+            raise
         roots.update(lookup.drop_hidden(self.metadata, gone, self.rule.default_handler))
         return roots

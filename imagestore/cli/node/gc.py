@@ -191,8 +191,8 @@ def _settings(
         if Duration(0) < limit <= settings.image_minimum_gc_age:
             raise click.UsageError(f"--min-age must be less than the maximum age, {limit}")
     elif Duration(0) < limit <= settings.image_minimum_gc_age:
-        # As with the thresholds.
-        settings = replace(settings, image_minimum_gc_age=Duration(0))
+        # As with the thresholds: taken down no further than it must be.
+        settings = replace(settings, image_minimum_gc_age=Duration(limit.nanoseconds - 1))
     return settings
 
 

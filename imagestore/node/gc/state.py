@@ -3,7 +3,7 @@
 A kubelet keeps its records in memory, since it runs all the time. A command that runs for a moment would find every
 image new each time; so it keeps when it first saw an image and when it last saw it used, in seconds of the calendar.
 
-Small machines begin in 1970, or when their system was built, until the network tells them the time. What would be noted
+Small machines begin in 1970, until the network tells them the time. What would be noted
 then looked very old afterwards; so nothing is noted, and meanwhile it is as late as when something was noted last.
 """
 
@@ -106,4 +106,5 @@ def _use(row: Any, latest: float) -> ImageUse:
 def _moment(value: Any, latest: float) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError
-    return int(min(value, latest))
+    # Versions before noted also what can't be right.
+    return int(min(max(value, EARLIEST), latest))

@@ -268,9 +268,6 @@ def _translated(
             what = f"no answer within the time allowed {when} ({_reason(error)})"
         case faults.ProxyError():
             what = f"the proxy refused: {_reason(error)}"
-            if (status := _reason(error)[:3]) in {"400", "401", "403", "407"}:
-                # Final: trying a login again and again may lock an account.
-                return RegistryUnavailableError(f"{host}: {what}", host=host, status=int(status))
         case faults.ConnectError():
             what = f"no connection: {_reason(error)}"
         case _:

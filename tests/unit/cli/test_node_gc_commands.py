@@ -125,6 +125,11 @@ def test_words_that_cannot_be_meant_so_are_refused(image: str, options: tuple[st
     assert main(["node", "gc", "--dry-run", *options]) == status
 
 
+def test_a_maximum_age_below_the_minimum_one_spares_what_is_new(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, told = run(capsys, "gc", "--dry-run", "--high", "0", "--low", "0", "--max-age", "90s")
+    assert [each["reason"] for each in told["spared"]] == ["younger than the minimum age"]
+
+
 def test_a_service_has_one_state_whatever_link_leads_to_its_socket(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "var").symlink_to(tmp_path / "run")

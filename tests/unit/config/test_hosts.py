@@ -336,6 +336,19 @@ ca_file = "/etc/ca.pem"
     assert endpoints[-1].connection.ca_files == ("/etc/ca.pem",)
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "bases"),
+    [
+        ("https://docker.io", ["https://docker.io/v2", "https://registry-1.docker.io/v2"]),
+        ("http://registry-1.docker.io", ["http://registry-1.docker.io/v2"]),
+    ],
+)
+def test_docker_hub_is_its_api_host(endpoint: str, bases: list[str]) -> None:
+    tables = '[plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]'
+    found = legacy(f'version = 2\n{tables}\nendpoint = ["{endpoint}"]', "docker.io")
+    assert [each.base for each in endpoints_from("docker.io", found)] == bases
+
+
 def test_certificates_of_the_main_configuration_need_no_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = """version = 2
 [plugins."io.containerd.grpc.v1.cri".registry.configs."reg.example".tls]

@@ -14,6 +14,7 @@ from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescri
 from imagestore.containerd.filters import Fields, Filter
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
+from imagestore.errors import InvalidInputError
 from imagestore.metadata.api import ImageRecord
 from imagestore.platforms.spec import Platform
 from imagestore.store import ImageStore
@@ -312,6 +313,14 @@ def test_a_list_that_nobody_waits_for_ends(client: Client, monkeypatch: pytest.M
         before = len(looks)
         time.sleep(0.5)
     assert len(looks) < 100
+
+
+def test_what_a_record_hides_goes_with_it_though_a_later_name_is_refused(home: Client, store: ImageStore) -> None:
+    home.create_image(REFERENCE, str(Digest.of(b"index")))
+    put_record(store, "runc")
+    with pytest.raises(InvalidInputError):
+        store.delete_each([REFERENCE, ""])
+    assert home.image_names() == []
 
 
 @pytest.mark.parametrize("way", ["delete", "remove", "evict", "service"])

@@ -79,6 +79,10 @@ class Host:
         return partial(first, end) if found else httpx.Response(200, stream=Body(CONTENT))
 
 
+def whole() -> httpx.Response:
+    return httpx.Response(200, stream=Body(CONTENT))
+
+
 def partial(first: int, end: int, *pieces: bytes | Exception) -> httpx.Response:
     fields = {"Content-Range": f"bytes {first}-{end - 1}/{SIZE}"}
     return httpx.Response(206, headers=fields, stream=Body(*(pieces or (CONTENT[first:end],))))
@@ -132,6 +136,12 @@ def test_one_stream_to_the_end_forgets_parts_that_failed_before(make_bench: Make
         return httpx.Response(200, stream=Body(CONTENT))
 
     assert read(make_bench(Host(special), policy=POLICY)) == (0, CONTENT)
+
+
+@pytest.mark.parametrize("status", [500, 501])
+def test_a_host_that_fails_at_every_range_gives_one_stream(make_bench: MakeBench, status: int) -> None:
+    bench = make_bench(lambda request: httpx.Response(status) if "Range" in request.headers else whole(), policy=POLICY)
+    assert read(bench) == (0, CONTENT)
 
 
 def test_by_default_and_below_the_least_size_there_is_one_stream(make_bench: MakeBench) -> None:

@@ -76,6 +76,17 @@ def test_a_host_that_fails_at_ranges_gives_the_blob_from_its_start(tmp_path: Pat
         assert here.store.pull(PYTHON).layers[-1].digest == layer.digest
 
 
+def test_a_passing_outage_costs_nothing_of_what_came(tmp_path: Path) -> None:
+    layer = python_image().manifests[2].layers[-1]
+    blob = Where(kind="blob", reference=str(layer.digest))
+    faults = [FaultRule(Truncate(layer.size - 10), blob, times=1), FaultRule(Refuse(503), blob, times=5)]
+    with node(tmp_path, faults=faults) as here:
+        with pytest.raises(RegistryUnavailableError):
+            here.store.pull(PYTHON)
+        here.store.pull(PYTHON)
+        assert here.registry.ledger.bytes_sent(layer.digest) == layer.size
+
+
 def test_damage_on_the_way_costs_one_more_fetch(tmp_path: Path) -> None:
     layer = python_image().manifests[2].layers[-1]
     fault = FaultRule(Flip(), Where(kind="blob", reference=str(layer.digest)), times=1)
