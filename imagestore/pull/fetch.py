@@ -22,7 +22,6 @@ from imagestore.errors import (
     IntegrityError,
     InvalidDigestError,
     ReferenceNotFoundError,
-    RegistryUnavailableError,
     SizeMismatchError,
     StoreFullError,
 )
@@ -295,14 +294,7 @@ class Fetcher:
                 self.keep_alive()
                 self.observer(BlobAdvanced(descriptor.digest, offset))
 
-        try:
-            blob = self.client.blob(self.reference, descriptor, offset=writer.offset, avoid=avoid, cancel=cancel)
-        except RegistryUnavailableError as error:
-            if not writer.offset or error.status != 500:
-                raise
-            # Some fail at ranges always; what is here must not keep the blob from ever coming.
-            log.debug("resuming failed, from the start: %s", error, extra={"digest": descriptor.digest})
-            blob = self.client.blob(self.reference, descriptor, offset=0, avoid=avoid, cancel=cancel)
+        blob = self.client.blob(self.reference, descriptor, offset=writer.offset, avoid=avoid, cancel=cancel)
         with blob as stream:
             if stream.start != writer.offset:
                 writer.truncate()

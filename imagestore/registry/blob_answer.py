@@ -73,8 +73,8 @@ def _open(session: Session, call: Call, descriptor: Descriptor, offset: int, giv
     try:
         verdict, response = send(call, offset)
     except RegistryUnavailableError as error:
-        # As above a host may fail at ranges only, also at those that begin with the blob.
-        if error.status != 500 or offset or not call.byte_range:
+        # Some fail at ranges always; what came before must not keep the blob from ever coming.
+        if error.status != 500 or not call.byte_range:
             raise
         verdict, response = send(replace(call, byte_range=""), 0)
     if verdict is Verdict.RESTART:

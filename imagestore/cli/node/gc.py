@@ -77,12 +77,8 @@ def gc(
     from imagestore.node.gc.state import CollectorState
     from imagestore.node.gc.transition import GateMarker, clean_up
     from imagestore.node.metrics import NodeMetrics
-    from imagestore.node.names import with_default_tag
 
-    if is_all and after_gate_change:
-        raise click.UsageError("give --all or --after-gate-change, not both")
-    if sandbox_image:
-        with_default_tag(sandbox_image)
+    _check(sandbox_image, is_all=is_all, after_gate_change=after_gate_change)
     heard: list[NodeEvent] = []
     numbers = NodeMetrics()
     failures: list[ImageStoreError] = []
@@ -115,11 +111,8 @@ def gc(
             failures.append(error)
         finally:
             # What was done is told in any case; a disk that is full or read-only is told after it.
-            try:
-                if not dry_run:
-                    state.save(folder, collector.images())
-            except StoreError as error:
-                failures.append(error)
+            if not dry_run:
+                failures += _remembered(state, folder, collector)
     if change is not None and after_gate_change:
         change = marker.check(settings.gates)
     if output == "json":
@@ -134,6 +127,27 @@ def gc(
     if statuses:
         return statuses[0]
     return ExitStatus.FAILURE if left and not dry_run else ExitStatus.OK
+
+
+def _check(sandbox_image: str, *, is_all: bool, after_gate_change: bool) -> None:
+    """Refuse words that can't be meant so, before anything is looked at."""
+    from imagestore.node.names import with_default_tag
+
+    if is_all and after_gate_change:
+        raise click.UsageError("give --all or --after-gate-change, not both")
+    if sandbox_image:
+        with_default_tag(sandbox_image)
+
+
+def _remembered(state: CollectorState, folder: Path, collector: ImageCollector) -> list[ImageStoreError]:
+    """Write what was seen; the failure, if there is one."""
+    from imagestore.errors import StoreError
+
+    try:
+        state.save(folder, collector.images())
+    except StoreError as error:
+        return [error]
+    return []
 
 
 def _collector(

@@ -3,8 +3,8 @@
 A kubelet keeps its records in memory, since it runs all the time. A command that runs for a moment would find every
 image new each time; so it keeps when it first saw an image and when it last saw it used, in seconds of the calendar.
 
-Small machines begin in 1970, until the network tells them the time. What would be noted
-then looked very old afterwards; so nothing is noted, and meanwhile it is as late as when something was noted last.
+Small machines begin in 1970, until the network tells them the time. What would be noted then would look very old later;
+so nothing is noted, and meanwhile it is as late as when something was noted last.
 """
 
 from __future__ import annotations
