@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 
-from imagestore.cli import postponed
+from imagestore.cli import compiled, postponed
 
 # A command makes some ten thousand objects and ends; looking for circles among them earlier is in vain.
 _COLLECT_AFTER = 100_000
@@ -36,6 +36,7 @@ def command() -> None:
     """The installed command: runs, and ends the process at once."""
     gc.set_threshold(_COLLECT_AFTER)
     postponed.postpone()
+    compiled.find()
     status = main()
     for stream in (sys.stdout, sys.stderr):
         try:
