@@ -98,20 +98,36 @@ def all_images(store: ImageStore) -> list[HandlerImage]:
 
 
 def relabel(store: ImageStore, found: HandlerImage, labels: Mapping[str, str]) -> None:
-    """Replace a record's labels; the store's own among them must be left as they are.
+    """Replace a record's labels, and its pin with them; the store's own among them must be left as they are.
 
     Raises:
         InvalidInputError: one of those differs, or a label is too long.
     """
     own = _own_labels(found.record)
-    kept = {}
     for key, value in checked(labels).items():
-        if key not in own and not key.startswith(OWN_PREFIX) and key != PINNED_LABEL:
-            kept[key] = value
-        elif own.get(key) != value:
-            mend = "use 'imagestore pin'" if key == PINNED_LABEL else "it says what the record is"
-            raise InvalidInputError(f"image {found.image.name!r}: label {key} is the store's own", hint=mend)
-    store.metadata.put_image(replace(found.record, labels=kept), {})
+        if key.startswith(OWN_PREFIX) and own.get(key) != value:
+            raise InvalidInputError(
+                f"image {found.image.name!r}: label {key} is the store's own", hint="it says what the record is"
+            )
+    record = found.record
+    store.metadata.put_image(replace(record, labels=record_labels(labels)), {})
+    if is_pinned_by(labels) != record.is_pinned:
+        store.metadata.pin_images([(record.reference, record.handler)], is_pinned=not record.is_pinned)
+
+
+def is_record(image: NamedImage) -> bool:
+    """Whether an image is a handler's record: clients' images have no label of ours."""
+    return HANDLER_LABEL in image.labels
+
+
+def is_pinned_by(labels: Mapping[str, str]) -> bool:
+    """Whether labels say that an image is pinned, as containerd's CRI reads them."""
+    return labels.get(PINNED_LABEL) == "pinned"
+
+
+def record_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Those of an image's labels that a record keeps as such: not what it says by itself."""
+    return {key: value for key, value in foreign_labels(labels).items() if key not in (MANAGED_LABEL, PINNED_LABEL)}
 
 
 def foreign_labels(labels: Mapping[str, str]) -> dict[str, str]:

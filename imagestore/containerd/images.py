@@ -1,7 +1,8 @@
 """containerd.services.images.v1: named images of a namespace; in the store's own, the handlers' records are among them.
 
-An image that a client makes is a root of its namespace's content from then on. Where a record goes by the name already,
-a client's image can't be made; one that was there before is hidden by the record and goes with it.
+An image that a client makes is a root of its namespace's content from then on, and a record if it can be one (see
+``adoption``). Where a record goes by the name already, a client's image can't be made; one that was there before is
+hidden by the record and goes with it.
 """
 
 from __future__ import annotations
@@ -11,26 +12,33 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.empty_pb2 import Empty
 
+from imagestore.containerd import adoption as adoptions
 from imagestore.containerd import handler_images
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.containerd._proto.images_pb2_grpc import ImagesServicer
 from imagestore.containerd.calls import answered, namespace_of
 from imagestore.containerd.filters import Filter, labelled
-from imagestore.containerd.handler_images import foreign_labels
+from imagestore.containerd.handler_images import foreign_labels, is_record
 from imagestore.containerd.wire import changed_map, checked_key, checked_mask, seconds, timestamp
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.errors import AlreadyExistsError, ImageNotFoundError, InvalidInputError, PreconditionError
+from imagestore.errors import (
+    AlreadyExistsError,
+    ImageNotFoundError,
+    InvalidInputError,
+    PreconditionError,
+    StoreBusyError,
+)
 from imagestore.metadata.namespace_api import HOME, NamedImage
 from imagestore.values import replace
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
+    from imagestore.containerd.adoption import Adoption
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
     from imagestore.containerd.filters import Fields
-    from imagestore.containerd.handler_images import HandlerImage
     from imagestore.rpc.workers import StoreWorkers
     from imagestore.store import ImageStore
 
@@ -74,40 +82,41 @@ class ImagesService(ImagesServicer):
         return await answered(context, self._workers.transfer(work))
 
     async def Create(self, request: wire.CreateImageRequest, context: Context) -> wire.CreateImageResponse:  # noqa: N802
-        """Name a descriptor; what it names need not be there."""
+        """Name a descriptor; what it names need not be there. In the store's namespace a whole image is a record."""
 
-        def work(store: ImageStore) -> wire.CreateImageResponse:
+        def work(store: ImageStore, cancel: CancelToken) -> wire.CreateImageResponse:
             now = _moment(request)
             image = _checked(request.image, namespace_of(context))
-            image = replace(image, labels=foreign_labels(image.labels), created_at=now, updated_at=now)
+            image = replace(image, created_at=now, updated_at=now)
+            adoption = adoptions.examine(store, image, cancel)
             with store.metadata.exclusive():
                 if _find(store, image.namespace, image.name) is not None:
                     raise AlreadyExistsError(f"image {image.name!r} exists already")
-                return wire.CreateImageResponse(image=_wire(_put(store, image)))
+                return wire.CreateImageResponse(image=_wire(_put(store, image, adoption)))
 
-        return await answered(context, self._workers.quick(work))
+        return await answered(context, self._workers.transfer(work))
 
     async def Update(self, request: wire.UpdateImageRequest, context: Context) -> wire.UpdateImageResponse:  # noqa: N802
-        """Change labels, annotations or target of an image; of a record's image the labels."""
+        """Change labels, annotations or target of an image; a record moves to a target whose content is here."""
 
-        def work(store: ImageStore) -> wire.UpdateImageResponse:
+        def work(store: ImageStore, cancel: CancelToken) -> tuple[NamedImage, bool]:
             namespace, paths = namespace_of(context), list(request.update_mask.paths)
             checked_mask(paths, whole=("labels", "target", "annotations"), keyed=("labels", "annotations"))
+            seen = _get(store, namespace, request.image.name)
+            wanted = _updated(seen, request.image, paths)
+            adoption = adoptions.examine(store, wanted, cancel, before=seen)
             with store.metadata.exclusive():
                 before = _get(store, namespace, request.image.name)
+                if before.target != seen.target or is_record(before) != is_record(seen):
+                    raise StoreBusyError(f"image {before.name!r} was changed meanwhile", hint="try again")
                 after = _updated(before, request.image, paths)
-                record = handler_images.find(store, before.name) if namespace == HOME else None
-                if record is not None:
-                    _update_record(store, record, after)
-                    return wire.UpdateImageResponse(image=_wire(_get(store, namespace, before.name)))
-                kept = replace(
-                    after,
-                    labels=foreign_labels(after.labels),
-                    updated_at=_moment(request),
-                )
-                return wire.UpdateImageResponse(image=_wire(_put(store, kept)))
+                after = replace(after, updated_at=_moment(request))
+                return _changed(store, before, after, adoption), after.target.digest != before.target.digest
 
-        return await answered(context, self._workers.quick(work))
+        image, is_moved = await answered(context, self._workers.transfer(work))
+        if is_moved:
+            self._collector.note_removal()
+        return wire.UpdateImageResponse(image=_wire(image))
 
     async def Delete(self, request: wire.DeleteImageRequest, context: Context) -> Empty:  # noqa: N802
         """Remove an image, or a handler's record; its content goes with a collection, with sync before the answer."""
@@ -146,12 +155,43 @@ def _get(store: ImageStore, namespace: str, name: str) -> NamedImage:
     return found
 
 
-def _put(store: ImageStore, image: NamedImage) -> NamedImage:
-    """Store a client's image; one of a record's index keeps the manifests that records have of it, as they do."""
+def _put(store: ImageStore, image: NamedImage, adoption: Adoption) -> NamedImage:
+    """Store a client's image: as a record, if its content is whole.
+
+    One of a record's index keeps the manifests that records have of it, as they do.
+    """
+    if adoption.present is not None:
+        labels = handler_images.record_labels(image.labels)
+        record = adoption.present.put(store.content, store.metadata, labels, image.created_at)
+        key = (record.reference, record.handler)
+        store.metadata.pin_images([key], is_pinned=handler_images.is_pinned_by(image.labels))
+        store.metadata.remove_named_image(image.namespace, image.name)
+        return _get(store, image.namespace, image.name)
+    image = replace(image, labels=foreign_labels(image.labels))
     if image.namespace == HOME:
         kept = dict.fromkeys([*image.also_keeps, *store.metadata.kept_with(image.target.digest)])
         image = replace(image, also_keeps=tuple(kept))
     return store.metadata.put_named_image(image)
+
+
+def _changed(store: ImageStore, before: NamedImage, after: NamedImage, adoption: Adoption) -> NamedImage:
+    """Store what an update makes of an image."""
+    record = handler_images.find(store, before.name) if is_record(before) else None
+    if record is None or adoption.present is not None:
+        return _put(store, after, adoption)
+    if after.target.digest == before.target.digest:
+        handler_images.relabel(store, record, after.labels)
+        return _get(store, before.namespace, before.name)
+    if adoption.error is not None:
+        raise PreconditionError(
+            f"image {before.name!r} can't be moved: {adoption.error}",
+            hint="bring its content for this node first, or remove the image",
+        )
+    raise PreconditionError(
+        f"image {before.name!r} belongs to runtime handler {record.record.handler!r}, which chose its manifest from"
+        f" {record.record.target.digest}",
+        hint="pull it for that handler, or remove it first",
+    )
 
 
 def _updated(before: NamedImage, given: wire.Image, paths: list[str]) -> NamedImage:
@@ -164,16 +204,6 @@ def _updated(before: NamedImage, given: wire.Image, paths: list[str]) -> NamedIm
     labels = changed_map("labels", before.labels, dict(given.labels), paths)
     also_keeps = before.also_keeps if target.digest == before.target.digest else ()
     return replace(before, target=target, annotations=annotations, labels=labels, also_keeps=also_keeps)
-
-
-def _update_record(store: ImageStore, record: HandlerImage, after: NamedImage) -> None:
-    if after.target.digest != record.image.target.digest:
-        raise PreconditionError(
-            f"image {after.name!r} belongs to runtime handler {record.record.handler!r}, which chose its manifest from"
-            f" {record.image.target.digest}",
-            hint="pull it for that handler, or remove it first",
-        )
-    handler_images.relabel(store, record, after.labels)
 
 
 def _checked(image: wire.Image, namespace: str) -> NamedImage:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -26,7 +28,9 @@ from imagestore.testing import build_image, layer
 from imagestore.testing.images.builders import Image
 from tests.support.containerd_cri import containerd_cri
 from tests.support.cri_server import cri_server
-from tests.support.peers import DockerRegistry, docker_registry
+from tests.support.peers import DockerRegistry, docker_registry, need
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.integration
 
@@ -76,7 +80,7 @@ def endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         with containerd_cri() as running:
             yield running
         return
-    with cri_server(ImageStore(tmp_path_factory.mktemp("store"))) as server:
+    with cri_server(ImageStore(tmp_path_factory.mktemp("store")), has_containerd=True) as server:
         yield server.endpoint
 
 
@@ -230,6 +234,57 @@ def test_a_verbose_status_tells_chain_and_config(client: CriImageService, regist
     (diff_id,) = info["imageSpec"]["rootfs"]["diff_ids"]
     assert info["chainID"] == diff_id
     assert info["imageSpec"]["config"]["User"] == "1002"
+
+
+def ctr(endpoint: str, *arguments: str) -> str:
+    """Debian's ctr beside CRI, in the namespace of CRI's images."""
+    line = [need("ctr"), "--address", endpoint.removeprefix("unix://"), "--namespace", "k8s.io", *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, (arguments, done.stderr)
+    return done.stdout
+
+
+def soon(look: Callable[[], T], expected: T) -> None:
+    """containerd's CRI hears of images by events."""
+    for _ in range(100):
+        if look() == expected:
+            return
+        time.sleep(0.1)
+    assert look() == expected
+
+
+def test_what_ctr_imports_tags_moves_and_removes_cri_shows(
+    endpoint: str, client: CriImageService, registries: Registries, tmp_path: Path
+) -> None:
+    first, tagged = registries.name("side:1"), registries.name("tagged:1")
+
+    def names() -> list[str]:
+        return sorted(tag for each in client.list() for tag in each.repo_tags)
+
+    def archive(seed: str) -> str:
+        registries.first.push("conformance/side", "1", image(seed))
+        with ImageStore(tmp_path / seed) as store:
+            store.pull(first)
+            store.export_images([first], tmp_path / f"{seed}.tar")
+        return str(tmp_path / f"{seed}.tar")
+
+    one, two = archive("one"), archive("two")
+    ctr(endpoint, "images", "import", "--no-unpack", one)
+    soon(names, [first])
+    (served,) = client.list()
+    assert served.id == str(image("one").manifests[0].config.digest)
+    ctr(endpoint, "images", "tag", first, tagged)
+    soon(names, [first, tagged])
+    ctr(endpoint, "images", "import", "--no-unpack", two)
+    soon(lambda: found(client, first).id, str(image("two").manifests[0].config.digest))
+    soon(lambda: found(client, tagged).id, served.id)
+    ctr(endpoint, "images", "label", first, "io.cri-containerd.pinned=pinned")
+    ctr(endpoint, "images", "rm", tagged)
+    soon(names, [first])
+    ctr(endpoint, "content", "fetch", "--plain-http", registries.name("latest:latest"))
+    soon(names, sorted([first, registries.name("latest:latest")]))
+    client.remove(ImageSpec(found(client, first).id))
+    soon(lambda: first in ctr(endpoint, "images", "ls", "-q").split(), False)
 
 
 def test_the_command_line_works_through_the_server(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from imagestore.containerd.service import add_containerd
 from imagestore.cri.pulls import PullQueue
 from imagestore.cri.serving import MESSAGE_BYTES, add_cri
 from imagestore.rpc.workers import StoreWorkers
@@ -56,9 +57,14 @@ class _Box:
 
 @contextlib.contextmanager
 def cri_server(
-    store: ImageStore, *, limit: int = 16, waiting: int = 1000, meter: Meter | None = None
+    store: ImageStore,
+    *,
+    limit: int = 16,
+    waiting: int = 1000,
+    meter: Meter | None = None,
+    has_containerd: bool = False,
 ) -> Iterator[CriServer]:
-    """Serve a store while the block runs, and close it."""
+    """Serve a store while the block runs, with containerd's services if wanted, and close it."""
     # A socket's path may have 107 bytes, which pytest's folders can exceed.
     folder = Path(tempfile.mkdtemp(prefix="cri-"))
     workers = StoreWorkers(store)
@@ -68,6 +74,8 @@ def cri_server(
         server = grpc.aio.server(options=_OPTIONS)
         pulls = PullQueue(limit=limit, waiting=waiting, meter=meter)
         services = add_cri(server, workers, pulls)
+        if has_containerd:
+            add_containerd(server, workers)
         path = str(folder / "cri.sock")
         server.add_insecure_port(f"unix:{path}")
         await server.start()

@@ -222,9 +222,7 @@ def test_a_record_takes_labels_but_not_the_stores_own(home: Client, store: Image
     assert dict(home.update_image(changed).labels) == dict(changed.labels), "what was read may be written back"
     with refused(INVALID, "the store's own"):
         home.update_image(wire.Image(name=REFERENCE, labels={"io.imagestore.runtime-handler": "kata"}), "labels")
-    with refused(INVALID, "imagestore pin"):
-        home.update_image(wire.Image(name=REFERENCE, labels={"io.cri-containerd.pinned": "no"}), "labels")
-    with refused(PRECONDITION, "belongs to runtime handler 'runc'"):
+    with refused(PRECONDITION, "can't be moved: "):
         home.update_image(wire.Image(name=REFERENCE, target=target(B)), "target")
     (after,) = store.metadata.find_images()
     assert (after.target, dict(after.labels), after.is_pinned) == (record.target, {"a": "1"}, True)

@@ -1,0 +1,106 @@
+"""An image whose content is all here already, brought by somebody else than a pull: it only needs a record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from imagestore.errors import DocumentError, NoMatchingManifestError
+from imagestore.media_types import Kind
+from imagestore.observe import ignore
+from imagestore.platforms import format_all
+from imagestore.pull.decide import Decider
+from imagestore.pull.settle import confirm, settle
+from imagestore.pull.sources import Documents
+from imagestore.values import dataclass, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from imagestore.cancel import CancelToken
+    from imagestore.config import HandlerPlatform
+    from imagestore.content.local import LocalContentStore
+    from imagestore.descriptor import Descriptor
+    from imagestore.metadata.api import ImageRecord, MetadataStore
+    from imagestore.pull.choice import Choice
+    from imagestore.pull.verify import ImageVerifier
+    from imagestore.reference import Reference
+
+
+@dataclass(frozen=True, slots=True)
+class PresentImage:
+    """What a record would be made of.
+
+    Attributes:
+        choice: what the handler gets; all of it was here a moment ago.
+        record: as it would be written.
+    """
+
+    choice: Choice
+    record: ImageRecord
+
+    def put(
+        self, content: LocalContentStore, metadata: MetadataStore, labels: Mapping[str, str], created_at: float
+    ) -> ImageRecord:
+        """Write the record, in the caller's transaction.
+
+        Args:
+            content: looked at once more: nothing kept it meanwhile.
+            metadata: where the record goes.
+            labels: the record's.
+            created_at: seconds since 1970, for a reference and handler that had no record.
+
+        Raises:
+            StoreBusyError: some of the content was collected meanwhile.
+        """
+        confirm(content, self.choice.descriptors, what=self.record.reference)
+        edges = {self.choice.chosen.digest: [child.digest for child in self.choice.manifest.children]}
+        return metadata.put_image(replace(self.record, labels=dict(labels), created_at=created_at), edges)
+
+
+@dataclass(frozen=True, slots=True)
+class PresentWork:
+    """Finds out whether a target's content is here.
+
+    Attributes:
+        reference: what the target goes by.
+        handler: resolved name of the runtime handler, never empty.
+        wanted: the platform its matcher works for.
+        content: where everything must be.
+        verifier: asked as before a pull.
+        cancel: ends the work.
+    """
+
+    reference: Reference
+    handler: str
+    wanted: HandlerPlatform
+    content: LocalContentStore
+    verifier: ImageVerifier
+    cancel: CancelToken
+
+    def find(self, target: Descriptor) -> PresentImage:
+        """What the handler gets from this target, all of it here and durable.
+
+        A single manifest must fit the platform: nobody asked for it on the handler's behalf.
+
+        Raises:
+            ContentNotFoundError: something isn't here.
+            NoMatchingManifestError: there is nothing for the wanted platform; carries the explanation.
+            ImageDeniedError: the verifier refuses the image.
+            DocumentError, IntegrityError: the image breaks its format, or is damaged.
+            InvalidDigestError, StoreError, OperationCancelledError.
+        """
+        name = str(self.reference)
+        if target.kind not in (Kind.INDEX, Kind.MANIFEST):
+            raise DocumentError(name, [f"leads to {target.media_type!r}, neither an index nor a manifest"])
+        documents = Documents(self.content, None, None, self.cancel)
+        decider = Decider(name, self.handler, self.wanted, ignore)
+        choice = decider.complete(decider.choose(target, documents), documents)
+        record = choice.record(name, self.handler, decider.wanted_text)
+        if not self.wanted.matcher.match(record.platform):
+            raise NoMatchingManifestError(name, decider.wanted_text, [format_all(record.platform)])
+        for each in choice.descriptors:
+            if self.content.info(each.digest).size != each.size:
+                raise DocumentError(name, [f"{each.digest} has another size than the {each.size} bytes it promises"])
+        self.verifier.verify(name, target, cancel=self.cancel)
+        settle(self.content, choice.descriptors)
+        return PresentImage(choice, record)
