@@ -448,6 +448,9 @@ class StoreReadOnlyError(StoreError):
 
     category = Category.PERMISSION_DENIED
 
+    #: What helps when it is the user who may not write; who only reads takes part in the store's locks too.
+    HINT: ClassVar = "run as the store's owner, ask its server with --endpoint, or choose your own folder with --root"
+
 
 class StoreCorruptError(StoreError):
     """The store's own files are damaged, or were made by a newer version."""

@@ -49,7 +49,7 @@ class translated:  # noqa: N801 - reads as the statement that it makes
         if error.errno in _FULL:
             raise StoreFullError(message, hint="free space there, or run 'imagestore gc'") from error
         if error.errno in _REFUSED:
-            raise StoreReadOnlyError(message, hint="choose a folder you may write with --root") from error
+            raise StoreReadOnlyError(message, hint=StoreReadOnlyError.HINT) from error
         raise StoreError(message) from error
 
 

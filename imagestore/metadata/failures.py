@@ -49,7 +49,7 @@ CORRUPT_HINT: Final = (
 _HINTS: Final[dict[type[StoreError], str]] = {
     StoreBusyError: "another process holds the database; try again",
     StoreFullError: "free space there, or run 'imagestore gc'",
-    StoreReadOnlyError: "choose a folder you may write with --root",
+    StoreReadOnlyError: StoreReadOnlyError.HINT,
     StoreCorruptError: CORRUPT_HINT,
 }
 

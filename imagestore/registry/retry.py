@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from imagestore.registry.policy import TransferPolicy
 
 #: Statuses that a later try may turn into success; 52x are those of a large delivery network for a lost origin.
-TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504, *range(520, 530)})
+TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 530)})
 # What a proxy's refusal that time won't mend begins with.
 _REFUSED: Final = frozenset({"400", "401", "403", "407"})
 _SECONDS: Final = pattern(r"[0-9]{1,19}")

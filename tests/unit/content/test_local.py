@@ -278,6 +278,8 @@ def test_system_errors_become_ours_and_keep_the_cause(number: int, kind: type[Im
     with pytest.raises(kind, match="/somewhere: can't write") as caught, translated("write", Path("/somewhere")):
         raise OSError(number, os.strerror(number))
     assert isinstance(caught.value.__cause__, OSError)
+    if number == errno.EACCES:
+        assert "run as the store's owner" in caught.value.hint
 
 
 def test_locks_exclude_each_other_and_leave_no_file(tmp_path: Path) -> None:

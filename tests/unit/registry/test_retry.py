@@ -100,7 +100,7 @@ def script(*answers: httpx.Response | Exception) -> tuple[Callable[[httpx.Reques
     return answer, methods
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
 def test_a_passing_failure_is_tried_again_with_growing_waits(make_bench: MakeBench, status: int) -> None:
     answer, methods = script(*(httpx.Response(status) for _ in range(4)), httpx.Response(200, headers=GOOD))
     bench = make_bench(answer)
