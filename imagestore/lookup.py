@@ -69,14 +69,15 @@ def _by_root(metadata: MetadataStore, text: str) -> list[ImageRecord]:
 
 def pinned_by(config: Config) -> frozenset[str]:
     """The references that a configuration pins, in canonical form; as they stand where they can't be read."""
-    return frozenset(map(_canonical, config.settings.pinned_images.values()))
+    return frozenset(_canonical(text) or text for text in config.settings.pinned_images.values())
 
 
-def _canonical(text: str) -> str:
+def _canonical(text: str) -> str | None:
+    """A reference in canonical form; None for what isn't one."""
     try:
         return str(Reference.parse(text))
     except InvalidReferenceError:
-        return text
+        return None
 
 
 def find(metadata: MetadataStore, text: str, handler: str | None, default_handler: str) -> ImageRecord | None:
@@ -205,8 +206,8 @@ def all_meant(
         rule: whose records they mean.
 
     Returns:
-        (reference, handler) of the records by text; None if a text is no record's reference, a record is meant by
-        two of them, or one is left.
+        (reference, handler) of the records by text; None if a text is no reference in canonical form, a record is
+        meant by two of them, or one is left.
     """
     images: dict[str, set[tuple[str, str]]] = {}
     keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -215,10 +216,10 @@ def all_meant(
         keys.setdefault((image_id, handler), []).append((reference, handler))
     meant = {}
     for text in texts:
-        if text not in images or "@" in text:
+        if "@" in text or (text not in images and _canonical(text) != text):
             return None
         # Once meant, an image is meant no more.
-        chosen = [keys.pop(image, None) for image in rule.chosen(images[text])]
+        chosen = [keys.pop(image, None) for image in rule.chosen(images.get(text, set()))]
         if None in chosen:
             return None
         meant[text] = tuple(key for each in chosen if each is not None for key in each)

@@ -201,9 +201,10 @@ def remover_of(metadata: SqliteMetadataStore) -> Remover:
 
 def test_all_records_go_in_one_step(full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(full, "drop_images", None)
-    removed, roots = remover_of(full).remove(reversed(MANY))
-    assert removed == {name: ((name, "runc"),) for name in MANY}
-    assert list(removed) == MANY[::-1]
+    absent = "docker.io/library/absent:latest"
+    removed, roots = remover_of(full).remove([*reversed(MANY), absent])
+    assert removed == {**{name: ((name, "runc"),) for name in MANY}, absent: ()}
+    assert list(removed) == [*reversed(MANY), absent]
     assert roots == {str(root) for root in ONE.roots}
     assert full.find_images() == []
     assert roots_of_nothing(full) == []
