@@ -16,7 +16,7 @@ from imagestore.reference import Reference
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from imagestore.config import Config
     from imagestore.metadata.api import ImageRecord, MetadataStore
@@ -69,14 +69,15 @@ def _by_root(metadata: MetadataStore, text: str) -> list[ImageRecord]:
 
 def pinned_by(config: Config) -> frozenset[str]:
     """The references that a configuration pins, in canonical form; as they stand where they can't be read."""
-    return frozenset(map(_canonical, config.settings.pinned_images.values()))
+    return frozenset(_canonical(text) or text for text in config.settings.pinned_images.values())
 
 
-def _canonical(text: str) -> str:
+def _canonical(text: str) -> str | None:
+    """A reference in canonical form; None for what isn't one."""
     try:
         return str(Reference.parse(text))
     except InvalidReferenceError:
-        return text
+        return None
 
 
 def find(metadata: MetadataStore, text: str, handler: str | None, default_handler: str) -> ImageRecord | None:
@@ -192,6 +193,37 @@ def doomed_keys(
     for reference, handler, image_id in metadata.find_keys({image for images in meant.values() for image in images}):
         keys.setdefault((image_id, handler), []).append((reference, handler))
     return {text: tuple(key for image in images for key in keys[image]) for text, images in meant.items()}
+
+
+def all_meant(
+    records: Collection[tuple[str, str, str]], texts: Iterable[str], rule: HandlerRule
+) -> dict[str, tuple[tuple[str, str], ...]] | None:
+    """As doomed_keys() without looking anything up, if the texts mean every record of a store, each of them once.
+
+    Args:
+        records: reference, handler and image id of every record, in this order.
+        texts: any names.
+        rule: whose records they mean.
+
+    Returns:
+        (reference, handler) of the records by text; None if a text is no reference in canonical form, a record is
+        meant by two of them, or one is left.
+    """
+    images: dict[str, set[tuple[str, str]]] = {}
+    keys: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for reference, handler, image_id in records:
+        images.setdefault(reference, set()).add((image_id, handler))
+        keys.setdefault((image_id, handler), []).append((reference, handler))
+    meant = {}
+    for text in texts:
+        if "@" in text or (text not in images and _canonical(text) != text):
+            return None
+        # Once meant, an image is meant no more.
+        chosen = [keys.pop(image, None) for image in rule.chosen(images.get(text, set()))]
+        if None in chosen:
+            return None
+        meant[text] = tuple(key for each in chosen if each is not None for key in each)
+    return None if keys else meant
 
 
 def drop_hidden(metadata: MetadataStore, keys: Iterable[tuple[str, str]], default_handler: str) -> list[str]:

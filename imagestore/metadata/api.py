@@ -185,6 +185,25 @@ class MetadataStore(Protocol):
     def find_keys(self, images: Collection[tuple[str, str]]) -> list[tuple[str, str, str]]:
         """Reference, handler and image id of every record of some images, given by id and handler, in their order."""
 
+    def all_ids(self, most: int) -> tuple[int, list[tuple[str, str, str]]] | None:
+        """Reference, handler and image id of every record, in order, behind the number of the last change of a record.
+
+        Args:
+            most: None is returned when there are more.
+        """
+
+    def drop_all_images(self, number: int, keys: Collection[tuple[str, str]]) -> list[str] | None:
+        """Remove every record in one transaction of milliseconds; return what they held, in text form.
+
+        Args:
+            number: of the last change of a record when ``keys`` were read.
+            keys: (reference, handler) of every record.
+
+        Returns:
+            None when a record changed since, a client's image may be hidden by one, the database is large, or this
+            thread is in a transaction: nothing was removed.
+        """
+
     def drop_images(self, keys: Collection[tuple[str, str]]) -> list[str]:
         """Remove records by (reference, handler) in one transaction, unread; return what they held, in text form."""
 

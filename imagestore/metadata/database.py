@@ -193,10 +193,7 @@ class Database:
         db = self._connection
         schema.refuse_foreign(db, self._path)
         use_log(db)
-        # Debian's SQLite writes zeros over what is deleted, pages that nobody reads among it. Nothing here is secret.
-        pragmas = "synchronous = FULL", "foreign_keys = ON", "secure_delete = OFF", f"wal_autocheckpoint = {_LOG_PAGES}"
-        for pragma in pragmas:
-            db.execute(f"PRAGMA {pragma}")
+        self._tune(db)
         if schema.version(db, self._path) == schema.CURRENT:
             return
         with self._writing():
@@ -212,6 +209,13 @@ class Database:
                     db.execute(statement)
             db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {schema.CURRENT}")
+
+    @staticmethod
+    def _tune(db: sqlite3.Connection, *, has_foreign_keys: bool = True) -> None:
+        keys = f"foreign_keys = {'ON' if has_foreign_keys else 'OFF'}"
+        # Debian's SQLite writes zeros over what is deleted, pages that nobody reads among it. Nothing here is secret.
+        for pragma in ("synchronous = FULL", keys, "secure_delete = OFF", f"wal_autocheckpoint = {_LOG_PAGES}"):
+            db.execute(f"PRAGMA {pragma}")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -312,6 +316,27 @@ class Database:
         self._ballast.release_where_full()
         with self._writing() as db:
             yield db
+
+    @contextlib.contextmanager
+    def _unlinked(self) -> Iterator[sqlite3.Connection]:
+        """As _removing(), for who empties both ends of a foreign key: without one SQLite empties a table at once.
+
+        On a connection of its own: an interrupt in the wrong place would leave ours without them.
+        """
+        self._ballast.release_where_full()
+        self._check_process()
+        with self._locked(), self._connected() as db:
+            self._tune(db, has_foreign_keys=False)
+            self._turns.begin(db)
+            try:
+                yield db
+                reach("database-commit")
+                db.execute("COMMIT")
+                reach("database-committed")
+                self._run_after_commit()
+            finally:  # what isn't committed ends with the connection
+                self._numbering.end()
+                self._after_commit.clear()
 
     def _is_writing(self) -> bool:
         return self._writer == threading.get_ident()

