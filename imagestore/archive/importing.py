@@ -29,6 +29,7 @@ from imagestore.media_types import OCI_INDEX
 from imagestore.observe import Noticed, Resolved
 from imagestore.platforms import format_all
 from imagestore.pull.decide import Decider
+from imagestore.pull.present import holding
 from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents, remove_damaged
 from imagestore.pull.undo import undone_on_failure
@@ -319,13 +320,8 @@ class ImportWork:
         record = plan.record
         if current is None or current.target.digest != record.target.digest:
             return record
-        more = [digest for digest in current.roots if digest not in record.roots]
-        needed = {each for digest in more for each in (digest, *self.metadata.own_children(digest))}
-        needed -= {each.digest for each in (*plan.documents, *plan.blobs)}
-        if not all(self.content.exists(each) for each in needed):
-            return record
-        size = sum(self.content.info(each).size for each in needed)
-        return replace(record, roots=(*record.roots, *more), content_size=record.content_size + size)
+        counted = {each.digest for each in (*plan.documents, *plan.blobs)}
+        return holding(record, current.roots, counted, self.content, self.metadata)
 
     def _report(self, records: tuple[ImageRecord, ...], plans: list[_Plan], origin: ArchiveOrigin) -> ImportReport:
         used = {each.digest for plan in plans for each in (*plan.documents, *plan.blobs)}

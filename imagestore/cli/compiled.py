@@ -9,7 +9,7 @@ import system.
 import marshal
 import os
 import sys
-from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader, spec_from_file_location
+from _frozen_importlib_external import MAGIC_NUMBER, PathFinder, SourceFileLoader, spec_from_file_location
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _ENDING = f".{sys.implementation.cache_tag}.pyc"
 # PEP 552: the magic number, flags (none: checked by time and size), then the source's time and size.
 _CHECKED_BY_TIME = MAGIC_NUMBER + bytes(4)
 _HEADER = 16
+_CODE = type((lambda: None).__code__)
 #: A larger file, in bytes, is left to the import system; ours have some ten thousand.
 _LARGEST = 1 << 17
 
@@ -31,28 +32,33 @@ class _Loader(SourceFileLoader):
 
     code: "CodeType | None" = None
 
-    def exec_module(self, module: "ModuleType") -> None:
+    def get_code(self, fullname: str) -> "CodeType | None":
         code, self.code = self.code, None
-        if code is None:  # loaded again: it may be another file by now
-            super().exec_module(module)
-        else:
-            exec(code, module.__dict__)  # noqa: S102 - what loading a module is
+        # Loaded again, it may be another file by now.
+        return super().get_code(fullname) if code is None else code
 
 
 class Finder:
     """An entry of ``sys.meta_path`` (PEP 451)."""
 
-    @staticmethod
+    #: Until it is seen that compiled files here are of another kind; to look at each would cost time for nothing.
+    is_useful = True
+
+    @classmethod
     def find_spec(
-        name: str, path: "Sequence[str] | None" = None, _target: "ModuleType | None" = None
+        cls, name: str, path: "Sequence[str] | None" = None, _target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
         """The module's specification, or None where the import system must look."""
-        if not path or not name.startswith(_OURS):
+        if not path or not cls.is_useful or not name.startswith(_OURS):
             return None
         last = name.rpartition(".")[2]
         source = f"{path[0]}/{last}.py"
         compiled = f"{path[0]}/__pycache__/{last}{_ENDING}"
-        code = _code(source, compiled)
+        try:
+            code = _code(source, compiled)
+        except _OtherKindError:
+            cls.is_useful = False
+            return None
         if code is None:
             return None
         loader = _Loader(name, source)
@@ -61,6 +67,10 @@ class Finder:
         if spec is not None:
             spec.cached = compiled  # else it is worked out from the source's
         return spec
+
+
+class _OtherKindError(Exception):
+    """A compiled file of another Python, one checked by its hash, or one of a tree that was moved."""
 
 
 def _code(source: str, compiled: str) -> "CodeType | None":
@@ -74,14 +84,23 @@ def _code(source: str, compiled: str) -> "CodeType | None":
             os.close(file)
         of = (int(now.st_mtime) & 0xFFFFFFFF).to_bytes(4, "little") + (now.st_size & 0xFFFFFFFF).to_bytes(4, "little")
         if data[:_HEADER] != _CHECKED_BY_TIME + of:
+            if data[: len(_CHECKED_BY_TIME)] != _CHECKED_BY_TIME:
+                raise _OtherKindError
             return None
-        code: CodeType = marshal.loads(memoryview(data)[_HEADER:])  # noqa: S302 - as safe as the module itself
-    except (OSError, ValueError, EOFError, TypeError):  # not there, or not whole
+        code = marshal.loads(memoryview(data)[_HEADER:])  # noqa: S302 - as safe as the module itself
+    except (OSError, ValueError, EOFError, TypeError, SystemError):  # not there, or not whole
         return None
-    return code if code.co_filename == source else None
+    if not isinstance(code, _CODE):
+        return None
+    if code.co_filename != source:
+        raise _OtherKindError
+    return code
 
 
 def find() -> None:
     """From now on this package's modules are found so, unless compiled files are kept elsewhere or in another form."""
-    if not sys.flags.optimize and sys.pycache_prefix is None:
-        sys.meta_path.insert(0, Finder)
+    # Extensions of the same name would come first, and aren't looked for.
+    is_plain = isinstance(getattr(__spec__, "loader", None), SourceFileLoader)
+    if is_plain and not sys.flags.optimize and sys.pycache_prefix is None:
+        # Behind what others put there to watch imports.
+        sys.meta_path.insert(sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0, Finder)

@@ -1,7 +1,7 @@
 """Images that clients make in the store's own namespace, as records: what ``ctr -n k8s.io`` imports, CRI shows.
 
-As containerd's CRI, which takes up each image of its namespace that it can read. Here that is one under a canonical
-reference whose content for the default handler's platform is whole; any other stays the client's (decision 0016).
+As in containerd's CRI; here it takes a canonical reference whose content for the default handler's platform is whole.
+Any other image stays its client's (decision 0016).
 """
 
 from __future__ import annotations
@@ -9,23 +9,31 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from imagestore.containerd.handler_images import is_record
+from imagestore.containerd import handler_images
 from imagestore.errors import (
+    ConfigError,
     ContentNotFoundError,
     DocumentError,
     ImageDeniedError,
+    ImageNotFoundError,
     IntegrityError,
     InvalidDigestError,
     InvalidReferenceError,
     NoMatchingManifestError,
+    PreconditionError,
+    StoreBusyError,
 )
+from imagestore.gc_labels import checked
 from imagestore.metadata.namespace_api import HOME
 from imagestore.pull.present import PresentWork
 from imagestore.reference import Reference
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from imagestore.cancel import CancelToken
+    from imagestore.containerd.handler_images import HandlerImage
     from imagestore.errors import ImageStoreError
     from imagestore.metadata.namespace_api import NamedImage
     from imagestore.pull.present import PresentImage
@@ -33,6 +41,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 _NOT_OURS: Final = (
+    ConfigError,  # of the verifiers
     ContentNotFoundError,
     DocumentError,
     ImageDeniedError,
@@ -42,47 +51,8 @@ _NOT_OURS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Adoption:
-    """Whether a client's image can be a record.
-
-    Attributes:
-        present: what the record would be made of; None when it can't be one.
-        error: what its content lacks; None also where its name is none for a record.
-    """
-
-    present: PresentImage | None
-    error: ImageStoreError | None = None
-
-
-def examine(store: ImageStore, image: NamedImage, cancel: CancelToken, *, before: NamedImage | None = None) -> Adoption:
-    """Look at a client's image, with no lock held: verifiers may take their time.
-
-    Args:
-        store: what it is in.
-        image: of any namespace.
-        cancel: ends the work.
-        before: what goes by its name now; a record that keeps its target isn't looked at.
-
-    Raises:
-        StoreError: the store can't be read.
-        OperationCancelledError: the caller went away.
-    """
-    reference = _reference(image)
-    if reference is None or (before is not None and is_record(before) and before.target.digest == image.target.digest):
-        return Adoption(None)
-    handler = store.config.default_handler
-    wanted = store.config.handler_platform(handler, host=store.host)
-    work = PresentWork(reference, handler, wanted, store.content, store.verifier, cancel)
-    try:
-        return Adoption(work.find(image.target))
-    except _NOT_OURS as error:
-        _log.info("an image stays its client's", extra={"image": image.name, "reason": str(error)})
-        return Adoption(None, error)
-
-
-def _reference(image: NamedImage) -> Reference | None:
-    """What a pull of the image would record it under; None where it would be something else."""
+def reference_of(image: NamedImage) -> Reference | None:
+    """What a pull of an image would record it under; None where it would be something else."""
     if image.namespace != HOME:
         return None
     try:
@@ -91,3 +61,117 @@ def _reference(image: NamedImage) -> Reference | None:
         return None
     is_same = str(reference) == image.name and reference.digest in (None, image.target.digest)
     return reference if is_same else None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What came of looking at an image.
+
+    Attributes:
+        present: what a record would be made of; None when there can't be one.
+        error: why not.
+    """
+
+    present: PresentImage | None
+    error: ImageStoreError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """Makes a record of a client's image, or moves the default handler's record.
+
+    Attributes:
+        store: what the image is in.
+        change: what the caller wants of the image as it is when its turn has come; done already where it is a client's.
+        may_unpin: the caller named the label of pins; otherwise a pin stays.
+        cancel: ends the work.
+    """
+
+    store: ImageStore
+    change: Callable[[NamedImage], NamedImage]
+    may_unpin: bool
+    cancel: CancelToken
+
+    def run(self, name: str) -> NamedImage:
+        """Look at the image's content with no lock held (verifiers may take their time), then write.
+
+        Args:
+            name: of an image in the store's own namespace.
+
+        Returns:
+            The image as it is then: a record, or its client's as before.
+
+        Raises:
+            ImageNotFoundError: it is gone.
+            PreconditionError: a record can't be moved to a target whose content isn't whole.
+            ImageDeniedError: a record can't be moved to what the verifier refuses.
+            StoreError: the store can't be read or written.
+            OperationCancelledError: the caller went away.
+        """
+        wanted = self.change(self._get(name))
+        look = self._look(wanted)
+        with self.store.metadata.exclusive():
+            before = self._get(name)
+            after = self.change(before)
+            is_moved = before.target.digest != after.target.digest
+            if look.present is None or after.target.digest != wanted.target.digest:
+                if is_moved:
+                    raise _unmovable(before, look.error)
+                return before
+            record = handler_images.find(self.store, name)
+            if record is not None and not is_moved and record.record.wanted == look.present.record.wanted:
+                return before
+            try:
+                self._put(look.present, after, record)
+            except StoreBusyError as error:  # collected meanwhile
+                if is_moved:
+                    raise _unmovable(before, error) from error
+                return before
+            return self._get(name)
+
+    def _get(self, name: str) -> NamedImage:
+        record = handler_images.find(self.store, name)
+        image = record.image if record is not None else self.store.metadata.named_image(HOME, name)
+        if image is None:
+            raise ImageNotFoundError(f"image {name!r} is not in namespace {HOME}")
+        return image
+
+    def _look(self, image: NamedImage) -> Look:
+        reference, config = reference_of(image), self.store.config
+        if reference is None:
+            return Look(None)
+        wanted = config.handler_platform(config.default_handler, host=self.store.host)
+        try:
+            parts = self.store.content, self.store.verifier, self.cancel
+            return Look(PresentWork(reference, config.default_handler, wanted, *parts).find(image.target))
+        except _NOT_OURS as error:
+            level = logging.WARNING if isinstance(error, ConfigError) else logging.INFO
+            _log.log(level, "an image is no record", extra={"image": image.name, "reason": str(error)})
+            return Look(None, error)
+
+    def _put(self, present: PresentImage, image: NamedImage, record: HandlerImage | None) -> None:
+        metadata, labels = self.store.metadata, checked(image.labels)
+        was_pinned = record is not None and record.record.is_pinned
+        is_pinned = handler_images.is_pinned_by(labels) or (was_pinned and not self.may_unpin)
+        # As a client's image, it keeps what other records have of its index.
+        also_roots = dict.fromkeys([*image.also_keeps, *metadata.kept_with(image.target.digest)])
+        stored = present.put(
+            self.store.content,
+            metadata,
+            labels=handler_images.record_labels(labels),
+            is_pinned=is_pinned,
+            created_at=image.created_at,
+            also_roots=also_roots,
+        )
+        if was_pinned and not is_pinned:
+            metadata.pin_images([(stored.reference, stored.handler)], is_pinned=False)
+        metadata.remove_named_image(HOME, image.name)
+
+
+def _unmovable(image: NamedImage, error: ImageStoreError | None) -> ImageStoreError:
+    if isinstance(error, ImageDeniedError):
+        return error
+    return PreconditionError(
+        f"image {image.name!r} can't be moved: {error or 'it was moved meanwhile'}",
+        hint="bring its content for this node first, or remove the image",
+    )

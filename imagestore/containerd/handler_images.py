@@ -97,8 +97,14 @@ def all_images(store: ImageStore) -> list[HandlerImage]:
     return [project(record, store.config.default_handler) for record in store.metadata.find_images()]
 
 
-def relabel(store: ImageStore, found: HandlerImage, labels: Mapping[str, str]) -> None:
-    """Replace a record's labels, and its pin with them; the store's own among them must be left as they are.
+def relabel(store: ImageStore, found: HandlerImage, labels: Mapping[str, str], *, may_unpin: bool) -> None:
+    """Replace a record's labels; the store's own among them must be left as they are. The label of pins pins.
+
+    Args:
+        store: what the record is in.
+        found: the record.
+        labels: all of them, as its image is to have them.
+        may_unpin: a record without that label is pinned no more; clients that replace all labels don't mean that.
 
     Raises:
         InvalidInputError: one of those differs, or a label is too long.
@@ -109,15 +115,10 @@ def relabel(store: ImageStore, found: HandlerImage, labels: Mapping[str, str]) -
             raise InvalidInputError(
                 f"image {found.image.name!r}: label {key} is the store's own", hint="it says what the record is"
             )
-    record = found.record
-    store.metadata.put_image(replace(record, labels=record_labels(labels)), {})
-    if is_pinned_by(labels) != record.is_pinned:
-        store.metadata.pin_images([(record.reference, record.handler)], is_pinned=not record.is_pinned)
-
-
-def is_record(image: NamedImage) -> bool:
-    """Whether an image is a handler's record: clients' images have no label of ours."""
-    return HANDLER_LABEL in image.labels
+    record, is_pinned = found.record, is_pinned_by(labels)
+    store.metadata.put_image(replace(record, labels=record_labels(labels), is_pinned=is_pinned), {})
+    if record.is_pinned and not is_pinned and may_unpin:
+        store.metadata.pin_images([(record.reference, record.handler)], is_pinned=False)
 
 
 def is_pinned_by(labels: Mapping[str, str]) -> bool:

@@ -7,19 +7,19 @@ hidden by the record and goes with it.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.empty_pb2 import Empty
 
-from imagestore.containerd import adoption as adoptions
-from imagestore.containerd import handler_images
+from imagestore.containerd import adoption, handler_images
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.containerd._proto.images_pb2_grpc import ImagesServicer
 from imagestore.containerd.calls import answered, namespace_of
 from imagestore.containerd.filters import Filter, labelled
-from imagestore.containerd.handler_images import foreign_labels, is_record
+from imagestore.containerd.handler_images import foreign_labels
 from imagestore.containerd.wire import changed_map, checked_key, checked_mask, seconds, timestamp
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
@@ -28,19 +28,24 @@ from imagestore.errors import (
     ImageNotFoundError,
     InvalidInputError,
     PreconditionError,
-    StoreBusyError,
 )
+from imagestore.gc_labels import checked
 from imagestore.metadata.namespace_api import HOME, NamedImage
 from imagestore.values import replace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from imagestore.cancel import CancelToken
-    from imagestore.containerd.adoption import Adoption
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
     from imagestore.containerd.filters import Fields
+    from imagestore.containerd.handler_images import HandlerImage
     from imagestore.rpc.workers import StoreWorkers
     from imagestore.store import ImageStore
+
+#: Images that are looked at together, to see whether they can be records.
+_LOOKS_AT_ONCE: Final = 4
 
 
 class ImagesService(ImagesServicer):
@@ -54,6 +59,8 @@ class ImagesService(ImagesServicer):
     def __init__(self, workers: StoreWorkers, collector: Collector) -> None:
         self._workers = workers
         self._collector = collector
+        # Each may read hundreds of megabytes of documents, and wait for verifiers.
+        self._looks = asyncio.Semaphore(_LOOKS_AT_ONCE)
 
     async def Get(self, request: wire.GetImageRequest, context: Context) -> wire.GetImageResponse:  # noqa: N802
         """One image."""
@@ -84,39 +91,69 @@ class ImagesService(ImagesServicer):
     async def Create(self, request: wire.CreateImageRequest, context: Context) -> wire.CreateImageResponse:  # noqa: N802
         """Name a descriptor; what it names need not be there. In the store's namespace a whole image is a record."""
 
-        def work(store: ImageStore, cancel: CancelToken) -> wire.CreateImageResponse:
+        def work(store: ImageStore) -> NamedImage:
             now = _moment(request)
             image = _checked(request.image, namespace_of(context))
-            image = replace(image, created_at=now, updated_at=now)
-            adoption = adoptions.examine(store, image, cancel)
             with store.metadata.exclusive():
                 if _find(store, image.namespace, image.name) is not None:
                     raise AlreadyExistsError(f"image {image.name!r} exists already")
-                return wire.CreateImageResponse(image=_wire(_put(store, image, adoption)))
+                return _put(store, replace(image, created_at=now, updated_at=now))
 
-        return await answered(context, self._workers.transfer(work))
+        image = await answered(context, self._workers.quick(work))
+        image = await self._adopted(context, image, lambda now: now)
+        return wire.CreateImageResponse(image=_wire(image))
 
     async def Update(self, request: wire.UpdateImageRequest, context: Context) -> wire.UpdateImageResponse:  # noqa: N802
         """Change labels, annotations or target of an image; a record moves to a target whose content is here."""
+        paths = list(request.update_mask.paths)
+        may_unpin = f"labels.{handler_images.PINNED_LABEL}" in paths
 
-        def work(store: ImageStore, cancel: CancelToken) -> tuple[NamedImage, bool]:
-            namespace, paths = namespace_of(context), list(request.update_mask.paths)
+        def change(image: NamedImage) -> NamedImage:
+            return _updated(image, request.image, paths)
+
+        def work(store: ImageStore) -> tuple[NamedImage, bool]:
+            namespace = namespace_of(context)
             checked_mask(paths, whole=("labels", "target", "annotations"), keyed=("labels", "annotations"))
-            seen = _get(store, namespace, request.image.name)
-            wanted = _updated(seen, request.image, paths)
-            adoption = adoptions.examine(store, wanted, cancel, before=seen)
             with store.metadata.exclusive():
                 before = _get(store, namespace, request.image.name)
-                if before.target != seen.target or is_record(before) != is_record(seen):
-                    raise StoreBusyError(f"image {before.name!r} was changed meanwhile", hint="try again")
-                after = _updated(before, request.image, paths)
-                after = replace(after, updated_at=_moment(request))
-                return _changed(store, before, after, adoption), after.target.digest != before.target.digest
+                after = replace(change(before), updated_at=_moment(request))
+                is_moved = after.target.digest != before.target.digest
+                record = handler_images.find(store, before.name) if namespace == HOME else None
+                if record is None:
+                    return _put(store, after), is_moved
+                if not is_moved:
+                    handler_images.relabel(store, record, after.labels, may_unpin=may_unpin)
+                    return _get(store, namespace, before.name), False
+                _check_movable(record, after)
+                return after, True
 
-        image, is_moved = await answered(context, self._workers.transfer(work))
+        image, is_moved = await answered(context, self._workers.quick(work))
+        if not paths or "target" in paths:
+            image = await self._adopted(context, image, change, may_unpin=may_unpin)
         if is_moved:
             self._collector.note_removal()
         return wire.UpdateImageResponse(image=_wire(image))
+
+    async def _adopted(
+        self,
+        context: Context,
+        image: NamedImage,
+        change: Callable[[NamedImage], NamedImage],
+        *,
+        may_unpin: bool = False,
+    ) -> NamedImage:
+        """The image as a record if it can be one; a record's, moved."""
+        if adoption.reference_of(image) is None:
+            return image
+
+        def work(store: ImageStore, cancel: CancelToken) -> NamedImage:
+            try:
+                return adoption.Adoption(store, change, may_unpin, cancel).run(image.name)
+            except ImageNotFoundError:
+                return image  # removed right after
+
+        async with self._looks:
+            return await answered(context, self._workers.transfer(work))
 
     async def Delete(self, request: wire.DeleteImageRequest, context: Context) -> Empty:  # noqa: N802
         """Remove an image, or a handler's record; its content goes with a collection, with sync before the answer."""
@@ -155,18 +192,8 @@ def _get(store: ImageStore, namespace: str, name: str) -> NamedImage:
     return found
 
 
-def _put(store: ImageStore, image: NamedImage, adoption: Adoption) -> NamedImage:
-    """Store a client's image: as a record, if its content is whole.
-
-    One of a record's index keeps the manifests that records have of it, as they do.
-    """
-    if adoption.present is not None:
-        labels = handler_images.record_labels(image.labels)
-        record = adoption.present.put(store.content, store.metadata, labels, image.created_at)
-        key = (record.reference, record.handler)
-        store.metadata.pin_images([key], is_pinned=handler_images.is_pinned_by(image.labels))
-        store.metadata.remove_named_image(image.namespace, image.name)
-        return _get(store, image.namespace, image.name)
+def _put(store: ImageStore, image: NamedImage) -> NamedImage:
+    """Store a client's image; one of a record's index keeps the manifests that records have of it, as they do."""
     image = replace(image, labels=foreign_labels(image.labels))
     if image.namespace == HOME:
         kept = dict.fromkeys([*image.also_keeps, *store.metadata.kept_with(image.target.digest)])
@@ -174,24 +201,15 @@ def _put(store: ImageStore, image: NamedImage, adoption: Adoption) -> NamedImage
     return store.metadata.put_named_image(image)
 
 
-def _changed(store: ImageStore, before: NamedImage, after: NamedImage, adoption: Adoption) -> NamedImage:
-    """Store what an update makes of an image."""
-    record = handler_images.find(store, before.name) if is_record(before) else None
-    if record is None or adoption.present is not None:
-        return _put(store, after, adoption)
-    if after.target.digest == before.target.digest:
-        handler_images.relabel(store, record, after.labels)
-        return _get(store, before.namespace, before.name)
-    if adoption.error is not None:
+def _check_movable(record: HandlerImage, after: NamedImage) -> None:
+    """Only the default handler's record goes by a reference, and moves; its content is looked at later."""
+    checked(after.labels)
+    if adoption.reference_of(after) is None:
         raise PreconditionError(
-            f"image {before.name!r} can't be moved: {adoption.error}",
-            hint="bring its content for this node first, or remove the image",
+            f"image {after.name!r} belongs to runtime handler {record.record.handler!r}, which chose its manifest from"
+            f" {record.record.target.digest}",
+            hint="pull it for that handler, or remove it first",
         )
-    raise PreconditionError(
-        f"image {before.name!r} belongs to runtime handler {record.record.handler!r}, which chose its manifest from"
-        f" {record.record.target.digest}",
-        hint="pull it for that handler, or remove it first",
-    )
 
 
 def _updated(before: NamedImage, given: wire.Image, paths: list[str]) -> NamedImage:

@@ -133,8 +133,15 @@ class Holder:
 class MetadataStore(Protocol):
     """Records, edges and leases, in transactions, shared by any number of processes."""
 
-    def put_image(self, record: ImageRecord, edges: Mapping[Digest, Iterable[Digest]]) -> ImageRecord:
+    def put_image(
+        self, record: ImageRecord, edges: Mapping[Digest, Iterable[Digest]], *, created_at: float | None = None
+    ) -> ImageRecord:
         """Insert or replace a record together with the edges it needs, durably; keeps the first creation time.
+
+        Args:
+            record: its times are the store's.
+            edges: what its manifests point at.
+            created_at: seconds since 1970, for a record that wasn't there; by default now.
 
         Returns:
             The record as stored.

@@ -44,40 +44,48 @@ _MOST_PAGES: Final = 16_384
 class ImageTables(Database):
     """Records by (reference, handler)."""
 
-    def put_image(self, record: ImageRecord, edges: Mapping[Digest, Iterable[Digest]]) -> ImageRecord:
+    def put_image(
+        self, record: ImageRecord, edges: Mapping[Digest, Iterable[Digest]], *, created_at: float | None = None
+    ) -> ImageRecord:
         """Insert or replace a record together with its edges, durably; keeps creation time, pin and time of use."""
-        (stored,) = self.put_images([(record, edges)])
+        (stored,) = self._put_all([(record, edges)], created_at)
         return stored
 
     def put_images(
         self, records: Iterable[tuple[ImageRecord, Mapping[Digest, Iterable[Digest]]]]
     ) -> tuple[ImageRecord, ...]:
         """Insert or replace records together with their edges, all or none."""
+        return self._put_all(records, None)
+
+    def _put_all(
+        self, records: Iterable[tuple[ImageRecord, Mapping[Digest, Iterable[Digest]]]], created_at: float | None
+    ) -> tuple[ImageRecord, ...]:
         stored: list[ImageRecord] = []
         with self._writing() as db:
             for record, edges in records:
-                stored.append(self._put(db, record))
+                stored.append(self._put(db, record, created_at))
                 insert_edges(db, edges)
             if stored:
                 self._journal.put(self._number_change(), stored)
         return tuple(stored)
 
-    def _put(self, db: sqlite3.Connection, record: ImageRecord) -> ImageRecord:
+    def _put(self, db: sqlite3.Connection, record: ImageRecord, created_at: float | None) -> ImageRecord:
         now, key = self._clock(), (record.reference, record.handler)
+        first = (record.created_at or now) if created_at is None else created_at
         query = "SELECT created_at, pinned, used_at FROM image WHERE reference = ? AND handler = ?"
-        created_at, pinned, used_at = db.execute(query, key).fetchone() or (record.created_at or now, 0, 0.0)
+        first, pinned, used_at = db.execute(query, key).fetchone() or (first, 0, 0.0)
         # As it reads back: descriptors in records have no platform and no annotations.
         stored = replace(
             record,
             target=_bare(record.target),
             manifest=_bare(record.manifest),
-            created_at=created_at,
+            created_at=first,
             updated_at=now,
             is_pinned=record.is_pinned or bool(pinned),
             used_at=max(record.used_at, used_at),
         )
         db.execute("DELETE FROM image WHERE reference = ? AND handler = ?", key)
-        values = rows.from_record(stored, created_at=created_at, updated_at=now)
+        values = rows.from_record(stored, created_at=first, updated_at=now)
         db.execute(f"INSERT INTO image ({rows.COLUMNS}) VALUES ({rows.MARKS})", values)  # noqa: S608 - constants
         roots = [(*key, position, str(digest)) for position, digest in enumerate(record.roots)]
         db.executemany("INSERT INTO image_root VALUES (?, ?, ?, ?)", roots)

@@ -14,12 +14,14 @@ from imagestore.pull.sources import Documents
 from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from collections.abc import Set as AbstractSet
 
     from imagestore.cancel import CancelToken
     from imagestore.config import HandlerPlatform
     from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
     from imagestore.metadata.api import ImageRecord, MetadataStore
     from imagestore.pull.choice import Choice
     from imagestore.pull.verify import ImageVerifier
@@ -39,22 +41,59 @@ class PresentImage:
     record: ImageRecord
 
     def put(
-        self, content: LocalContentStore, metadata: MetadataStore, labels: Mapping[str, str], created_at: float
+        self,
+        content: LocalContentStore,
+        metadata: MetadataStore,
+        *,
+        labels: Mapping[str, str],
+        is_pinned: bool,
+        created_at: float,
+        also_roots: Iterable[Digest],
     ) -> ImageRecord:
         """Write the record, in the caller's transaction.
 
         Args:
-            content: looked at once more: nothing kept it meanwhile.
+            content: looked at once more: perhaps nothing kept it meanwhile.
             metadata: where the record goes.
             labels: the record's.
+            is_pinned: whether policies spare it.
             created_at: seconds since 1970, for a reference and handler that had no record.
+            also_roots: other manifests of the target, to be held where they are whole.
 
         Raises:
             StoreBusyError: some of the content was collected meanwhile.
         """
-        confirm(content, self.choice.descriptors, what=self.record.reference)
+        needed = self.choice.descriptors
+        confirm(content, needed, what=self.record.reference)
+        record = holding(self.record, also_roots, {each.digest for each in needed}, content, metadata)
         edges = {self.choice.chosen.digest: [child.digest for child in self.choice.manifest.children]}
-        return metadata.put_image(replace(self.record, labels=dict(labels), created_at=created_at), edges)
+        return metadata.put_image(
+            replace(record, labels=dict(labels), is_pinned=is_pinned), edges, created_at=created_at
+        )
+
+
+def holding(
+    record: ImageRecord,
+    roots: Iterable[Digest],
+    counted: AbstractSet[Digest],
+    content: LocalContentStore,
+    metadata: MetadataStore,
+) -> ImageRecord:
+    """A record that holds more of its target, if all of that is here.
+
+    Args:
+        record: as it is without.
+        roots: indexes and manifests, whose edges are known.
+        counted: what its size has already.
+        content: the blobs.
+        metadata: the edges.
+    """
+    more = [digest for digest in roots if digest not in record.roots]
+    needed = {each for digest in more for each in (digest, *metadata.own_children(digest))} - counted
+    if not all(content.exists(each) for each in needed):
+        return record
+    size = sum(content.info(each).size for each in needed)
+    return replace(record, roots=(*record.roots, *more), content_size=record.content_size + size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import importlib.util
+import marshal
 import os
 import py_compile
 import subprocess
@@ -20,8 +21,9 @@ NAME = "imagestore.made_up"
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module with its compiled file, in a folder that passes for the package's."""
+    monkeypatch.setattr(Finder, "is_useful", True)
     source = tmp_path / "made_up.py"
     source.write_text("value = 1\n")
     py_compile.compile(str(source), doraise=True)
@@ -67,7 +69,7 @@ def compiled_of(source: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "case", ["time", "size", "no source", "not compiled", "cut", "cut in its head", "by hash", "other"]
+    "case", ["time", "size", "no source", "not compiled", "cut", "cut in its head", "by hash", "another Python"]
 )
 def test_what_is_unusual_is_left_to_the_import_system(source: Path, case: str) -> None:
     compiled = compiled_of(source)
@@ -84,6 +86,8 @@ def test_what_is_unusual_is_left_to_the_import_system(source: Path, case: str) -
         compiled.unlink()
     elif case == "cut":
         compiled.write_bytes(compiled.read_bytes()[:-9])
+    elif case == "no code":
+        compiled.write_bytes(compiled.read_bytes()[:16] + marshal.dumps(5))
     elif case == "cut in its head":
         compiled.write_bytes(compiled.read_bytes()[:9])
     elif case == "by hash":
@@ -91,6 +95,7 @@ def test_what_is_unusual_is_left_to_the_import_system(source: Path, case: str) -
     else:
         compiled.write_bytes(b"\0\0\r\n" + compiled.read_bytes()[4:])
     assert found(source) is None
+    assert Finder.is_useful is (case not in ("by hash", "another Python"))
 
 
 def test_a_module_that_was_compiled_elsewhere_keeps_its_place_in_tracebacks(source: Path, tmp_path: Path) -> None:
@@ -101,6 +106,27 @@ def test_a_module_that_was_compiled_elsewhere_keeps_its_place_in_tracebacks(sour
     source.rename(moved / source.name)
     compiled.rename(moved / "__pycache__" / compiled.name)
     assert found(moved / source.name) is None
+    assert not Finder.is_useful, "all of the tree was moved, and each file would be read twice"
+
+
+def test_a_traceback_shows_as_little_of_the_import_system_as_ever(tmp_path: Path, source: Path) -> None:
+    source.write_text("1 / 0\n")
+    py_compile.compile(str(source), doraise=True)
+    code = f"""
+import sys
+from imagestore.cli import compiled
+compiled.find()
+import imagestore
+imagestore.__path__.insert(0, {str(tmp_path)!r})
+import imagestore.made_up
+"""
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(imagestore.__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
+    assert "ZeroDivisionError" in done.stderr
+    assert "importlib" not in done.stderr
+    assert "compiled.py" not in done.stderr
 
 
 def test_large_files_folders_and_other_packages_are_left_alone(source: Path) -> None:
@@ -122,10 +148,11 @@ def test_the_command_finds_modules_so_where_compiled_files_are_as_usual(
     options: list[str], expected: bool, tmp_path: Path
 ) -> None:
     code = """
-import sys
+import importlib.machinery, sys
 from imagestore.cli import compiled
 compiled.find()
-print(sys.meta_path[0] is compiled.Finder)
+where = sys.meta_path.index(compiled.Finder) if compiled.Finder in sys.meta_path else -1
+print(where >= 0 and sys.meta_path[where + 1] is importlib.machinery.PathFinder)
 import imagestore.reference
 print(type(imagestore.reference.__loader__) is compiled._Loader)
 """

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -15,7 +18,8 @@ from imagestore.cancel import CancelToken
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.errors import ImageDeniedError
+from imagestore.errors import ConfigError, ImageDeniedError, ImageStoreError, StoreBusyError
+from imagestore.pull.present import PresentImage
 from imagestore.store import ImageStore
 from imagestore.testing import build_image, build_index, layer
 from imagestore.testing.images.builders import Image
@@ -24,6 +28,7 @@ from tests.support.containerd_client import Client, refused, target
 from tests.support.rpc_server import containerd_face
 
 EXISTS, PRECONDITION = grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.FAILED_PRECONDITION
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
 NAME = "docker.io/library/app:1"
 PINNED = "io.cri-containerd.pinned"
 HOST = platforms.parse("linux/amd64")
@@ -204,42 +209,183 @@ def test_a_pin_comes_and_goes_with_its_label(home: Client, store: ImageStore) ->
     home.update_image(wire.Image(name=NAME, labels={PINNED: "pinned"}), f"labels.{PINNED}")
     assert store.get(NAME).record.is_pinned
     assert home.image(NAME).labels[PINNED] == "pinned"
+    for paths in ([], ["labels"], ["target"]):
+        given = wire.Image(name=NAME, target=home.image(NAME).target, labels={"a": "1"})
+        assert home.update_image(given, *paths).labels[PINNED] == "pinned", (
+            "who replaces all labels didn't mean the pin"
+        )
     home.update_image(wire.Image(name=NAME, labels={PINNED: ""}), f"labels.{PINNED}")
     assert not store.get(NAME).record.is_pinned
     assert PINNED not in home.image(NAME).labels
 
 
-def test_a_reproducible_builds_time_is_the_records(home: Client, store: ImageStore) -> None:
+@pytest.mark.parametrize("seconds", [0, 5])
+def test_a_reproducible_builds_time_is_the_records(home: Client, store: ImageStore, seconds: int) -> None:
     image = build_image()
     bring(home, image)
-    epoch = Timestamp(seconds=5)
+    epoch = Timestamp(seconds=seconds)
     request = wire.CreateImageRequest(image=wire.Image(name=NAME, target=target(str(image.target.digest))))
     request.image.target.size, request.image.target.media_type = image.target.size, image.target.media_type
     request.source_date_epoch.CopyFrom(epoch)
     assert home.images.Create(request, metadata=home.headers).image.created_at == epoch
-    assert store.get(NAME).record.created_at == 5
+    assert store.get(NAME).record.created_at == seconds
 
 
-class Never:
-    """A verifier that refuses."""
+@pytest.mark.parametrize("label", ["", "long"])
+def test_labels_that_no_image_may_have_no_record_has_either(home: Client, store: ImageStore, label: str) -> None:
+    first, second = build_image(seed="1"), build_image(seed="2")
+    bring(home, first)
+    bring(home, second)
+    labels = {label: "x" * 5000}
+    with refused(INVALID, "label"):
+        make(home, first, labels=labels)
+    assert (home.image_names(), store.metadata.find_images()) == ([], [])
+    make(home, first)
+    moved = target(str(second.target.digest), size=second.target.size, media_type=second.target.media_type)
+    with refused(INVALID, "label"):
+        home.update_image(wire.Image(name=NAME, target=moved, labels=labels))
+    assert store.get(NAME).record.target.digest == first.target.digest
+
+
+def test_updates_at_the_same_time_come_one_after_the_other(home: Client, store: ImageStore) -> None:
+    versions = [build_image(seed=seed) for seed in "12"]
+    for image in versions:
+        bring(home, image)
+        make(home, image, f"docker.io/library/kept@{image.target.digest}")
+    make(home, versions[0])
+
+    def work(number: int) -> None:
+        for turn in range(10):
+            move(home, versions[(turn + number) % 2])
+            home.update_image(wire.Image(name=NAME, labels={f"from-{number}": str(turn)}), f"labels.from-{number}")
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work, number) for number in range(4)]:
+            done.result()
+    assert store.get(NAME).record.labels == {f"from-{number}": "9" for number in range(4)}
+
+
+def test_what_is_collected_meanwhile_makes_no_record(
+    home: Client, store: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = build_image(seed="1"), build_image(seed="2")
+    bring(home, first)
+    bring(home, second)
+    put = PresentImage.put
+
+    def collected(*_arguments: object, **_named: object) -> None:
+        raise StoreBusyError("collected")
+
+    monkeypatch.setattr(PresentImage, "put", collected)
+    make(home, first)
+    assert (home.image_names(), store.metadata.find_images()) == ([NAME], [])
+    monkeypatch.setattr(PresentImage, "put", put)
+    move(home, first)
+    monkeypatch.setattr(PresentImage, "put", collected)
+    with refused(PRECONDITION, "can't be moved: collected"):
+        move(home, second)
+    assert store.get(NAME).record.target.digest == first.target.digest
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_tag_keeps_what_other_handlers_have_of_its_index(
+    tmp_path: Path, home: Client, store: ImageStore, is_moved: bool
+) -> None:
+    image, before = build_index(["linux/arm64", "linux/amd64"]), build_image(seed="before")
+    bring(home, image)
+    bring(home, before)
+    make(home, image)
+    arm, own = image.manifests
+    record = store.get(NAME).record
+    other = replace(record, handler="arm", manifest=arm.descriptor, roots=(image.target.digest, arm.descriptor.digest))
+    store.metadata.put_image(other, {arm.descriptor.digest: [each.digest for each in (arm.config, *arm.layers)]})
+    if is_moved:
+        make(home, before, "docker.io/library/tag:1")
+        move(home, image, "docker.io/library/tag:1")
+    else:
+        make(home, image, "docker.io/library/tag:1")
+    tag = store.get("docker.io/library/tag:1").record
+    assert (tag.manifest.digest, tag.handler) == (own.descriptor.digest, "runc")
+    store.metadata.remove_images([(NAME, "runc"), (NAME, "arm")])
+    store.collect_garbage()
+    kept = [each.digest for each in (arm.descriptor, arm.config, *arm.layers, own.descriptor, own.config, *own.layers)]
+    assert all(store.content.exists(digest) for digest in kept)
+    assert tag.content_size == sum(store.content.info(each).size for each in {*kept, image.target.digest})
+
+
+def test_another_platform_of_the_handler_is_chosen_by_the_next_import(tmp_path: Path) -> None:
+    image = build_index(["linux/arm64", "linux/amd64"])
+    for platform in ("linux/amd64", "linux/arm64"):
+        store = ImageStore(tmp_path / "store", host=platforms.parse(platform))
+        with containerd_face(store, tmp_path / "s") as channel:
+            home = Client(channel, "k8s.io")
+            bring(home, image)
+            if platform == "linux/amd64":
+                make(home, image)
+            move(home, image)
+            assert platforms.format_all(store.get(NAME).record.platform) == platform
+
+
+class Judge:
+    """A verifier that fails for some targets."""
+
+    def __init__(self, *refusals: ImageStoreError) -> None:
+        self.refusals = list(refusals)
+        self.at_once: list[int] = []
+        self._count = 0
 
     def verify(self, reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
-        """No."""
-        raise ImageDeniedError(reference, "never", f"not {target.digest}")
+        """Fail if there is a failure left."""
+        self._count += 1
+        self.at_once.append(self._count)
+        time.sleep(0.05)
+        self._count -= 1
+        if self.refusals:
+            raise self.refusals.pop()
 
 
-@pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[tuple[Client, ImageStore]]:
-    """A client of a store whose verifier refuses everything."""
-    store = ImageStore(tmp_path / "guarded", host=HOST, verifier=Never())
-    with containerd_face(store, tmp_path / "g") as channel:
+@contextlib.contextmanager
+def guarded(folder: Path, judge: Judge) -> Iterator[tuple[Client, ImageStore]]:
+    """A client of a store with a verifier."""
+    store = ImageStore(folder / "guarded", host=HOST, verifier=judge)
+    with containerd_face(store, folder / "g") as channel:
         yield Client(channel, "k8s.io"), store
 
 
-def test_what_the_verifier_refuses_is_no_record(guarded: tuple[Client, ImageStore]) -> None:
-    client, store = guarded
-    image = build_image()
-    bring(client, image)
-    make(client, image)
-    assert store.metadata.find_images() == []
-    assert client.image_names() == [NAME]
+@pytest.mark.parametrize("error", [ImageDeniedError(NAME, "never", "not this"), ConfigError("too many programs")])
+def test_what_the_verifier_refuses_is_no_record(tmp_path: Path, error: ImageStoreError) -> None:
+    with guarded(tmp_path, Judge(error)) as (client, store):
+        image = build_image()
+        bring(client, image)
+        make(client, image)
+        assert store.metadata.find_images() == []
+        assert client.image_names() == [NAME]
+        client.update_image(wire.Image(name=NAME, labels={"a": "1"}), "labels.a")
+        assert store.metadata.find_images() == [], "only who gives a target asks again"
+        move(client, image)
+        assert store.get(NAME).record.labels == {"a": "1"}
+
+
+def test_a_record_is_not_moved_to_what_the_verifier_refuses(tmp_path: Path) -> None:
+    judge = Judge()
+    with guarded(tmp_path, judge) as (client, store):
+        first, second = build_image(seed="1"), build_image(seed="2")
+        bring(client, first)
+        bring(client, second)
+        make(client, first)
+        judge.refusals.append(ImageDeniedError(NAME, "never", "not this"))
+        with refused(grpc.StatusCode.PERMISSION_DENIED, "not this"):
+            move(client, second)
+        assert store.get(NAME).record.target.digest == first.target.digest
+
+
+def test_few_images_are_looked_at_together(tmp_path: Path) -> None:
+    judge = Judge()
+    with guarded(tmp_path, judge) as (client, store):
+        image = build_image()
+        bring(client, image)
+        with ThreadPoolExecutor(12) as pool:
+            for done in [pool.submit(make, client, image, f"docker.io/library/app:{number}") for number in range(24)]:
+                done.result()
+        assert len(store.metadata.find_images()) == 24
+    assert 1 < max(judge.at_once) <= 4
