@@ -24,6 +24,7 @@ from imagestore.errors import (
     StoreBusyError,
 )
 from imagestore.gc_labels import checked
+from imagestore.media_types import Kind
 from imagestore.metadata.namespace_api import HOME
 from imagestore.pull.present import PresentWork
 from imagestore.reference import Reference
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from imagestore.cancel import CancelToken
     from imagestore.containerd.handler_images import HandlerImage
+    from imagestore.digest import Digest
     from imagestore.errors import ImageStoreError
     from imagestore.metadata.namespace_api import NamedImage
     from imagestore.pull.present import PresentImage
@@ -63,6 +65,13 @@ def reference_of(image: NamedImage) -> Reference | None:
     return reference if is_same else None
 
 
+def held_with(store: ImageStore, image: NamedImage) -> tuple[Digest, ...]:
+    """What an image of an index keeps beside its target: what it kept, and what records have of that index."""
+    if image.target.kind is not Kind.INDEX:
+        return ()
+    return tuple(dict.fromkeys([*image.also_keeps, *store.metadata.kept_with(image.target.digest)]))
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What came of looking at an image.
@@ -82,7 +91,7 @@ class Adoption:
 
     Attributes:
         store: what the image is in.
-        change: what the caller wants of the image as it is when its turn has come; done already where it is a client's.
+        change: what the caller wants of a record as it is when its turn has come; of a client's image it is stored.
         may_unpin: the caller named the label of pins; otherwise a pin stays.
         cancel: ends the work.
     """
@@ -110,16 +119,18 @@ class Adoption:
         """
         wanted = self.change(self._get(name))
         look = self._look(wanted)
+        self.cancel.check()
         with self.store.metadata.exclusive():
             before = self._get(name)
             after = self.change(before)
-            is_moved = before.target.digest != after.target.digest
+            record = handler_images.find(self.store, name)
+            is_moved = record is not None and before.target.digest != after.target.digest
             if look.present is None or after.target.digest != wanted.target.digest:
                 if is_moved:
                     raise _unmovable(before, look.error)
                 return before
-            record = handler_images.find(self.store, name)
             if record is not None and not is_moved and record.record.wanted == look.present.record.wanted:
+                self.store.metadata.remove_named_image(HOME, name)  # as it would be if it were made now
                 return before
             try:
                 self._put(look.present, after, record)
@@ -143,7 +154,8 @@ class Adoption:
         wanted = config.handler_platform(config.default_handler, host=self.store.host)
         try:
             parts = self.store.content, self.store.verifier, self.cancel
-            return Look(PresentWork(reference, config.default_handler, wanted, *parts).find(image.target))
+            work = PresentWork(reference, config.default_handler, wanted, *parts)
+            return Look(work.find(image.target, held_with(self.store, image)))
         except _NOT_OURS as error:
             level = logging.WARNING if isinstance(error, ConfigError) else logging.INFO
             _log.log(level, "an image is no record", extra={"image": image.name, "reason": str(error)})
@@ -153,15 +165,12 @@ class Adoption:
         metadata, labels = self.store.metadata, checked(image.labels)
         was_pinned = record is not None and record.record.is_pinned
         is_pinned = handler_images.is_pinned_by(labels) or (was_pinned and not self.may_unpin)
-        # As a client's image, it keeps what other records have of its index.
-        also_roots = dict.fromkeys([*image.also_keeps, *metadata.kept_with(image.target.digest)])
         stored = present.put(
             self.store.content,
             metadata,
             labels=handler_images.record_labels(labels),
             is_pinned=is_pinned,
             created_at=image.created_at,
-            also_roots=also_roots,
         )
         if was_pinned and not is_pinned:
             metadata.pin_images([(stored.reference, stored.handler)], is_pinned=False)

@@ -31,7 +31,7 @@ from imagestore.errors import (
 )
 from imagestore.gc_labels import checked
 from imagestore.metadata.namespace_api import HOME, NamedImage
-from imagestore.values import replace
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,11 +41,12 @@ if TYPE_CHECKING:
     from imagestore.containerd.collector import Collector
     from imagestore.containerd.filters import Fields
     from imagestore.containerd.handler_images import HandlerImage
-    from imagestore.rpc.workers import StoreWorkers
+    from imagestore.rpc.workers import Lent, StoreWorkers
     from imagestore.store import ImageStore
 
 #: Images that are looked at together, to see whether they can be records.
 _LOOKS_AT_ONCE: Final = 4
+_UNPINS: Final = f"labels.{handler_images.PINNED_LABEL}"
 
 
 class ImagesService(ImagesServicer):
@@ -99,19 +100,19 @@ class ImagesService(ImagesServicer):
                     raise AlreadyExistsError(f"image {image.name!r} exists already")
                 return _put(store, replace(image, created_at=now, updated_at=now))
 
-        image = await answered(context, self._workers.quick(work))
-        image = await self._adopted(context, image, lambda now: now)
+        with self._workers.hold() as lent:
+            image = await answered(context, self._workers.quick(work, lent))
+            image = await self._adopted(context, lent, image)
         return wire.CreateImageResponse(image=_wire(image))
 
     async def Update(self, request: wire.UpdateImageRequest, context: Context) -> wire.UpdateImageResponse:  # noqa: N802
         """Change labels, annotations or target of an image; a record moves to a target whose content is here."""
         paths = list(request.update_mask.paths)
-        may_unpin = f"labels.{handler_images.PINNED_LABEL}" in paths
 
         def change(image: NamedImage) -> NamedImage:
             return _updated(image, request.image, paths)
 
-        def work(store: ImageStore) -> tuple[NamedImage, bool]:
+        def work(store: ImageStore) -> _Update:
             namespace = namespace_of(context)
             checked_mask(paths, whole=("labels", "target", "annotations"), keyed=("labels", "annotations"))
             with store.metadata.exclusive():
@@ -120,40 +121,52 @@ class ImagesService(ImagesServicer):
                 is_moved = after.target.digest != before.target.digest
                 record = handler_images.find(store, before.name) if namespace == HOME else None
                 if record is None:
-                    return _put(store, after), is_moved
-                if not is_moved:
-                    handler_images.relabel(store, record, after.labels, may_unpin=may_unpin)
-                    return _get(store, namespace, before.name), False
-                _check_movable(record, after)
-                return after, True
+                    return _Update(_put(store, after), is_moved, is_looked_at=not paths or "target" in paths)
+                if is_moved:
+                    _check_movable(record, after)
+                    return _Update(after, is_moved, is_looked_at=True, is_to_move=True)
+                handler_images.relabel(store, record, after.labels, may_unpin=_UNPINS in paths)
+                now = _get(store, namespace, before.name)
+                # The handler's platform may be another one by now.
+                return _Update(now, is_moved, is_looked_at="target" in paths)
 
-        image, is_moved = await answered(context, self._workers.quick(work))
-        if not paths or "target" in paths:
-            image = await self._adopted(context, image, change, may_unpin=may_unpin)
-        if is_moved:
+        with self._workers.hold() as lent:
+            done = await answered(context, self._workers.quick(work, lent))
+            image = done.image
+            if done.is_looked_at:
+                move = change if done.is_to_move else None
+                image = await self._adopted(context, lent, image, move, may_unpin=_UNPINS in paths)
+        if done.is_moved:
             self._collector.note_removal()
         return wire.UpdateImageResponse(image=_wire(image))
 
     async def _adopted(
         self,
         context: Context,
+        lent: Lent,
         image: NamedImage,
-        change: Callable[[NamedImage], NamedImage],
+        move: Callable[[NamedImage], NamedImage] | None = None,
         *,
         may_unpin: bool = False,
     ) -> NamedImage:
-        """The image as a record if it can be one; a record's, moved."""
+        """A stored image as a record, if it can be one; or a record's, moved."""
         if adoption.reference_of(image) is None:
             return image
+        loop = asyncio.get_running_loop()
 
         def work(store: ImageStore, cancel: CancelToken) -> NamedImage:
             try:
-                return adoption.Adoption(store, change, may_unpin, cancel).run(image.name)
+                return adoption.Adoption(store, move or _as_it_is, may_unpin, cancel).run(image.name)
             except ImageNotFoundError:
+                if move is not None:
+                    raise
                 return image  # removed right after
+            finally:
+                # A caller who leaves doesn't end a verifier at once.
+                loop.call_soon_threadsafe(self._looks.release)
 
-        async with self._looks:
-            return await answered(context, self._workers.transfer(work))
+        await self._looks.acquire()
+        return await answered(context, self._workers.transfer(work, held=lent))
 
     async def Delete(self, request: wire.DeleteImageRequest, context: Context) -> Empty:  # noqa: N802
         """Remove an image, or a handler's record; its content goes with a collection, with sync before the answer."""
@@ -192,12 +205,32 @@ def _get(store: ImageStore, namespace: str, name: str) -> NamedImage:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """How far an update came in its first step.
+
+    Attributes:
+        image: as stored; as it is to be, for a record that has to be moved yet.
+        is_moved: it has another target.
+        is_looked_at: whether it can be a record, or which manifest the record has, is to be found out.
+        is_to_move: it is a record that isn't moved yet.
+    """
+
+    image: NamedImage
+    is_moved: bool
+    is_looked_at: bool
+    is_to_move: bool = False
+
+
+def _as_it_is(image: NamedImage) -> NamedImage:
+    return image
+
+
 def _put(store: ImageStore, image: NamedImage) -> NamedImage:
     """Store a client's image; one of a record's index keeps the manifests that records have of it, as they do."""
     image = replace(image, labels=foreign_labels(image.labels))
     if image.namespace == HOME:
-        kept = dict.fromkeys([*image.also_keeps, *store.metadata.kept_with(image.target.digest)])
-        image = replace(image, also_keeps=tuple(kept))
+        image = replace(image, also_keeps=adoption.held_with(store, image))
     return store.metadata.put_named_image(image)
 
 

@@ -130,6 +130,26 @@ class Holder:
     handler: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """All records, as far as removing them goes.
+
+    Attributes:
+        number: of the last change of a record.
+        ids: reference, handler and image id of every record, in this order.
+        roots: what they hold, digests in text form.
+    """
+
+    number: int
+    ids: Sequence[tuple[str, str, str]]
+    roots: Sequence[str]
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """(reference, handler) of every record."""
+        return [(reference, handler) for reference, handler, _ in self.ids]
+
+
 class MetadataStore(Protocol):
     """Records, edges and leases, in transactions, shared by any number of processes."""
 
@@ -192,23 +212,22 @@ class MetadataStore(Protocol):
     def find_keys(self, images: Collection[tuple[str, str]]) -> list[tuple[str, str, str]]:
         """Reference, handler and image id of every record of some images, given by id and handler, in their order."""
 
-    def all_ids(self, most: int) -> tuple[int, list[tuple[str, str, str]]] | None:
-        """Reference, handler and image id of every record, in order, behind the number of the last change of a record.
+    def everything(self, most: int) -> Everything | None:
+        """What removing every record takes, read without a lock.
 
         Args:
-            most: None is returned when there are more.
+            most: None is returned when there are more records.
+
+        Raises:
+            StoreCorruptError: what a record holds can't be read.
         """
 
-    def drop_all_images(self, number: int, keys: Collection[tuple[str, str]]) -> list[str] | None:
-        """Remove every record in one transaction of milliseconds; return what they held, in text form.
-
-        Args:
-            number: of the last change of a record when ``keys`` were read.
-            keys: (reference, handler) of every record.
+    def drop_everything(self, known: Everything) -> bool:
+        """Remove every record in one transaction of milliseconds.
 
         Returns:
-            None when a record changed since, a client's image may be hidden by one, the database is large, or this
-            thread is in a transaction: nothing was removed.
+            Whether they are gone; not when a record changed since, a client's image may be hidden by one, the database
+            is large, or this thread is in a transaction.
         """
 
     def drop_images(self, keys: Collection[tuple[str, str]]) -> list[str]:

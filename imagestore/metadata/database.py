@@ -328,15 +328,14 @@ class Database:
         with self._locked(), self._connected() as db:
             self._tune(db, has_foreign_keys=False)
             self._turns.begin(db)
+            self._check_file()
             try:
                 yield db
                 reach("database-commit")
                 db.execute("COMMIT")
                 reach("database-committed")
-                self._run_after_commit()
             finally:  # what isn't committed ends with the connection
                 self._numbering.end()
-                self._after_commit.clear()
 
     def _is_writing(self) -> bool:
         return self._writer == threading.get_ident()
@@ -405,11 +404,15 @@ class Database:
     def _run_after_commit(self) -> None:
         waiting, self._after_commit = self._after_commit, []
         for work in waiting:
-            try:
-                work()
-            except OSError as error:
-                # It is done, whatever the journal says; a journal that knows too much is expected to (0011).
-                log.warning("%s: what was taken away is not so in the journal of records: %s", self._path, error)
+            self._tell(work)
+
+    def _tell(self, work: Callable[[], None]) -> None:
+        """Tell the journal of what is committed."""
+        try:
+            work()
+        except OSError as error:
+            # It is done, whatever the journal says; a journal that knows too much is expected to (0011).
+            log.warning("%s: what was taken away is not so in the journal of records: %s", self._path, error)
 
     @contextlib.contextmanager
     def _damage_named(self) -> Iterator[None]:

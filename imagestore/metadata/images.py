@@ -13,6 +13,7 @@ from imagestore.failpoint import reach
 from imagestore.gc_labels import EXPIRE, LeaseTerms
 from imagestore.log import get_logger
 from imagestore.metadata import rows
+from imagestore.metadata.api import Everything
 from imagestore.metadata.database import Database
 from imagestore.metadata.namespace_api import HOME
 from imagestore.values import replace
@@ -157,31 +158,35 @@ class ImageTables(Database):
         with self._reading() as db:
             return db.execute(query, {"pairs": json.dumps(list(images))}).fetchall()
 
-    def all_ids(self, most: int) -> tuple[int, list[tuple[str, str, str]]] | None:
-        """Reference, handler and image id of every record, behind the number of the last change; None for too many."""
+    def everything(self, most: int) -> Everything | None:
+        """What removing every record takes; None where there are more."""
         query = "SELECT reference, handler, image_id FROM image ORDER BY reference, handler LIMIT ?"
-        with self._snapshot() as db:
+        with self._reading_apart() as db:
             found = db.execute(query, (most + 1,)).fetchall()
-            return None if len(found) > most else (self._numbering.last(db), found)
+            if len(found) > most:
+                return None
+            number = self._numbering.last(db)
+            roots = [text for (text,) in db.execute("SELECT DISTINCT digest FROM image_root")]
+        with self._damage_named():
+            for text in roots:
+                digests.check(text)
+        return Everything(number, found, roots)
 
-    def drop_all_images(self, number: int, keys: Collection[tuple[str, str]]) -> list[str] | None:
-        """Remove every record in a moment, unread; see the port."""
+    def drop_everything(self, known: Everything) -> bool:
+        """Remove every record in a moment; see the port."""
         if self._is_writing():  # what isn't committed is only seen there
-            return None
+            return False
         with self._unlinked() as db:
             (pages,) = db.execute("PRAGMA page_count").fetchone()
             hidden = db.execute("SELECT 1 FROM named_image WHERE namespace = ? LIMIT 1", (HOME,)).fetchone()
-            if pages > _MOST_PAGES or hidden or self._numbering.last(db) != number:
-                return None
-            roots = [text for (text,) in db.execute("SELECT DISTINCT digest FROM image_root")]
-            with self._damage_named():
-                for text in roots:
-                    digests.check(text)
+            if pages > _MOST_PAGES or hidden or self._numbering.last(db) != known.number:
+                return False
             db.execute("DELETE FROM image_root")
             db.execute("DELETE FROM image")
-            change, gone = self._numbering.next(db), tuple(keys)
-            self._after_commit.append(lambda: self._journal.remove(change, gone))
-        return roots
+            number = self._numbering.next(db)
+        # Thousands of lines; whoever waits for the lock needn't wait for them.
+        self._tell(lambda: self._journal.remove(number, known.keys))
+        return True
 
     def drop_images(self, keys: Collection[tuple[str, str]]) -> list[str]:
         """Remove records in one transaction, without reading them; return what they held, in text form."""

@@ -14,7 +14,7 @@ from imagestore.pull.sources import Documents
 from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
     from imagestore.cancel import CancelToken
@@ -35,10 +35,12 @@ class PresentImage:
     Attributes:
         choice: what the handler gets; all of it was here a moment ago.
         record: as it would be written.
+        others: what else of its target was asked for, each index before what it lists.
     """
 
     choice: Choice
     record: ImageRecord
+    others: tuple[Digest, ...]
 
     def put(
         self,
@@ -48,7 +50,6 @@ class PresentImage:
         labels: Mapping[str, str],
         is_pinned: bool,
         created_at: float,
-        also_roots: Iterable[Digest],
     ) -> ImageRecord:
         """Write the record, in the caller's transaction.
 
@@ -58,14 +59,13 @@ class PresentImage:
             labels: the record's.
             is_pinned: whether policies spare it.
             created_at: seconds since 1970, for a reference and handler that had no record.
-            also_roots: other manifests of the target, to be held where they are whole.
 
         Raises:
             StoreBusyError: some of the content was collected meanwhile.
         """
         needed = self.choice.descriptors
         confirm(content, needed, what=self.record.reference)
-        record = holding(self.record, also_roots, {each.digest for each in needed}, content, metadata)
+        record = holding(self.record, self.others, {each.digest for each in needed}, content, metadata)
         edges = {self.choice.chosen.digest: [child.digest for child in self.choice.manifest.children]}
         return metadata.put_image(
             replace(record, labels=dict(labels), is_pinned=is_pinned), edges, created_at=created_at
@@ -83,7 +83,7 @@ def holding(
 
     Args:
         record: as it is without.
-        roots: indexes and manifests, whose edges are known.
+        roots: indexes and manifests below its target, each index before what it lists; their edges are known.
         counted: what its size has already.
         content: the blobs.
         metadata: the edges.
@@ -116,10 +116,14 @@ class PresentWork:
     verifier: ImageVerifier
     cancel: CancelToken
 
-    def find(self, target: Descriptor) -> PresentImage:
+    def find(self, target: Descriptor, also: Collection[Digest]) -> PresentImage:
         """What the handler gets from this target, all of it here and durable.
 
         A single manifest must fit the platform: nobody asked for it on the handler's behalf.
+
+        Args:
+            target: an index or a manifest.
+            also: other indexes and manifests, to be held if the target lists them and they are whole.
 
         Raises:
             ContentNotFoundError: something isn't here.
@@ -142,4 +146,17 @@ class PresentWork:
                 raise DocumentError(name, [f"{each.digest} has another size than the {each.size} bytes it promises"])
         self.verifier.verify(name, target, cancel=self.cancel)
         settle(self.content, choice.descriptors)
-        return PresentImage(choice, record)
+        return PresentImage(choice, record, tuple(_listed(choice, also, documents)))
+
+
+def _listed(choice: Choice, wanted: Collection[Digest], documents: Documents) -> Iterator[Digest]:
+    """Those of some indexes and manifests that an index of the choice lists, or one of those."""
+    left = {*wanted} - {each.digest for each in choice.documents}
+    waiting = list(choice.chain)
+    while waiting:
+        for entry in documents.index(waiting.pop(0)).manifests:
+            if entry.digest in left:
+                left.remove(entry.digest)
+                yield entry.digest
+                if entry.kind is Kind.INDEX:
+                    waiting.append(entry)

@@ -82,16 +82,15 @@ class Remover:
 
     def _remove_all(self, names: Collection[str]) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[str]] | None:
         """As remove(), if the names are plain references and mean every record; else nothing is done, and None."""
-        found = self.metadata.all_ids(min(_MOST_TOGETHER, len(names) * _RECORDS_FOR_A_NAME))
-        if found is None:
+        known = self.metadata.everything(min(_MOST_TOGETHER, len(names) * _RECORDS_FOR_A_NAME))
+        removed = None if known is None else lookup.all_meant(known.ids, names, self.rule)
+        if known is None or removed is None:
             return None
-        number, records = found
-        removed = lookup.all_meant(records, names, self.rule)
-        if removed is None:
-            return None
-        self.metadata.give_way()
-        roots = self.metadata.drop_all_images(number, [(reference, handler) for reference, handler, _ in records])
-        return None if roots is None else (removed, set(roots))
+        if known.ids:
+            self.metadata.give_way()
+            if not self.metadata.drop_everything(known):
+                return None
+        return removed, set(known.roots)
 
     def _remove(self, names: Sequence[str], removed: dict[str, tuple[tuple[str, str], ...]]) -> set[str]:
         """One step; when a name is refused, the records of those before it are dropped already."""

@@ -16,13 +16,15 @@ from imagestore import config as configuration
 from imagestore import platforms
 from imagestore.cancel import CancelToken
 from imagestore.containerd._proto import images_pb2 as wire
+from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import ConfigError, ImageDeniedError, ImageStoreError, StoreBusyError
+from imagestore.media_types import OCI_INDEX
 from imagestore.pull.present import PresentImage
 from imagestore.store import ImageStore
 from imagestore.testing import build_image, build_index, layer
-from imagestore.testing.images.builders import Image
+from imagestore.testing.images.builders import Document, Image
 from imagestore.values import replace
 from tests.support.containerd_client import Client, refused, target
 from tests.support.rpc_server import containerd_face
@@ -313,6 +315,41 @@ def test_a_tag_keeps_what_other_handlers_have_of_its_index(
     assert tag.content_size == sum(store.content.info(each).size for each in {*kept, image.target.digest})
 
 
+@pytest.mark.parametrize("name", ["docker.io/library/one:1", "docker.io/library/tag:1"])
+def test_a_record_holds_nothing_that_is_not_below_its_target(home: Client, store: ImageStore, name: str) -> None:
+    image = build_index(["linux/arm64", "linux/amd64"])
+    bring(home, image)
+    make(home, image)
+    own = image.manifests[1].descriptor
+    if name.endswith("one:1"):
+        home.create_image(name, str(own.digest), size=own.size, media_type=own.media_type)
+        # An index of its manifest is above it, and another name's.
+        make(home, image, "docker.io/library/third:1")
+    else:
+        outer = index_of(image)
+        home.ingest(outer.data, ref="outer")
+        make_of(home, outer, NAME + "1")
+        make_of(home, outer, name)
+        home.create_image("docker.io/library/inner:1", str(image.target.digest), size=image.target.size)
+    assert store.get(name).record.manifest.digest == own.digest
+    assert store.check().faults == ()
+    home.delete_image(name)
+    home.delete_image(NAME)
+    assert store.check().faults == ()
+
+
+def index_of(image: Image) -> Document:
+    """An index that lists another one's target, and nothing else."""
+    entry = {"mediaType": image.target.media_type, "digest": str(image.target.digest), "size": image.target.size}
+    return Document.render(OCI_INDEX, {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]})
+
+
+def make_of(client: Client, document: Document, name: str) -> None:
+    """Name a document."""
+    digest = Digest.of(document.data)
+    client.create_image(name, str(digest), size=len(document.data), media_type=document.media_type)
+
+
 def test_another_platform_of_the_handler_is_chosen_by_the_next_import(tmp_path: Path) -> None:
     image = build_index(["linux/arm64", "linux/amd64"])
     for platform in ("linux/amd64", "linux/arm64"):
@@ -332,13 +369,14 @@ class Judge:
     def __init__(self, *refusals: ImageStoreError) -> None:
         self.refusals = list(refusals)
         self.at_once: list[int] = []
+        self.seconds = 0.05
         self._count = 0
 
     def verify(self, reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
         """Fail if there is a failure left."""
         self._count += 1
         self.at_once.append(self._count)
-        time.sleep(0.05)
+        time.sleep(self.seconds)
         self._count -= 1
         if self.refusals:
             raise self.refusals.pop()
@@ -377,6 +415,82 @@ def test_a_record_is_not_moved_to_what_the_verifier_refuses(tmp_path: Path) -> N
         with refused(grpc.StatusCode.PERMISSION_DENIED, "not this"):
             move(client, second)
         assert store.get(NAME).record.target.digest == first.target.digest
+
+
+def test_an_update_that_is_stored_is_done_whatever_comes_after(tmp_path: Path) -> None:
+    judge = Judge()
+    with guarded(tmp_path, judge) as (client, _), ThreadPoolExecutor(8) as pool:
+        whole, others = build_image(seed="whole"), [build_image(seed=seed) for seed in "12"]
+        bring(client, whole)
+        make(client, others[0])
+        busy = [pool.submit(make, client, whole, f"docker.io/library/busy:{number}") for number in range(8)]
+        updates = [pool.submit(move, client, image) for image in (others[1], others[0], whole, others[1])]
+        for done in [*busy, *updates]:
+            done.result()
+        assert client.image_names(f"name=={NAME}") == [NAME]
+
+
+@pytest.mark.parametrize("case", ["deleted", "another default handler"])
+def test_a_record_that_went_meanwhile_was_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    judge = Judge()
+    with guarded(tmp_path, judge) as (client, store):
+        first, second = build_image(seed="1"), build_image(seed="2")
+        for image in (first, second):
+            bring(client, image)
+            make(client, image, f"docker.io/library/kept@{image.target.digest}")
+        make(client, first)
+        verify = judge.verify
+
+        def meanwhile(reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
+            verify(reference, target, cancel=cancel)
+            if case == "deleted":
+                client.delete_image(NAME)
+            else:
+                store.metadata.put_image(replace(store.get(NAME).record, handler="other"), {})
+                store.metadata.remove_images([(NAME, "runc")])
+
+        monkeypatch.setattr(judge, "verify", meanwhile)
+        with refused(grpc.StatusCode.NOT_FOUND):
+            move(client, second)
+        assert NAME not in client.image_names()
+
+
+def test_an_image_that_a_record_hides_goes_when_its_client_names_the_target_again(
+    home: Client, store: ImageStore
+) -> None:
+    image = build_image()
+    make(home, image)
+    bring(home, image)
+    make(home, image, "docker.io/library/other:1")
+    store.metadata.put_image(replace(store.get("docker.io/library/other:1").record, reference=NAME), {})
+    assert len(store.metadata.named_images("k8s.io")) == 1
+    move(home, image)
+    assert store.metadata.named_images("k8s.io") == []
+
+
+def test_callers_who_leave_count_until_their_look_has_ended(tmp_path: Path) -> None:
+    judge = Judge()
+    judge.seconds = 0.3
+    with guarded(tmp_path, judge) as (client, store):
+        image = build_image()
+        bring(client, image)
+        calls = []
+        for number in range(12):
+            given = wire.Image(name=f"docker.io/library/left:{number}", target=client_target(image))
+            request = wire.CreateImageRequest(image=given)
+            calls.append(client.images.Create.future(request, metadata=client.headers, timeout=0.1))
+        for call in calls:
+            with contextlib.suppress(grpc.RpcError):
+                call.result()
+        make(client, image)
+        assert [each.reference for each in store.metadata.find_images()] == [NAME]
+    assert max(judge.at_once) <= 4
+
+
+def client_target(image: Image) -> WireDescriptor:
+    """An image's target on the wire."""
+    given = image.target
+    return target(str(given.digest), size=given.size, media_type=given.media_type)
 
 
 def test_few_images_are_looked_at_together(tmp_path: Path) -> None:
