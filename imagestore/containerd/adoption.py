@@ -124,7 +124,7 @@ class Adoption:
             before = self._get(name)
             after = self.change(before)
             record = handler_images.find(self.store, name)
-            is_moved = record is not None and before.target.digest != after.target.digest
+            is_moved = before.target.digest != after.target.digest
             if look.present is None or after.target.digest != wanted.target.digest:
                 if is_moved:
                     raise _unmovable(before, look.error)

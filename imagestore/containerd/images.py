@@ -92,7 +92,7 @@ class ImagesService(ImagesServicer):
     async def Create(self, request: wire.CreateImageRequest, context: Context) -> wire.CreateImageResponse:  # noqa: N802
         """Name a descriptor; what it names need not be there. In the store's namespace a whole image is a record."""
 
-        def work(store: ImageStore) -> NamedImage:
+        def work(store: ImageStore, _: CancelToken) -> NamedImage:
             now = _moment(request)
             image = _checked(request.image, namespace_of(context))
             with store.metadata.exclusive():
@@ -101,7 +101,7 @@ class ImagesService(ImagesServicer):
                 return _put(store, replace(image, created_at=now, updated_at=now))
 
         with self._workers.hold() as lent:
-            image = await answered(context, self._workers.quick(work, lent))
+            image = await answered(context, self._workers.transfer(work, held=lent))
             image = await self._adopted(context, lent, image)
         return wire.CreateImageResponse(image=_wire(image))
 
@@ -112,7 +112,7 @@ class ImagesService(ImagesServicer):
         def change(image: NamedImage) -> NamedImage:
             return _updated(image, request.image, paths)
 
-        def work(store: ImageStore) -> _Update:
+        def work(store: ImageStore, _: CancelToken) -> _Update:
             namespace = namespace_of(context)
             checked_mask(paths, whole=("labels", "target", "annotations"), keyed=("labels", "annotations"))
             with store.metadata.exclusive():
@@ -120,18 +120,19 @@ class ImagesService(ImagesServicer):
                 after = replace(change(before), updated_at=_moment(request))
                 is_moved = after.target.digest != before.target.digest
                 record = handler_images.find(store, before.name) if namespace == HOME else None
+                is_target_given = not paths or "target" in paths
                 if record is None:
-                    return _Update(_put(store, after), is_moved, is_looked_at=not paths or "target" in paths)
+                    return _Update(_put(store, after), is_moved, is_looked_at=is_target_given)
                 if is_moved:
                     _check_movable(record, after)
                     return _Update(after, is_moved, is_looked_at=True, is_to_move=True)
                 handler_images.relabel(store, record, after.labels, may_unpin=_UNPINS in paths)
                 now = _get(store, namespace, before.name)
                 # The handler's platform may be another one by now.
-                return _Update(now, is_moved, is_looked_at="target" in paths)
+                return _Update(now, is_moved, is_looked_at=is_target_given)
 
         with self._workers.hold() as lent:
-            done = await answered(context, self._workers.quick(work, lent))
+            done = await answered(context, self._workers.transfer(work, held=lent))
             image = done.image
             if done.is_looked_at:
                 move = change if done.is_to_move else None

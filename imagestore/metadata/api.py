@@ -217,9 +217,6 @@ class MetadataStore(Protocol):
 
         Args:
             most: None is returned when there are more records.
-
-        Raises:
-            StoreCorruptError: what a record holds can't be read.
         """
 
     def drop_everything(self, known: Everything) -> bool:
@@ -228,6 +225,9 @@ class MetadataStore(Protocol):
         Returns:
             Whether they are gone; not when a record changed since, a client's image may be hidden by one, the database
             is large, or this thread is in a transaction.
+
+        Raises:
+            StoreCorruptError: what a record holds can't be read.
         """
 
     def drop_images(self, keys: Collection[tuple[str, str]]) -> list[str]:

@@ -71,6 +71,7 @@ class Database:
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._depth = 0
+        self._is_closed = False
         self._writer = 0
         self._changes_in_log = 0
         self._file: os.stat_result | None = None
@@ -187,6 +188,7 @@ class Database:
     def close(self) -> None:
         """Close the database."""
         with self._locked():
+            self._is_closed = True
             self._connection.close()
 
     def _prepare(self, *, is_rebuilding: bool) -> None:
@@ -256,7 +258,9 @@ class Database:
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A second connection to the same file; where it is gone, none is made."""
+        """A second connection to the same file; where it is gone, or this store was closed, none is made."""
+        if self._is_closed:
+            raise StoreError(f"{self._path}: this store is closed", hint="open it again")
         self._check_file()
         db = sqlite3.connect(
             self._address(mode="rw"), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True

@@ -167,15 +167,15 @@ class ImageTables(Database):
                 return None
             number = self._numbering.last(db)
             roots = [text for (text,) in db.execute("SELECT DISTINCT digest FROM image_root")]
-        with self._damage_named():
-            for text in roots:
-                digests.check(text)
         return Everything(number, found, roots)
 
     def drop_everything(self, known: Everything) -> bool:
         """Remove every record in a moment; see the port."""
         if self._is_writing():  # what isn't committed is only seen there
             return False
+        with self._damage_named():
+            for text in known.roots:
+                digests.check(text)
         with self._unlinked() as db:
             (pages,) = db.execute("PRAGMA page_count").fetchone()
             hidden = db.execute("SELECT 1 FROM named_image WHERE namespace = ? LIMIT 1", (HOME,)).fetchone()

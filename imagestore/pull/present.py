@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.errors import DocumentError, NoMatchingManifestError
+from imagestore.errors import (
+    DocumentError,
+    IntegrityError,
+    InvalidDigestError,
+    NoMatchingManifestError,
+    NotFoundError,
+)
 from imagestore.media_types import Kind
 from imagestore.observe import ignore
 from imagestore.platforms import format_all
@@ -152,11 +158,15 @@ class PresentWork:
 def _listed(choice: Choice, wanted: Collection[Digest], documents: Documents) -> Iterator[Digest]:
     """Those of some indexes and manifests that an index of the choice lists, or one of those."""
     left = {*wanted} - {each.digest for each in choice.documents}
-    waiting = list(choice.chain)
+    waiting = [documents.index(each) for each in choice.chain]
     while waiting:
-        for entry in documents.index(waiting.pop(0)).manifests:
-            if entry.digest in left:
-                left.remove(entry.digest)
-                yield entry.digest
-                if entry.kind is Kind.INDEX:
-                    waiting.append(entry)
+        for entry in waiting.pop(0).manifests:
+            if entry.digest not in left:
+                continue
+            left.remove(entry.digest)
+            if entry.kind is Kind.INDEX:
+                try:
+                    waiting.append(documents.index(entry))
+                except (NotFoundError, DocumentError, IntegrityError, InvalidDigestError):
+                    continue  # others' content, that the image can do without
+            yield entry.digest

@@ -92,18 +92,14 @@ class StoreWorkers:
         if is_idle:
             before.store.close()
 
-    async def quick(self, work: Callable[[ImageStore], T], held: Lent | None = None) -> T:
+    async def quick(self, work: Callable[[ImageStore], T]) -> T:
         """Run work that takes milliseconds.
-
-        Args:
-            work: gets the store.
-            held: whose store, while the caller holds it; the current one by default.
 
         Raises:
             ImageStoreError: the work's.
         """
         # The context carries the request's id into the thread, for its log lines.
-        bound = functools.partial(contextvars.copy_context().run, self._with_store, work, held)
+        bound = functools.partial(contextvars.copy_context().run, self._with_store, work)
         return await asyncio.get_running_loop().run_in_executor(self._quick, bound)
 
     async def transfer(
@@ -129,7 +125,11 @@ class StoreWorkers:
                 self._give_back(lent)
 
         bound = functools.partial(contextvars.copy_context().run, run)
-        future = asyncio.get_running_loop().run_in_executor(self._transfer, bound)
+        try:
+            future = asyncio.get_running_loop().run_in_executor(self._transfer, bound)
+        except RuntimeError:  # shut down
+            self._give_back(lent)
+            raise
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -148,12 +148,9 @@ class StoreWorkers:
         generation = lent.store.metadata.generation()
         return None if generation is None else (lent.number, generation)
 
-    def _with_store(self, work: Callable[[ImageStore], T], held: Lent | None) -> T:
-        lent = self._take(held)
-        try:
-            return work(lent.store)
-        finally:
-            self._give_back(lent)
+    def _with_store(self, work: Callable[[ImageStore], T]) -> T:
+        with self.lend() as store:
+            return work(store)
 
     def close(self) -> None:
         """Wait for the threads and close the store."""

@@ -338,6 +338,37 @@ def test_a_record_holds_nothing_that_is_not_below_its_target(home: Client, store
     assert store.check().faults == ()
 
 
+@pytest.mark.parametrize("damage", ["gone", "another byte", "none"])
+def test_another_handlers_damaged_index_keeps_no_image_from_being_a_record(
+    home: Client, store: ImageStore, damage: str
+) -> None:
+    inner, whole = build_index(["linux/arm64"]), build_image()
+    bring(home, inner)
+    bring(home, whole)
+    own = whole.target
+    platform = {"os": HOST.os, "architecture": HOST.architecture}
+    entries: list[dict[str, object]] = [
+        {"mediaType": own.media_type, "digest": str(own.digest), "size": own.size, "platform": platform}
+    ]
+    entries.append({"mediaType": OCI_INDEX, "digest": str(inner.target.digest), "size": inner.target.size})
+    outer = Document.render(OCI_INDEX, {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries})
+    home.ingest(outer.data, ref="outer")
+    make_of(home, outer, NAME)
+    (arm,) = inner.manifests
+    roots = (Digest.of(outer.data), inner.target.digest, arm.descriptor.digest)
+    other = replace(store.get(NAME).record, handler="arm", manifest=arm.descriptor, roots=roots)
+    store.metadata.put_image(other, {arm.descriptor.digest: [each.digest for each in (arm.config, *arm.layers)]})
+    path = store.content.path(inner.target.digest)
+    if damage == "gone":
+        path.unlink()
+    elif damage == "another byte":
+        path.chmod(0o600)
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    make_of(home, outer, "docker.io/library/tag:1")
+    held = store.get("docker.io/library/tag:1").record.roots
+    assert set(held) == {Digest.of(outer.data), whole.target.digest} | ({*roots} if damage == "none" else set())
+
+
 def index_of(image: Image) -> Document:
     """An index that lists another one's target, and nothing else."""
     entry = {"mediaType": image.target.media_type, "digest": str(image.target.digest), "size": image.target.size}
@@ -350,7 +381,8 @@ def make_of(client: Client, document: Document, name: str) -> None:
     client.create_image(name, str(digest), size=len(document.data), media_type=document.media_type)
 
 
-def test_another_platform_of_the_handler_is_chosen_by_the_next_import(tmp_path: Path) -> None:
+@pytest.mark.parametrize("paths", [["target"], []], ids=["import", "fetch"])
+def test_another_platform_of_the_handler_is_chosen_by_the_next_import(tmp_path: Path, paths: list[str]) -> None:
     image = build_index(["linux/arm64", "linux/amd64"])
     for platform in ("linux/amd64", "linux/arm64"):
         store = ImageStore(tmp_path / "store", host=platforms.parse(platform))
@@ -359,7 +391,7 @@ def test_another_platform_of_the_handler_is_chosen_by_the_next_import(tmp_path: 
             bring(home, image)
             if platform == "linux/amd64":
                 make(home, image)
-            move(home, image)
+            home.update_image(wire.Image(name=NAME, target=client_target(image)), *paths)
             assert platforms.format_all(store.get(NAME).record.platform) == platform
 
 
@@ -453,6 +485,30 @@ def test_a_record_that_went_meanwhile_was_not_moved(tmp_path: Path, monkeypatch:
         with refused(grpc.StatusCode.NOT_FOUND):
             move(client, second)
         assert NAME not in client.image_names()
+
+
+def test_an_update_that_was_not_stored_is_not_answered_as_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = Judge()
+    with guarded(tmp_path, judge) as (client, store):
+        first, second, third = (build_image(seed=seed) for seed in "123")
+        for image in (first, second):
+            bring(client, image)
+            make(client, image, f"docker.io/library/kept@{image.target.digest}")
+        make(client, first)
+        verify = judge.verify
+
+        def meanwhile(reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
+            verify(reference, target, cancel=cancel)
+            monkeypatch.setattr(judge, "verify", verify)
+            client.delete_image(NAME)
+            make(client, third)
+            raise ImageDeniedError(NAME, "judge", "not now")
+
+        monkeypatch.setattr(judge, "verify", meanwhile)
+        with refused(grpc.StatusCode.PERMISSION_DENIED):
+            move(client, second)
+        assert client.image(NAME).target.digest == str(third.target.digest)
+        assert {each.reference for each in store.metadata.find_images()}.isdisjoint({NAME})
 
 
 def test_an_image_that_a_record_hides_goes_when_its_client_names_the_target_again(

@@ -258,6 +258,23 @@ def test_damaged_records_are_not_removed_all_at_once_either(full: SqliteMetadata
     assert len(full.find_ids(MANY)) == len(MANY)
 
 
+def test_a_damaged_record_keeps_no_others_from_going(full: SqliteMetadataStore) -> None:
+    with full._writing() as db:
+        db.execute("UPDATE image_root SET digest = 'nonsense' WHERE reference = ?", (MANY[-1],))
+    removed, _ = remover_of(full).remove(MANY[:-1])
+    assert len(removed) == len(MANY) - 1
+    assert [reference for reference, _, _ in full.find_ids(MANY)] == MANY[-1:]
+
+
+def test_a_closed_store_is_not_emptied(full: SqliteMetadataStore, tmp_path: Path) -> None:
+    remover = remover_of(full)
+    full.close()
+    with pytest.raises(StoreError, match="closed"):
+        remover.remove(MANY)
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as again:
+        assert len(again.find_images()) == len(MANY)
+
+
 def test_names_of_nobody_change_nothing_in_an_empty_store(tmp_path: Path) -> None:
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
         metadata.put_image(ONE, {})
