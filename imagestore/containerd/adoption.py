@@ -10,12 +10,12 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from imagestore.containerd import handler_images
+from imagestore.containerd.handler_images import existing_image
 from imagestore.errors import (
     ConfigError,
     ContentNotFoundError,
     DocumentError,
     ImageDeniedError,
-    ImageNotFoundError,
     IntegrityError,
     InvalidDigestError,
     InvalidReferenceError,
@@ -117,11 +117,11 @@ class Adoption:
             StoreError: the store can't be read or written.
             OperationCancelledError: the caller went away.
         """
-        wanted = self.change(self._get(name))
+        wanted = self.change(existing_image(self.store, HOME, name))
         look = self._look(wanted)
         self.cancel.check()
         with self.store.metadata.exclusive():
-            before = self._get(name)
+            before = existing_image(self.store, HOME, name)
             after = self.change(before)
             record = handler_images.find(self.store, name)
             is_moved = before.target.digest != after.target.digest
@@ -138,14 +138,7 @@ class Adoption:
                 if is_moved:
                     raise _unmovable(before, error) from error
                 return before
-            return self._get(name)
-
-    def _get(self, name: str) -> NamedImage:
-        record = handler_images.find(self.store, name)
-        image = record.image if record is not None else self.store.metadata.named_image(HOME, name)
-        if image is None:
-            raise ImageNotFoundError(f"image {name!r} is not in namespace {HOME}")
-        return image
+            return existing_image(self.store, HOME, name)
 
     def _look(self, image: NamedImage) -> Look:
         reference, config = reference_of(image), self.store.config

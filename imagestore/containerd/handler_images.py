@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
-from imagestore.errors import InvalidInputError
+from imagestore.errors import ImageNotFoundError, InvalidInputError
 from imagestore.gc_labels import checked
 from imagestore.metadata.namespace_api import HOME, NamedImage, image_name
 from imagestore.values import replace
@@ -90,6 +90,27 @@ def find(store: ImageStore, name: str) -> HandlerImage | None:
         before, at, rest = before.rpartition("@")
         after = f"{rest}@{after}"
     return None
+
+
+def image(store: ImageStore, namespace: str, name: str) -> NamedImage | None:
+    """What goes by a name in a namespace: a record's image, else a client's, or None."""
+    record = find(store, name) if namespace == HOME else None
+    return record.image if record is not None else store.metadata.named_image(namespace, name)
+
+
+def existing_image(store: ImageStore, namespace: str, name: str) -> NamedImage:
+    """As image().
+
+    Raises:
+        InvalidInputError: no name.
+        ImageNotFoundError: there is none.
+    """
+    if not name:
+        raise InvalidInputError("an image needs a name")
+    found = image(store, namespace, name)
+    if found is None:
+        raise ImageNotFoundError(f"image {name!r} is not in namespace {namespace}")
+    return found
 
 
 def all_images(store: ImageStore) -> list[HandlerImage]:

@@ -19,7 +19,7 @@ from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescri
 from imagestore.containerd._proto.images_pb2_grpc import ImagesServicer
 from imagestore.containerd.calls import answered, namespace_of
 from imagestore.containerd.filters import Filter, labelled
-from imagestore.containerd.handler_images import foreign_labels
+from imagestore.containerd.handler_images import existing_image, foreign_labels
 from imagestore.containerd.wire import changed_map, checked_key, checked_mask, seconds, timestamp
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
@@ -67,7 +67,7 @@ class ImagesService(ImagesServicer):
         """One image."""
 
         def work(store: ImageStore) -> wire.GetImageResponse:
-            return wire.GetImageResponse(image=_wire(_get(store, namespace_of(context), request.name)))
+            return wire.GetImageResponse(image=_wire(existing_image(store, namespace_of(context), request.name)))
 
         return await answered(context, self._workers.quick(work))
 
@@ -96,7 +96,7 @@ class ImagesService(ImagesServicer):
             now = _moment(request)
             image = _checked(request.image, namespace_of(context))
             with store.metadata.exclusive():
-                if _find(store, image.namespace, image.name) is not None:
+                if handler_images.image(store, image.namespace, image.name) is not None:
                     raise AlreadyExistsError(f"image {image.name!r} exists already")
                 return _put(store, replace(image, created_at=now, updated_at=now))
 
@@ -116,7 +116,7 @@ class ImagesService(ImagesServicer):
             namespace = namespace_of(context)
             checked_mask(paths, whole=("labels", "target", "annotations"), keyed=("labels", "annotations"))
             with store.metadata.exclusive():
-                before = _get(store, namespace, request.image.name)
+                before = existing_image(store, namespace, request.image.name)
                 after = replace(change(before), updated_at=_moment(request))
                 is_moved = after.target.digest != before.target.digest
                 record = handler_images.find(store, before.name) if namespace == HOME else None
@@ -127,7 +127,7 @@ class ImagesService(ImagesServicer):
                     _check_movable(record, after)
                     return _Update(after, is_moved, is_looked_at=True, is_to_move=True)
                 handler_images.relabel(store, record, after.labels, may_unpin=_UNPINS in paths)
-                now = _get(store, namespace, before.name)
+                now = existing_image(store, namespace, before.name)
                 # The handler's platform may be another one by now.
                 return _Update(now, is_moved, is_looked_at=is_target_given)
 
@@ -175,7 +175,7 @@ class ImagesService(ImagesServicer):
         def work(store: ImageStore) -> Empty:
             namespace = namespace_of(context)
             with store.metadata.exclusive():
-                image = _get(store, namespace, request.name)
+                image = existing_image(store, namespace, request.name)
                 if request.HasField("target") and Digest.parse(request.target.digest) != image.target.digest:
                     raise ImageNotFoundError(f"image {request.name!r} has target {image.target.digest} by now")
                 record = handler_images.find(store, request.name) if namespace == HOME else None
@@ -190,20 +190,6 @@ class ImagesService(ImagesServicer):
         else:
             self._collector.note_removal()
         return done
-
-
-def _find(store: ImageStore, namespace: str, name: str) -> NamedImage | None:
-    record = handler_images.find(store, name) if namespace == HOME else None
-    return record.image if record is not None else store.metadata.named_image(namespace, name)
-
-
-def _get(store: ImageStore, namespace: str, name: str) -> NamedImage:
-    if not name:
-        raise InvalidInputError("an image needs a name")
-    found = _find(store, namespace, name)
-    if found is None:
-        raise ImageNotFoundError(f"image {name!r} is not in namespace {namespace}")
-    return found
 
 
 @dataclass(frozen=True, slots=True)

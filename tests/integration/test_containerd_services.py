@@ -25,6 +25,7 @@ from imagestore.testing import RegistryServer, build_index, synthetic_layer
 from imagestore.testing.images.builders import Image
 from tests.support.peers import need
 from tests.support.rpc_server import Add, served
+from tests.support.whole_images import TWO_HANDLERS
 
 pytestmark = pytest.mark.integration
 
@@ -217,13 +218,7 @@ def test_labels_of_fetched_content_are_those_containerd_keeps(tmp_path: Path, re
 
 def test_a_handlers_records_are_images_that_name_it(tmp_path: Path, registry: str, image: Image) -> None:
     config = tmp_path / "config.toml"
-    config.write_text(
-        'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "runc"\n'
-        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
-        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.arm]\nruntime_type = "io.containerd.runc.v2"\n'
-        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.arm.guest_platform]\n'
-        'OS = "linux"\nArchitecture = "arm64"\n'
-    )
+    config.write_text(TWO_HANDLERS)
     host = platforms.parse("linux/amd64")
     store = ImageStore(tmp_path / "store", host=host, config=configuration.load(config, host=host))
     default, other = store.pull(registry), store.pull(registry, runtime_handler="arm")

@@ -27,6 +27,12 @@ def client(store: ImageStore, tmp_path: Path) -> Iterator[Client]:
 
 
 @pytest.fixture
+def home(client: Client) -> Client:
+    """In the store's own namespace."""
+    return client.within("k8s.io")
+
+
+@pytest.fixture
 def proxied(store: ImageStore, tmp_path: Path) -> Iterator[Client]:
     """What a containerd that keeps its content here calls with: no namespace."""
     with proxy_face(store, tmp_path / "p") as channel:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -14,55 +10,29 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from imagestore import config as configuration
 from imagestore import platforms
-from imagestore.cancel import CancelToken
 from imagestore.containerd._proto import images_pb2 as wire
-from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
-from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.errors import ConfigError, ImageDeniedError, ImageStoreError, StoreBusyError
 from imagestore.media_types import OCI_INDEX
-from imagestore.pull.present import PresentImage
 from imagestore.store import ImageStore
 from imagestore.testing import build_image, build_index, layer
 from imagestore.testing.images.builders import Document, Image
 from imagestore.values import replace
 from tests.support.containerd_client import Client, refused, target
 from tests.support.rpc_server import containerd_face
+from tests.support.whole_images import (
+    HOST,
+    NAME,
+    TWO_HANDLERS,
+    bring,
+    client_target,
+    make,
+    make_of,
+    move,
+)
 
 EXISTS, PRECONDITION = grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.FAILED_PRECONDITION
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
-NAME = "docker.io/library/app:1"
 PINNED = "io.cri-containerd.pinned"
-HOST = platforms.parse("linux/amd64")
-
-
-@pytest.fixture
-def home(client: Client) -> Client:
-    """In the store's own namespace."""
-    return client.within("k8s.io")
-
-
-def bring(client: Client, image: Image, *, without: Digest | None = None) -> None:
-    """Write what isn't there of an image, as its client."""
-    for digest, document in image.documents.items():
-        if digest != without and not client.knows(str(digest)):
-            client.ingest(document.data, ref=str(digest))
-    for digest, body in image.blobs.items():
-        if digest != without and not client.knows(str(digest)):
-            client.ingest(b"".join(body.chunks()), ref=str(digest))
-
-
-def make(client: Client, image: Image, name: str = NAME, labels: dict[str, str] | None = None) -> wire.Image:
-    """Name an image's target."""
-    given = image.target
-    return client.create_image(name, str(given.digest), size=given.size, media_type=given.media_type, labels=labels)
-
-
-def move(client: Client, image: Image, name: str = NAME) -> wire.Image:
-    """Change an image's target, as an import does."""
-    given = image.target
-    moved = target(str(given.digest), size=given.size, media_type=given.media_type)
-    return client.update_image(wire.Image(name=name, target=moved), "target")
 
 
 @pytest.mark.parametrize("image", [build_index(["linux/arm64", "linux/amd64"]), build_image()], ids=["index", "single"])
@@ -179,13 +149,7 @@ def test_a_record_moves_where_its_content_is_here(home: Client, store: ImageStor
 
 def test_what_a_pull_recorded_is_moved_too(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
-    config.write_text(
-        'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "runc"\n'
-        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
-        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.arm]\nruntime_type = "io.containerd.runc.v2"\n'
-        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.arm.guest_platform]\n'
-        'OS = "linux"\nArchitecture = "arm64"\n'
-    )
+    config.write_text(TWO_HANDLERS)
     store = ImageStore(tmp_path / "store", host=HOST, config=configuration.load(config, host=HOST))
     first, second = (build_index(["linux/arm64", "linux/amd64"], seed=seed) for seed in "12")
     with containerd_face(store, tmp_path / "s") as channel:
@@ -246,46 +210,6 @@ def test_labels_that_no_image_may_have_no_record_has_either(home: Client, store:
     moved = target(str(second.target.digest), size=second.target.size, media_type=second.target.media_type)
     with refused(INVALID, "label"):
         home.update_image(wire.Image(name=NAME, target=moved, labels=labels))
-    assert store.get(NAME).record.target.digest == first.target.digest
-
-
-def test_updates_at_the_same_time_come_one_after_the_other(home: Client, store: ImageStore) -> None:
-    versions = [build_image(seed=seed) for seed in "12"]
-    for image in versions:
-        bring(home, image)
-        make(home, image, f"docker.io/library/kept@{image.target.digest}")
-    make(home, versions[0])
-
-    def work(number: int) -> None:
-        for turn in range(10):
-            move(home, versions[(turn + number) % 2])
-            home.update_image(wire.Image(name=NAME, labels={f"from-{number}": str(turn)}), f"labels.from-{number}")
-
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(work, number) for number in range(4)]:
-            done.result()
-    assert store.get(NAME).record.labels == {f"from-{number}": "9" for number in range(4)}
-
-
-def test_what_is_collected_meanwhile_makes_no_record(
-    home: Client, store: ImageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = build_image(seed="1"), build_image(seed="2")
-    bring(home, first)
-    bring(home, second)
-    put = PresentImage.put
-
-    def collected(*_arguments: object, **_named: object) -> None:
-        raise StoreBusyError("collected")
-
-    monkeypatch.setattr(PresentImage, "put", collected)
-    make(home, first)
-    assert (home.image_names(), store.metadata.find_images()) == ([NAME], [])
-    monkeypatch.setattr(PresentImage, "put", put)
-    move(home, first)
-    monkeypatch.setattr(PresentImage, "put", collected)
-    with refused(PRECONDITION, "can't be moved: collected"):
-        move(home, second)
     assert store.get(NAME).record.target.digest == first.target.digest
 
 
@@ -375,12 +299,6 @@ def index_of(image: Image) -> Document:
     return Document.render(OCI_INDEX, {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]})
 
 
-def make_of(client: Client, document: Document, name: str) -> None:
-    """Name a document."""
-    digest = Digest.of(document.data)
-    client.create_image(name, str(digest), size=len(document.data), media_type=document.media_type)
-
-
 @pytest.mark.parametrize("paths", [["target"], []], ids=["import", "fetch"])
 def test_another_platform_of_the_handler_is_chosen_by_the_next_import(tmp_path: Path, paths: list[str]) -> None:
     image = build_index(["linux/arm64", "linux/amd64"])
@@ -393,169 +311,3 @@ def test_another_platform_of_the_handler_is_chosen_by_the_next_import(tmp_path: 
                 make(home, image)
             home.update_image(wire.Image(name=NAME, target=client_target(image)), *paths)
             assert platforms.format_all(store.get(NAME).record.platform) == platform
-
-
-class Judge:
-    """A verifier that fails for some targets."""
-
-    def __init__(self, *refusals: ImageStoreError) -> None:
-        self.refusals = list(refusals)
-        self.at_once: list[int] = []
-        self.seconds = 0.05
-        self._count = 0
-
-    def verify(self, reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
-        """Fail if there is a failure left."""
-        self._count += 1
-        self.at_once.append(self._count)
-        time.sleep(self.seconds)
-        self._count -= 1
-        if self.refusals:
-            raise self.refusals.pop()
-
-
-@contextlib.contextmanager
-def guarded(folder: Path, judge: Judge) -> Iterator[tuple[Client, ImageStore]]:
-    """A client of a store with a verifier."""
-    store = ImageStore(folder / "guarded", host=HOST, verifier=judge)
-    with containerd_face(store, folder / "g") as channel:
-        yield Client(channel, "k8s.io"), store
-
-
-@pytest.mark.parametrize("error", [ImageDeniedError(NAME, "never", "not this"), ConfigError("too many programs")])
-def test_what_the_verifier_refuses_is_no_record(tmp_path: Path, error: ImageStoreError) -> None:
-    with guarded(tmp_path, Judge(error)) as (client, store):
-        image = build_image()
-        bring(client, image)
-        make(client, image)
-        assert store.metadata.find_images() == []
-        assert client.image_names() == [NAME]
-        client.update_image(wire.Image(name=NAME, labels={"a": "1"}), "labels.a")
-        assert store.metadata.find_images() == [], "only who gives a target asks again"
-        move(client, image)
-        assert store.get(NAME).record.labels == {"a": "1"}
-
-
-def test_a_record_is_not_moved_to_what_the_verifier_refuses(tmp_path: Path) -> None:
-    judge = Judge()
-    with guarded(tmp_path, judge) as (client, store):
-        first, second = build_image(seed="1"), build_image(seed="2")
-        bring(client, first)
-        bring(client, second)
-        make(client, first)
-        judge.refusals.append(ImageDeniedError(NAME, "never", "not this"))
-        with refused(grpc.StatusCode.PERMISSION_DENIED, "not this"):
-            move(client, second)
-        assert store.get(NAME).record.target.digest == first.target.digest
-
-
-def test_an_update_that_is_stored_is_done_whatever_comes_after(tmp_path: Path) -> None:
-    judge = Judge()
-    with guarded(tmp_path, judge) as (client, _), ThreadPoolExecutor(8) as pool:
-        whole, others = build_image(seed="whole"), [build_image(seed=seed) for seed in "12"]
-        bring(client, whole)
-        make(client, others[0])
-        busy = [pool.submit(make, client, whole, f"docker.io/library/busy:{number}") for number in range(8)]
-        updates = [pool.submit(move, client, image) for image in (others[1], others[0], whole, others[1])]
-        for done in [*busy, *updates]:
-            done.result()
-        assert client.image_names(f"name=={NAME}") == [NAME]
-
-
-@pytest.mark.parametrize("case", ["deleted", "another default handler"])
-def test_a_record_that_went_meanwhile_was_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    judge = Judge()
-    with guarded(tmp_path, judge) as (client, store):
-        first, second = build_image(seed="1"), build_image(seed="2")
-        for image in (first, second):
-            bring(client, image)
-            make(client, image, f"docker.io/library/kept@{image.target.digest}")
-        make(client, first)
-        verify = judge.verify
-
-        def meanwhile(reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
-            verify(reference, target, cancel=cancel)
-            if case == "deleted":
-                client.delete_image(NAME)
-            else:
-                store.metadata.put_image(replace(store.get(NAME).record, handler="other"), {})
-                store.metadata.remove_images([(NAME, "runc")])
-
-        monkeypatch.setattr(judge, "verify", meanwhile)
-        with refused(grpc.StatusCode.NOT_FOUND):
-            move(client, second)
-        assert NAME not in client.image_names()
-
-
-def test_an_update_that_was_not_stored_is_not_answered_as_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judge = Judge()
-    with guarded(tmp_path, judge) as (client, store):
-        first, second, third = (build_image(seed=seed) for seed in "123")
-        for image in (first, second):
-            bring(client, image)
-            make(client, image, f"docker.io/library/kept@{image.target.digest}")
-        make(client, first)
-        verify = judge.verify
-
-        def meanwhile(reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
-            verify(reference, target, cancel=cancel)
-            monkeypatch.setattr(judge, "verify", verify)
-            client.delete_image(NAME)
-            make(client, third)
-            raise ImageDeniedError(NAME, "judge", "not now")
-
-        monkeypatch.setattr(judge, "verify", meanwhile)
-        with refused(grpc.StatusCode.PERMISSION_DENIED):
-            move(client, second)
-        assert client.image(NAME).target.digest == str(third.target.digest)
-        assert {each.reference for each in store.metadata.find_images()}.isdisjoint({NAME})
-
-
-def test_an_image_that_a_record_hides_goes_when_its_client_names_the_target_again(
-    home: Client, store: ImageStore
-) -> None:
-    image = build_image()
-    make(home, image)
-    bring(home, image)
-    make(home, image, "docker.io/library/other:1")
-    store.metadata.put_image(replace(store.get("docker.io/library/other:1").record, reference=NAME), {})
-    assert len(store.metadata.named_images("k8s.io")) == 1
-    move(home, image)
-    assert store.metadata.named_images("k8s.io") == []
-
-
-def test_callers_who_leave_count_until_their_look_has_ended(tmp_path: Path) -> None:
-    judge = Judge()
-    judge.seconds = 0.3
-    with guarded(tmp_path, judge) as (client, store):
-        image = build_image()
-        bring(client, image)
-        calls = []
-        for number in range(12):
-            given = wire.Image(name=f"docker.io/library/left:{number}", target=client_target(image))
-            request = wire.CreateImageRequest(image=given)
-            calls.append(client.images.Create.future(request, metadata=client.headers, timeout=0.1))
-        for call in calls:
-            with contextlib.suppress(grpc.RpcError):
-                call.result()
-        make(client, image)
-        assert [each.reference for each in store.metadata.find_images()] == [NAME]
-    assert max(judge.at_once) <= 4
-
-
-def client_target(image: Image) -> WireDescriptor:
-    """An image's target on the wire."""
-    given = image.target
-    return target(str(given.digest), size=given.size, media_type=given.media_type)
-
-
-def test_few_images_are_looked_at_together(tmp_path: Path) -> None:
-    judge = Judge()
-    with guarded(tmp_path, judge) as (client, store):
-        image = build_image()
-        bring(client, image)
-        with ThreadPoolExecutor(12) as pool:
-            for done in [pool.submit(make, client, image, f"docker.io/library/app:{number}") for number in range(24)]:
-                done.result()
-        assert len(store.metadata.find_images()) == 24
-    assert 1 < max(judge.at_once) <= 4

@@ -52,12 +52,6 @@ def put_record(store: ImageStore, handler: str, *, reference: str = REFERENCE, b
     )
 
 
-@pytest.fixture
-def home(client: Client) -> Client:
-    """In the store's own namespace."""
-    return client.within("k8s.io")
-
-
 def test_an_image_may_name_what_is_not_there(client: Client) -> None:
     made = client.create_image("any text, spaces too", A, size=7, labels={"x": "1", "empty": ""})
     assert client.image("any text, spaces too") == made
