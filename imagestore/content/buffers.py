@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from mmap import mmap
 
 BUFFER_BYTES: Final = 1024 * 1024
 #: What every device and file system accepts as alignment of offsets, lengths and addresses.
@@ -26,6 +25,7 @@ MOST_SMALL_KEPT: Final = 6
 LEAST_DIRECT_BYTES: Final = 256 * 1024
 #: Not on every system that has files.
 DIRECT: Final = getattr(os, "O_DIRECT", 0)
+_HUGE_PAGE_BYTES: Final = 2 * 1024 * 1024
 _MOST_KEPT: Final = 12
 #: Blobs with threads beside their transfers, and so four buffers each. Where more come, their transfers alone keep as
 #: many processors busy.
@@ -46,7 +46,7 @@ class Buffers:
     def __init__(self, size: int = BUFFER_BYTES, most_kept: int = _MOST_KEPT, most_lent: int = _MOST_LENT) -> None:
         self._size = size
         self._lendable = threading.Semaphore(most_lent)
-        self._kept: deque[mmap] = deque(maxlen=most_kept)
+        self._kept: deque[memoryview] = deque(maxlen=most_kept)
         # Re-entrant: a signal handler that pulls may run while this thread holds it.
         self._lock = threading.RLock()
         # The large blobs that come at the moment, the largest lowest; of equal ones the first.
@@ -55,16 +55,19 @@ class Buffers:
         self._numbers = itertools.count()
         self._processors = os.cpu_count() or 1
 
-    def take(self) -> mmap:
-        """One buffer; memory that it never held takes no room."""
+    def take(self) -> memoryview:
+        """One buffer; memory that it never held takes no room, but for the rest of a huge page."""
         try:
             return self._kept.pop()
         except IndexError:
-            from mmap import mmap
+            memory = _memory(self._size)
+            first, *others = (
+                memory[begin : begin + self._size] for begin in range(0, len(memory) - self._size + 1, self._size)
+            )
+            self.give(*others)
+            return first
 
-            return mmap(-1, self._size)
-
-    def try_take(self) -> mmap | None:
+    def try_take(self) -> memoryview | None:
         """One buffer for a whole blob, unless too many are taken so; give_back() must follow."""
         if not self._lendable.acquire(blocking=False):
             return None
@@ -74,12 +77,12 @@ class Buffers:
             self._lendable.release()
             raise
 
-    def give_back(self, taken: mmap) -> None:
+    def give_back(self, taken: memoryview) -> None:
         """Give back what try_take() gave."""
         self.give(taken)
         self._lendable.release()
 
-    def give(self, *taken: mmap) -> None:
+    def give(self, *taken: memoryview) -> None:
         """Give buffers back."""
         self._kept.extend(taken)
 
@@ -108,3 +111,18 @@ class Buffers:
             if is_among_first and len(self._helped) < min(self._processors + 1, _MOST_HELPED):
                 self._helped.add(own)
             return own in self._helped
+
+
+def _memory(size: int) -> memoryview:
+    """Memory for at least one buffer, in huge pages where there are such, as far as buffers fill them.
+
+    Memory is found and cleared a page at a time: for 4 KiB that costs as much as hashing them, for 2 MiB hardly more.
+    """
+    import mmap
+
+    # Whole huge pages: only then the system places it where huge pages can be (Linux 6.7 and later).
+    memory = mmap.mmap(-1, -(-size // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if huge := max(size, _HUGE_PAGE_BYTES) // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES:
+        with contextlib.suppress(AttributeError, OSError):  # not on every system
+            memory.madvise(mmap.MADV_HUGEPAGE, 0, huge)
+    return memoryview(memory)

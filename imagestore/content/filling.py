@@ -106,7 +106,7 @@ class Filling:
     def _ring(self, threads: int) -> Iterator[Ring]:
         steps, plain = (self._hash, self._keep), self._descriptor
         buffers = [self._buffers.take() for _ in range(_BUFFERS_PER_BLOB if threads else 1)]
-        ring = Ring([memoryview(each) for each in buffers], beside=steps[:threads], here=steps[threads:])
+        ring = Ring(buffers, beside=steps[:threads], here=steps[threads:])
         self._is_settled, own = False, -1
         try:
             with ring:

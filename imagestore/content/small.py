@@ -24,7 +24,6 @@ from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from mmap import mmap
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -145,7 +144,7 @@ class SmallWriter:
         self,
         ref: str,
         expected: Digest,
-        held: mmap,
+        held: memoryview,
         *,
         lock: FileLock,
         gathering: Gathering,
@@ -159,8 +158,8 @@ class SmallWriter:
         self._buffers = buffers
         self._as_ingest = as_ingest
         self._offset = 0
-        self._held: mmap | None = held
-        self._buffer = memoryview(held)
+        self._held: memoryview | None = held
+        self._buffer = held
 
     @property
     def offset(self) -> int:
