@@ -101,9 +101,12 @@ def new_hash(algorithm: str) -> hashlib._Hash:
         raise InvalidDigestError(
             f"digest algorithm {algorithm!r} can't be verified; known: {', '.join(sorted(VERIFIABLE))}"
         )
-    import hashlib
-
-    return hashlib.new(algorithm)
+    try:
+        # What hashlib gives, but that module tries each algorithm of this Python when it is imported.
+        import _hashlib as made_by
+    except ImportError:  # a Python without OpenSSL
+        import hashlib as made_by  # type: ignore[no-redef]
+    return made_by.new(algorithm)
 
 
 class Verifier:

@@ -6,6 +6,7 @@ place, time and size. Whatever is unusual (no such file, a stale one, one checke
 import system.
 """
 
+import _imp
 import marshal
 import os
 import sys
@@ -23,8 +24,10 @@ _ENDING = f".{sys.implementation.cache_tag}.pyc"
 _CHECKED_BY_TIME = MAGIC_NUMBER + bytes(4)
 _HEADER = 16
 _CODE = type((lambda: None).__code__)
-#: A larger file, in bytes, is left to the import system; ours have some ten thousand.
-_LARGEST = 1 << 17
+#: A file that doesn't fit, in bytes, is left to the import system; ours have some ten thousand.
+_BUFFER_BYTES = 1 << 17
+#: What files are read into, again and again: fresh memory costs more than reading. None while a thread has it.
+_spare: list[bytearray] = []
 
 
 class _Loader(SourceFileLoader):
@@ -51,26 +54,31 @@ class Finder:
         """The module's specification, or None where the import system must look."""
         if not path or not cls.is_useful or not name.startswith(_OURS):
             return None
-        last = name.rpartition(".")[2]
-        source = f"{path[0]}/{last}.py"
-        compiled = f"{path[0]}/__pycache__/{last}{_ENDING}"
+        place = f"{path[0]}/{name.rpartition('.')[2]}"
         try:
-            code = _code(source, compiled)
+            return _spec(name, path[0], place.rpartition("/")[2]) or _spec(name, place, "__init__", is_package=True)
         except _OtherKindError:
             cls.is_useful = False
             return None
-        if code is None:
-            return None
-        loader = _Loader(name, source)
-        loader.code = code
-        spec = spec_from_file_location(name, source, loader=loader, submodule_search_locations=None)
-        if spec is not None:
-            spec.cached = compiled  # else it is worked out from the source's
-        return spec
 
 
 class _OtherKindError(Exception):
-    """A compiled file of another Python, one checked by its hash, or one of a tree that was moved."""
+    """A compiled file of another Python, or one checked by its hash."""
+
+
+def _spec(name: str, folder: str, stem: str, *, is_package: bool = False) -> "ModuleSpec | None":
+    source, compiled = f"{folder}/{stem}.py", f"{folder}/__pycache__/{stem}{_ENDING}"
+    code = _code(source, compiled)
+    if code is None:
+        return None
+    loader = _Loader(name, source)
+    loader.code = code
+    spec = spec_from_file_location(
+        name, source, loader=loader, submodule_search_locations=[folder] if is_package else None
+    )
+    if spec is not None:
+        spec.cached = compiled  # else it is worked out from the source's
+    return spec
 
 
 def _code(source: str, compiled: str) -> "CodeType | None":
@@ -78,22 +86,26 @@ def _code(source: str, compiled: str) -> "CodeType | None":
     try:
         now = os.stat(source)
         file = os.open(compiled, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.read(file, _LARGEST)
-        finally:
-            os.close(file)
+    except OSError:  # not there
+        return None
+    buffer = _spare.pop() if _spare else bytearray(_BUFFER_BYTES)
+    try:
+        data = memoryview(buffer)[: os.readv(file, (buffer,))]
         of = (int(now.st_mtime) & 0xFFFFFFFF).to_bytes(4, "little") + (now.st_size & 0xFFFFFFFF).to_bytes(4, "little")
         if data[:_HEADER] != _CHECKED_BY_TIME + of:
             if data[: len(_CHECKED_BY_TIME)] != _CHECKED_BY_TIME:
                 raise _OtherKindError
             return None
-        code = marshal.loads(memoryview(data)[_HEADER:])  # noqa: S302 - as safe as the module itself
-    except (OSError, ValueError, EOFError, TypeError, SystemError):  # not there, or not whole
+        code = marshal.loads(data[_HEADER:])  # noqa: S302 - as safe as the module itself
+    except (OSError, ValueError, EOFError, TypeError, SystemError):  # not whole
         return None
+    finally:
+        os.close(file)
+        _spare.append(buffer)
     if not isinstance(code, _CODE):
         return None
-    if code.co_filename != source:
-        raise _OtherKindError
+    # Where it was compiled is in it: the tree may have been moved since.
+    _imp._fix_co_filename(code, source)  # type: ignore[attr-defined]
     return code
 
 

@@ -11,24 +11,28 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from mmap import mmap
 
-BUFFER_BYTES: Final = 1024 * 1024
+#: Of 2 MiB: a huge page on most systems. With half of it, handing buffers from thread to thread costs a tenth more.
+BUFFER_BYTES: Final = 2 * 1024 * 1024
 #: What every device and file system accepts as alignment of offsets, lengths and addresses.
 BLOCK_BYTES: Final = 4096
 #: Larger blobs have an ingest from the start. Each transfer holds as much memory, about half of a large one's.
 SMALL_BYTES: Final = 9 * 256 * 1024
 #: A byte more must fit, to see that a blob ends; and whole blocks are written.
 SMALL_BUFFER_BYTES: Final = SMALL_BYTES + BLOCK_BYTES
+# Documents: memory of their own size costs less than a huge page of a buffer.
+_TINY_BYTES: Final = 64 * 1024
 #: As many buffers are kept for the small blobs of the next pull.
 MOST_SMALL_KEPT: Final = 6
 #: Less than this is not worth opening the file twice.
 LEAST_DIRECT_BYTES: Final = 256 * 1024
 #: Not on every system that has files.
 DIRECT: Final = getattr(os, "O_DIRECT", 0)
-_MOST_KEPT: Final = 12
-#: Blobs with threads beside their transfers, and so four buffers each. Where more come, their transfers alone keep as
-#: many processors busy.
+_MOST_KEPT: Final = 6
+# Bounds what three blobs at a time have to seven buffers, two for each and one more.
+_FEW: Final = 5
+# Blobs with threads beside their transfers, and so several buffers each. Where more come, their transfers alone keep as
+# many processors busy.
 _MOST_HELPED: Final = 3
 # Bounds what whole blobs in memory take, however many pulls one store runs: 54 MiB.
 _MOST_LENT: Final = 24
@@ -46,7 +50,8 @@ class Buffers:
     def __init__(self, size: int = BUFFER_BYTES, most_kept: int = _MOST_KEPT, most_lent: int = _MOST_LENT) -> None:
         self._size = size
         self._lendable = threading.Semaphore(most_lent)
-        self._kept: deque[mmap] = deque(maxlen=most_kept)
+        self._kept: deque[memoryview] = deque(maxlen=most_kept)
+        self._going_round = 0
         # Re-entrant: a signal handler that pulls may run while this thread holds it.
         self._lock = threading.RLock()
         # The large blobs that come at the moment, the largest lowest; of equal ones the first.
@@ -55,31 +60,48 @@ class Buffers:
         self._numbers = itertools.count()
         self._processors = os.cpu_count() or 1
 
-    def take(self) -> mmap:
-        """One buffer; memory that it never held takes no room."""
+    def _take(self) -> memoryview:
+        """One buffer; memory that it never held takes no room, but for the rest of a huge page."""
         try:
             return self._kept.pop()
         except IndexError:
-            from mmap import mmap
+            return _memory(self._size)
 
-            return mmap(-1, self._size)
+    def take_some(self, least: int, most: int) -> list[memoryview]:
+        """Buffers for one blob: the most as long as others have few, else the least; give() must follow."""
+        with self._lock:
+            count = most if self._going_round + most <= _FEW else least
+            self._going_round += count
+        try:
+            return [self._take() for _ in range(count)]
+        except BaseException:
+            with self._lock:
+                self._going_round -= count
+            raise
 
-    def try_take(self) -> mmap | None:
-        """One buffer for a whole blob, unless too many are taken so; give_back() must follow."""
+    def give_some(self, taken: list[memoryview]) -> None:
+        """Give back what take_some() gave."""
+        with self._lock:
+            self._going_round -= len(taken)
+        self._give(*taken)
+
+    def try_take(self, size: int) -> memoryview | None:
+        """Memory for a whole blob of so many bytes and one more, unless too many have such; give_back() must follow."""
         if not self._lendable.acquire(blocking=False):
             return None
         try:
-            return self.take()
+            return memoryview(bytearray(size + 1)) if size <= _TINY_BYTES else self._take()
         except BaseException:
             self._lendable.release()
             raise
 
-    def give_back(self, taken: mmap) -> None:
+    def give_back(self, taken: memoryview) -> None:
         """Give back what try_take() gave."""
-        self.give(taken)
+        if len(taken) == self._size:
+            self._give(taken)
         self._lendable.release()
 
-    def give(self, *taken: mmap) -> None:
+    def _give(self, *taken: memoryview) -> None:
         """Give buffers back."""
         self._kept.extend(taken)
 
@@ -108,3 +130,18 @@ class Buffers:
             if is_among_first and len(self._helped) < min(self._processors + 1, _MOST_HELPED):
                 self._helped.add(own)
             return own in self._helped
+
+
+def _memory(size: int) -> memoryview:
+    """Memory for a buffer, in huge pages as far as it fills them and where there are such.
+
+    Memory is found and cleared a page at a time: for 4 KiB that costs as much as hashing them, for 2 MiB hardly more.
+    """
+    import mmap
+
+    # Whole huge pages: only then the system places it where huge pages can be (Linux 6.7 and later).
+    whole = -(-size // BUFFER_BYTES) * BUFFER_BYTES
+    memory = mmap.mmap(-1, whole, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # not on every system
+        memory.madvise(mmap.MADV_HUGEPAGE, 0, size // BUFFER_BYTES * BUFFER_BYTES)
+    return memoryview(memory)[:size]

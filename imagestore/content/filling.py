@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 LEAST_LARGE_BYTES: Final = 4 * 1024 * 1024
 #: Less than this comes with others, whose transfers use the time that a write takes.
 LEAST_HUGE_BYTES: Final = 64 * 1024 * 1024
-_BUFFERS_PER_BLOB: Final = 4
 
 
 def _never() -> bool:
@@ -105,8 +104,8 @@ class Filling:
     @contextlib.contextmanager
     def _ring(self, threads: int) -> Iterator[Ring]:
         steps, plain = (self._hash, self._keep), self._descriptor
-        buffers = [self._buffers.take() for _ in range(_BUFFERS_PER_BLOB if threads else 1)]
-        ring = Ring([memoryview(each) for each in buffers], beside=steps[:threads], here=steps[threads:])
+        buffers = self._buffers.take_some(min(threads + 1, 2), threads + 1)
+        ring = Ring(buffers, beside=steps[:threads], here=steps[threads:])
         self._is_settled, own = False, -1
         try:
             with ring:
@@ -118,7 +117,7 @@ class Filling:
             self._is_settled = ring.is_over
             # Whoever is still at work after all keeps what he works with.
             if self._is_settled:
-                self._buffers.give(*buffers)
+                self._buffers.give_some(buffers)
                 if own >= 0:
                     self._descriptor = plain
                     os.close(own)

@@ -251,7 +251,7 @@ class LocalContentStore(Ingests):
             as_ingest = functools.partial(self._ingest, name, ref, expected.algorithm, total, lock, cancel)
             if total > SMALL_BYTES or self._is_begun(name):
                 return as_ingest()
-            return gathering.writer(ref, expected, lock, as_ingest) or as_ingest()
+            return gathering.writer(ref, expected, total, lock, as_ingest) or as_ingest()
         except BaseException:
             lock.release()
             raise

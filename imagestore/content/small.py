@@ -15,7 +15,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.buffers import BLOCK_BYTES, DIRECT, LEAST_DIRECT_BYTES, SMALL_BYTES
+from imagestore.content.buffers import BLOCK_BYTES, DIRECT, LEAST_DIRECT_BYTES
 from imagestore.content.disk import make_directory, sync_directory, translated
 from imagestore.content.scratch import Scratch, is_taken
 from imagestore.digest import Digest, new_hash
@@ -24,7 +24,6 @@ from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from mmap import mmap
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -56,10 +55,10 @@ class Gathering:
         self._buffers = buffers
 
     def writer(
-        self, ref: str, expected: Digest, lock: FileLock, as_ingest: Callable[[], LocalIngestWriter]
+        self, ref: str, expected: Digest, total: int, lock: FileLock, as_ingest: Callable[[], LocalIngestWriter]
     ) -> SmallWriter | None:
-        """A writer of one blob of at most SMALL_BYTES; see there. None while too many hold memory."""
-        held = self._buffers.try_take()
+        """A writer of one blob of so many bytes, at most SMALL_BYTES; see there. None while too many hold memory."""
+        held = self._buffers.try_take(total)
         if held is None:
             return None
         return SmallWriter(ref, expected, held, lock=lock, gathering=self, buffers=self._buffers, as_ingest=as_ingest)
@@ -134,7 +133,7 @@ class SmallWriter:
     Args:
         ref: name of the ingest whose lock it is.
         expected: what the bytes will hash to.
-        held: one of the buffers.
+        held: memory for the blob, and more than that.
         lock: of that ingest, held already; released when closed.
         gathering: writes them.
         buffers: get it back.
@@ -145,7 +144,7 @@ class SmallWriter:
         self,
         ref: str,
         expected: Digest,
-        held: mmap,
+        held: memoryview,
         *,
         lock: FileLock,
         gathering: Gathering,
@@ -159,8 +158,8 @@ class SmallWriter:
         self._buffers = buffers
         self._as_ingest = as_ingest
         self._offset = 0
-        self._held: mmap | None = held
-        self._buffer = memoryview(held)
+        self._held: memoryview | None = held
+        self._buffer = held
 
     @property
     def offset(self) -> int:
@@ -176,7 +175,7 @@ class SmallWriter:
         """Append bytes."""
         self._check_open()
         end = self._offset + len(chunk)
-        if end > SMALL_BYTES:
+        if end >= len(self._buffer):
             raise self._too_long(end)
         self._buffer[self._offset : end] = chunk
         self._offset = end
@@ -187,7 +186,7 @@ class SmallWriter:
         while count := readinto(self._buffer[self._offset :]):
             advanced(self._offset + count)
             self._offset += count
-            if self._offset > SMALL_BYTES:
+            if self._offset == len(self._buffer):
                 raise self._too_long(self._offset)
 
     def truncate(self) -> None:
@@ -245,7 +244,7 @@ class SmallWriter:
         self.close()
 
     def _too_long(self, size: int) -> SizeMismatchError:
-        return SizeMismatchError(f"ingest {self._ref}", expected=SMALL_BYTES, actual=size)
+        return SizeMismatchError(f"ingest {self._ref}", expected=len(self._buffer) - 1, actual=size)
 
     def _check_open(self) -> None:
         if self._held is None:

@@ -8,12 +8,12 @@ and outlives them; losing it costs one wasted try, so it is written without cere
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import threading
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from imagestore.digest import Digest
 from imagestore.errors import RegistryUnavailableError
 from imagestore.patterns import pattern
 
@@ -99,7 +99,7 @@ class FolderMemory:
                 raise
 
     def _path(self, origin: Origin) -> str:
-        return os.path.join(self._folder, hashlib.sha256(str(origin).encode()).hexdigest())
+        return os.path.join(self._folder, Digest.of(str(origin).encode()).encoded)
 
 
 class Breaker:

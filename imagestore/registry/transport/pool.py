@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from imagestore.registry.transport.network import Exchange, Route
 
 _MAX_IDLE_CONNECTIONS: Final = 16
-_RECEIVED_BYTES: Final = 64 * 1024
+_RECEIVED_BYTES: Final = 16 * 1024
 
 
 class Incoming(Protocol):

@@ -25,7 +25,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module with its compiled file, in a folder that passes for the package's."""
     monkeypatch.setattr(Finder, "is_useful", True)
     source = tmp_path / "made_up.py"
-    source.write_text("value = 1\n")
+    source.write_text("value = 1\ndef inner(): ...\n")
     py_compile.compile(str(source), doraise=True)
     return source
 
@@ -34,10 +34,16 @@ def found(source: Path) -> importlib.machinery.ModuleSpec | None:
     return Finder.find_spec(NAME, [str(source.parent)])
 
 
-def test_a_module_is_what_the_import_system_would_make_of_it(source: Path) -> None:
-    spec = found(source)
+@pytest.mark.parametrize("kind", ["module", "package"])
+def test_a_module_is_what_the_import_system_would_make_of_it(source: Path, kind: str) -> None:
+    folder = source.parent
+    if kind == "package":
+        (folder / "made_up").mkdir()
+        source = source.rename(folder / "made_up" / "__init__.py")
+        py_compile.compile(str(source), doraise=True)
+    spec = Finder.find_spec(NAME, [str(folder)])
     assert spec is not None
-    theirs = importlib.machinery.PathFinder.find_spec(NAME, [str(source.parent)])
+    theirs = importlib.machinery.PathFinder.find_spec(NAME, [str(folder)])
     assert theirs is not None
     module, other = importlib.util.module_from_spec(spec), importlib.util.module_from_spec(theirs)
     for each in (module, other):
@@ -50,7 +56,7 @@ def test_a_module_is_what_the_import_system_would_make_of_it(source: Path) -> No
     for name in ("name", "origin", "cached", "has_location", "parent", "submodule_search_locations"):
         assert getattr(spec, name) == getattr(theirs, name), name
     assert isinstance(spec.loader, importlib.machinery.SourceFileLoader)
-    assert (spec.loader.get_source(NAME), spec.loader.path) == ("value = 1\n", str(source))
+    assert (spec.loader.get_source(NAME), spec.loader.path) == (source.read_text(), str(source))
 
 
 def test_a_module_that_is_loaded_again_is_read_again(source: Path) -> None:
@@ -69,7 +75,8 @@ def compiled_of(source: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "case", ["time", "size", "no source", "not compiled", "cut", "cut in its head", "by hash", "another Python"]
+    "case",
+    ["time", "size", "no source", "not compiled", "cut", "no code", "cut in its head", "by hash", "another Python"],
 )
 def test_what_is_unusual_is_left_to_the_import_system(source: Path, case: str) -> None:
     compiled = compiled_of(source)
@@ -105,8 +112,13 @@ def test_a_module_that_was_compiled_elsewhere_keeps_its_place_in_tracebacks(sour
     (moved / "__pycache__").mkdir()
     source.rename(moved / source.name)
     compiled.rename(moved / "__pycache__" / compiled.name)
-    assert found(moved / source.name) is None
-    assert not Finder.is_useful, "all of the tree was moved, and each file would be read twice"
+    spec = found(moved / source.name)
+    assert spec is not None
+    assert isinstance(spec.loader, importlib.machinery.SourceFileLoader)
+    code = spec.loader.get_code(NAME)
+    assert code is not None
+    inner = next(each for each in code.co_consts if isinstance(each, type(code)))
+    assert code.co_filename == inner.co_filename == str(moved / source.name)
 
 
 def test_a_traceback_shows_as_little_of_the_import_system_as_ever(tmp_path: Path, source: Path) -> None:
