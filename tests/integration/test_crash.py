@@ -63,7 +63,7 @@ def test_nothing_is_lost_and_nothing_leaks_whoever_dies(tmp_path: Path) -> None:
 
 def test_a_killed_pull_is_taken_over_and_continues_at_its_offset(tmp_path: Path, server: RegistryServer) -> None:
     root = tmp_path / "store"
-    assert pull(root, server, "ingest-write:6").returncode == -signal.SIGKILL
+    assert pull(root, server, "ingest-write:3").returncode == -signal.SIGKILL
     events: list[Event] = []
     with ImageStore(root, host=platforms.parse("linux/amd64")) as store:
         (left,) = [status for status in store.content.statuses() if status.total == LARGE_BYTES]

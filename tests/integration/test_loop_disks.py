@@ -61,7 +61,7 @@ def test_what_was_said_to_be_pulled_outlives_the_power(tmp_path: Path, server: R
 @pytest.mark.parametrize(
     "place",
     [
-        "ingest-write:7",
+        "ingest-write:3",
         "commit-rename:1",
         "commit-clean:1",
         "small-sync:2",
@@ -199,7 +199,7 @@ def test_a_partial_ingest_whose_sectors_are_lost_is_begun_again(tmp_path: Path, 
     results = on_disk(
         tmp_path,
         "ext4",
-        f"IMAGESTORE_FAILPOINT=ingest-write:7 {pull(server, LARGE)}",
+        f"IMAGESTORE_FAILPOINT=ingest-write:3 {pull(server, LARGE)}",
         f"forget {data} && truncate -s $(( {first_block} * $(stat -f -c %S $DISK) )) $IMAGE",
         f"cat {data} > /dev/null",
         pull(server, LARGE),

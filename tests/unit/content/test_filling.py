@@ -18,7 +18,11 @@ from hypothesis import strategies as st
 
 from imagestore.cancel import CancelToken
 from imagestore.content import filling
-from imagestore.content.buffers import BUFFER_BYTES, DIRECT, LEAST_DIRECT_BYTES, Buffers
+from imagestore.content.buffers import (
+    BUFFER_BYTES,
+    DIRECT,
+    LEAST_DIRECT_BYTES,
+)
 from imagestore.content.filling import LEAST_LARGE_BYTES
 from imagestore.content.local import LocalContentStore
 from imagestore.digest import Digest
@@ -332,31 +336,6 @@ def test_a_blob_that_came_alone_gets_threads_when_larger_ones_have_ended(
     assert (min(seen) > 0) == (others < 2)
     assert max(seen) > 0
     assert store.path(digest).read_bytes() == content
-
-
-@pytest.mark.parametrize(("processors", "helped"), [(1, 2), (2, 3), (64, 3)])
-def test_few_blobs_are_helped_in_whatever_order_they_come(
-    monkeypatch: pytest.MonkeyPatch, processors: int, helped: int
-) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: processors)
-    buffers = Buffers()
-    with contextlib.ExitStack() as stack:
-        may = [stack.enter_context(buffers.coming(size)) for size in range(10)]
-        assert sum(each() for each in may) == min(processors, 3)
-    with contextlib.ExitStack() as stack:
-        assert sum(stack.enter_context(buffers.coming(size))() for size in range(10)) == helped
-
-
-def test_the_largest_blobs_are_helped_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    buffers = Buffers()
-    with contextlib.ExitStack() as first, contextlib.ExitStack() as second, contextlib.ExitStack() as third:
-        may = [stack.enter_context(buffers.coming(size)) for stack, size in ((first, 10), (second, 10), (third, 30))]
-        assert [each() for each in may] == [True, False, True]
-        third.close()
-        assert [each() for each in may[:2]] == [True, True]
-    with buffers.coming(1) as may_once_more:
-        assert may_once_more()
 
 
 @pytest.mark.usefixtures("where")
