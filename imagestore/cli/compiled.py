@@ -84,23 +84,26 @@ def _spec(name: str, folder: str, stem: str, *, is_package: bool = False) -> "Mo
 def _code(source: str, compiled: str) -> "CodeType | None":
     """What a module's compiled file holds, if it is that of its source as it is now."""
     try:
+        buffer = _spare.pop()
+    except IndexError:
+        buffer = bytearray(_BUFFER_BYTES)
+    try:
         now = os.stat(source)
         file = os.open(compiled, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # not there
-        return None
-    buffer = _spare.pop() if _spare else bytearray(_BUFFER_BYTES)
-    try:
-        data = memoryview(buffer)[: os.readv(file, (buffer,))]
+        try:
+            size = os.readv(file, (buffer,))
+        finally:
+            os.close(file)
+        data = memoryview(buffer)[:size]
         of = (int(now.st_mtime) & 0xFFFFFFFF).to_bytes(4, "little") + (now.st_size & 0xFFFFFFFF).to_bytes(4, "little")
         if data[:_HEADER] != _CHECKED_BY_TIME + of:
             if data[: len(_CHECKED_BY_TIME)] != _CHECKED_BY_TIME:
                 raise _OtherKindError
             return None
         code = marshal.loads(data[_HEADER:])  # noqa: S302 - as safe as the module itself
-    except (OSError, ValueError, EOFError, TypeError, SystemError):  # not whole
+    except (OSError, ValueError, EOFError, TypeError, SystemError):  # not there, or not whole
         return None
     finally:
-        os.close(file)
         _spare.append(buffer)
     if not isinstance(code, _CODE):
         return None
