@@ -12,8 +12,8 @@ gc.expire on content means nothing.
 
 from __future__ import annotations
 
+import datetime
 import math
-from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
@@ -86,7 +86,7 @@ def moment(text: str) -> float:
         return math.inf
     date, clock, fraction, zone = found.groups()
     try:
-        whole = datetime.fromisoformat(f"{date}T{clock}{'+00:00' if zone in 'Zz' else zone}")
+        whole = datetime.datetime.fromisoformat(f"{date}T{clock}{'+00:00' if zone in 'Zz' else zone}")
         return whole.timestamp() + float(f"0{fraction or '.0'}")
     except (ValueError, OverflowError):
         return math.inf

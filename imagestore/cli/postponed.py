@@ -5,8 +5,10 @@ when somebody asks for something of it. Our own modules get from typing's what m
 gets the real one. Everybody gets from inspect's what laying out a help text takes.
 """
 
+import os
 import sys
 import types
+import urllib
 from _thread import RLock
 
 from imagestore.late import load
@@ -34,8 +36,20 @@ _RARELY_USED = (
     # By pathlib, for the paths of another system, and for patterns (Python 3.12's needs one at once).
     "ntpath",
     "fnmatch",
+    # For addresses of files, by pathlib.
+    "urllib.parse",
     # By socket, to send files.
     "selectors",
+    # By uuid, to see which system has which functions.
+    "platform",
+    # By ours, for what is rare or what their halves in C have.
+    "datetime",
+    "math",
+    "bisect",
+    "queue",
+    "signal",
+    "socket",
+    "sqlite3",
     # By shutil, for archives; help is as wide as shutil says.
     "bz2",
     "lzma",
@@ -65,12 +79,26 @@ def _cleandoc(doc: str) -> str:
     return "\n".join(lines)
 
 
-#: What inspect's has for everybody. The module loads the parser, the tokenizer and the disassembler of Python.
-_INSPECT: "dict[str, Any]" = {
-    "cleandoc": _cleandoc,
-    "isfunction": lambda value: isinstance(value, types.FunctionType),
+def _quote_from_bytes(*arguments: "Any", **named: "Any") -> str:
+    return _whole("urllib.parse").quote_from_bytes(*arguments, **named)  # type: ignore[no-any-return]
+
+
+#: What stand-ins have for everybody. Inspect loads the parser, the tokenizer and the disassembler of Python.
+_SPARED: "dict[str, dict[str, Any]]" = {
+    "inspect": {"cleandoc": _cleandoc, "isfunction": lambda value: isinstance(value, types.FunctionType)},
+    "urllib.parse": {"quote_from_bytes": _quote_from_bytes},
+    "platform": {"system": lambda: os.uname().sysname} if hasattr(os, "uname") else {},
 }
 _OURS = "imagestore."
+#: Modules of which some of ours get what a module in C has, and which those are: what the standard library puts around
+#: it (numbers with names, sockets as files, dates in databases) they don't use.
+_HALVES = {
+    "bisect": ("_bisect", _OURS),
+    "queue": ("_queue", _OURS),
+    "signal": ("_signal", "imagestore.cli."),
+    "socket": ("_socket", "imagestore.registry.transport."),
+    "sqlite3": ("_sqlite3", _OURS),
+}
 #: What the import system asks of a module whatever is imported from it.
 _ASKED_ANYWAY = frozenset({"__path__", "__spec__"})
 _LOADING = RLock()
@@ -80,22 +108,37 @@ class _Postponed(types.ModuleType):
     def __getattr__(self, name: str) -> "Any":
         if name in _ASKED_ANYWAY:
             raise AttributeError(name)
-        if self.__name__ == "inspect" and name in _INSPECT and sys.modules.get("inspect") is self:
-            return _INSPECT[name]
-        if self.__name__ == "typing" and name in _TYPING:
-            asking = sys._getframe(1).f_globals.get("__name__", "")
-            if asking.startswith(_OURS) and sys.modules.get("typing") is self:
-                return _TYPING[name]
-        with _LOADING:
-            if sys.modules.get(self.__name__) is self:
-                del sys.modules[self.__name__]
-            module = load(self.__name__)
+        if sys.modules.get(self.__name__) is self:
+            found = _spared(self.__name__, name, sys._getframe(1).f_globals.get("__name__", ""))
+            if found is not None:
+                return found
+        module = _whole(self.__name__)
         self.__dict__.update(module.__dict__)
         return getattr(module, name)
+
+
+def _whole(name: str) -> "Any":
+    """The module itself, from now on in its stand-in's place."""
+    with _LOADING:
+        if isinstance(sys.modules.get(name), _Postponed):
+            del sys.modules[name]
+        return load(name)
+
+
+def _spared(module: str, name: str, asking: str) -> "Any":
+    """What the stand-in itself has of that name for the module that asks; None if nothing."""
+    if module == "typing" and asking.startswith(_OURS):
+        return _TYPING.get(name)
+    half, whom = _HALVES.get(module, ("", ""))
+    if half and asking.startswith(whom):
+        return getattr(load(half), name, None)
+    return _SPARED.get(module, {}).get(name)
 
 
 def postpone() -> None:
     """From now on these modules wait until they are used; those that are loaded already stay."""
     for name in _RARELY_USED:
         if name not in sys.modules:
-            sys.modules[name] = _Postponed(name)
+            sys.modules[name] = stand_in = _Postponed(name)
+            if name == "urllib.parse":
+                urllib.parse = stand_in  # type: ignore[attr-defined]

@@ -10,14 +10,14 @@ ingest/<sha256 of the ref>/ref         the ingest's name
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import stat
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from imagestore.content.api import IngestStatus
-from imagestore.digest import VERIFIABLE
+from imagestore.digest import VERIFIABLE, Digest
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ def ingest_name(ref: str) -> str:
     >>> ingest_name("hello-ref")[:12]
     '9e2b3b72513e'
     """
-    import hashlib
-
-    return hashlib.sha256(ref.encode()).hexdigest()
+    return Digest.of(ref.encode()).encoded
 
 
 def read_status(directory: Path) -> IngestStatus | None:
@@ -99,9 +97,9 @@ def remove_ingest(directory: Path) -> None:
 def now_text() -> str:
     """The moment, as it is noted."""
     nanoseconds = time.time_ns()
-    moment = datetime.fromtimestamp(nanoseconds // 10**9, UTC)
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(nanoseconds // 10**9))
     fraction = f"{nanoseconds % 10**9:09d}".rstrip("0")
-    return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{fraction}" if fraction else "") + "Z"
+    return whole + (f".{fraction}" if fraction else "") + "Z"
 
 
 def _read_total(directory: Path) -> int:
@@ -116,7 +114,7 @@ def _read_time(path: Path, default: float) -> float:
     try:
         text = path.read_text("utf-8")
         whole, _, fraction = text.removesuffix("Z").partition(".")
-        moment = datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
+        moment = datetime.datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=datetime.UTC)
         return moment.timestamp() + (float(f"0.{fraction}") if fraction.isdigit() else 0.0)
     except (OSError, ValueError):
         return default

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import datetime
 import os
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -58,7 +57,7 @@ class Ingests:
         """
         return self._abort_folder(ingest_name(ref))
 
-    def stale_ingests(self, before: float, *, beyond: float = math.inf) -> Iterator[IngestStatus]:
+    def stale_ingests(self, before: float, *, beyond: float = float("inf")) -> Iterator[IngestStatus]:
         """Ingests that nobody touched since ``before``, or only ``beyond``, by a clock that was set back since.
 
         Both in seconds since 1970.
@@ -109,7 +108,7 @@ class Ingests:
         message = f"ingest {ref!r} is locked by another writer"
         status = self.status(ref)
         if status is not None:
-            since = datetime.fromtimestamp(status.started_at, UTC).isoformat(timespec="seconds")
+            since = datetime.datetime.fromtimestamp(status.started_at, datetime.UTC).isoformat(timespec="seconds")
             message = f"{message}; begun {max(0.0, time.time() - status.started_at):.1f} s ago, at {since}"
         return StoreBusyError(message, hint="try again when it ended")
 

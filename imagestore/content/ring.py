@@ -7,8 +7,8 @@ written. A buffer comes round again when every step is done with it.
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from imagestore.values import dataclass
@@ -140,14 +140,14 @@ class _Thread:
     def __init__(self, step: Step, ahead: int) -> None:
         self.failure: BaseException | None = None
         self._step = step
-        self._todo: SimpleQueue[Piece | None] = SimpleQueue()
-        self._done: SimpleQueue[None] = SimpleQueue()
+        self._todo: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(ahead):
             self._done.put(None)
         self._has_ended = False
         # Says so. Not join(), whose interruption makes a thread count as ended, nor an Event, whose lock may be kept by
         # an interruption.
-        self._news: SimpleQueue[None] = SimpleQueue()
+        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="imagestore-step", daemon=True)
 
     def start(self) -> None:
@@ -179,7 +179,7 @@ class _Thread:
     def wait(self) -> None:
         """Until it has ended; can be interrupted, and called again."""
         while not self.is_over:
-            with contextlib.suppress(Empty):
+            with contextlib.suppress(queue.Empty):
                 self._news.get(timeout=_LOOK_SECONDS)
 
     def join(self) -> None:

@@ -111,16 +111,15 @@ class Database:
 
     def _address(self, *, mode: str = "rwc") -> str:
         """As a URI. On a read-only file system nobody changes the file, and no log can be made beside it."""
-        address = self._path.absolute().as_uri()
         if not self._is_read_only:
-            return f"{address}?mode={mode}"
+            return schema.address(self._path, f"mode={mode}")
         with contextlib.suppress(FileNotFoundError):
             if os.stat(f"{self._path}-wal").st_size:
                 raise StoreReadOnlyError(
                     f"{self._path}: the file system is read-only, and the log beside it holds changes to bring in",
                     hint="mount it writable once",
                 )
-        return f"{address}?immutable=1&mode=ro"
+        return schema.address(self._path, "immutable=1&mode=ro")
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:

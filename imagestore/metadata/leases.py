@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from typing import TYPE_CHECKING, Final
 
 from imagestore import gc_labels
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 #: When a lease ends that expired and is being deleted.
-_GONE: Final = -math.inf
+_GONE: Final = float("-inf")
 #: Contents of expired leases that go in one batch: some milliseconds.
 _EXPIRY_BATCH: Final = 512
 

@@ -160,6 +160,17 @@ class ForeignDatabaseError(StoreCorruptError):
     """Another program's database, or ours with a damaged first page."""
 
 
+def address(path: Path, terms: str) -> str:
+    """A database's file as a URI, to open it on terms; see https://www.sqlite.org/uri.html, section 3.1.
+
+    >>> from pathlib import Path
+    >>> address(Path("/what?/100% #1"), "mode=ro")
+    'file:///what%3f/100%25 %231?mode=ro'
+    """
+    plain = str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    return f"file://{plain}?{terms}"
+
+
 def refuse_foreign(db: sqlite3.Connection, path: Path) -> None:
     """Another program's database is neither migrated nor guessed at.
 

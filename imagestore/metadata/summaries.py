@@ -51,7 +51,7 @@ def read_summaries(path: Path) -> list[ImageSummary] | None:
         None when the database must be opened in full first.
     """
     try:
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", isolation_level=None, uri=True)
+        db = sqlite3.connect(schema.address(path, "mode=rw"), isolation_level=None, uri=True)
     except sqlite3.Error:
         return None
     try:

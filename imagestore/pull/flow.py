@@ -10,10 +10,10 @@ more to who asks for more at a time: then there are up to five.
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 import time
 from collections import deque
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -67,11 +67,11 @@ class Flow(Generic[T, A]):
         self._may_grow = may_grow
         #: Ended by the first failure.
         self.cancel = cancel
-        self._arrived: SimpleQueue[A | None] = SimpleQueue()
+        self._arrived: queue.SimpleQueue[A | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(_MOST_UNSETTLED)
         self._receivers: list[threading.Thread] = []
         # There is nothing more to receive.
-        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._settlers: list[threading.Thread] = []
         self._failures: deque[BaseException] = deque()
 
@@ -108,7 +108,7 @@ class Flow(Generic[T, A]):
             spent, started = time.process_time(), time.monotonic()
             try:
                 self._ended.get(timeout=_LOOK_SECONDS)
-            except Empty:
+            except queue.Empty:
                 is_idle = time.process_time() - spent < (time.monotonic() - started) * _BUSY
                 idle = idle + 1 if is_idle and may_grow() else 0
             if idle == _LOOKS:
@@ -169,7 +169,7 @@ class Flow(Generic[T, A]):
 
     def _settle_rest(self) -> None:
         """Do in this thread what waits for a settler."""
-        with contextlib.suppress(Empty):
+        with contextlib.suppress(queue.Empty):
             while True:
                 if (arrival := self._arrived.get_nowait()) is not None:
                     self._settle_one(arrival)

@@ -78,17 +78,25 @@ command()
 #: Modules that the installed command postpones, and an encoding that utf-8 stands for. Python 3.12's pathlib translates
 #: a pattern when it is imported.
 POSTPONED = (
+    "bisect",
     "copy",
+    "datetime",
     *(() if sys.version_info[:2] == (3, 12) else ("fnmatch",)),
     "inspect",
     "ntpath",
+    "platform",
+    "queue",
     "selectors",
+    "signal",
+    "socket",
+    "sqlite3",
     "typing",
     "encodings.ascii",
 )
 #: What a pull and a removal without a configuration need only where something is wrong.
 UNNEEDED = (
     "dataclasses",
+    "hashlib",
     "imagestore.collect",
     "imagestore.config.findings",
     "imagestore.config.hosts_file",

@@ -121,6 +121,52 @@ print("fine")
     assert (done.stdout, done.stderr) == ("fine\n", "")
 
 
+def test_our_modules_get_halves_in_c_until_somebody_has_the_whole() -> None:
+    code = """
+import sys
+from imagestore.cli import postponed
+postponed.postpone()
+import bisect, queue, signal, socket, sqlite3
+def get(text, asking):
+    return eval(text, {**globals(), "__name__": asking})
+for text, module in [
+    ("bisect.bisect_left", "imagestore.a"),
+    ("queue.SimpleQueue", "imagestore.a"),
+    ("signal.signal", "imagestore.cli.a"),
+    ("socket.socket", "imagestore.registry.transport.a"),
+    ("sqlite3.connect", "imagestore.a"),
+]:
+    name, _, what = text.partition(".")
+    assert get(text, module) is getattr(sys.modules["_" + name], what), text
+    assert type(sys.modules[name]).__name__ == "_Postponed", name
+assert not hasattr(get("socket.socket", "imagestore.registry.transport.a"), "makefile")
+assert get("socket.socket", "imagestore.server.a").makefile and get("signal.SIGTERM", "imagestore.server.a").name
+assert get("socket.socket", "imagestore.registry.transport.a").makefile, "the whole, now that it is loaded"
+assert get("queue.Queue", "imagestore.a") and get("sqlite3.sqlite_version_info", "imagestore.a")
+assert get("sqlite3.dbapi2.Error", "other") is sqlite3.Error
+print("fine")
+"""
+    done = run(code)
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+def test_pathlib_and_uuid_do_without_what_they_load() -> None:
+    code = """
+import sys
+from imagestore.cli import postponed
+postponed.postpone()
+import pathlib, uuid
+assert [type(sys.modules[name]).__name__ for name in ("urllib.parse", "platform")] == ["_Postponed"] * 2
+assert pathlib.Path("/a b").as_uri() == "file:///a%20b" and uuid.uuid4().version == 4
+import urllib.parse, platform
+assert urllib.parse.quote("a b") == "a%20b" and platform.python_version() and platform.system()
+assert pathlib.Path("/a b").as_uri() == "file:///a%20b" and urllib.parse is sys.modules["urllib.parse"]
+print("fine")
+"""
+    done = run(code)
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
 def test_threads_may_ask_at_once() -> None:
     code = """
 import sys, threading
