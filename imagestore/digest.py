@@ -102,11 +102,14 @@ def new_hash(algorithm: str) -> hashlib._Hash:
             f"digest algorithm {algorithm!r} can't be verified; known: {', '.join(sorted(VERIFIABLE))}"
         )
     try:
-        # What hashlib gives, but that module tries each algorithm of this Python when it is imported.
-        import _hashlib as made_by
-    except ImportError:  # a Python without OpenSSL
-        import hashlib as made_by  # type: ignore[no-redef]
-    return made_by.new(algorithm)
+        # hashlib gives the same, but tries each algorithm of this Python when it is imported.
+        import _hashlib
+
+        return _hashlib.new(algorithm)
+    except (ImportError, ValueError):  # no OpenSSL, or one that refuses: Python has its own
+        import hashlib
+
+        return hashlib.new(algorithm)
 
 
 class Verifier:

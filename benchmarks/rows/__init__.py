@@ -34,6 +34,7 @@ ROWS: Final[dict[str, Row]] = {
     "L": pulls.large,
     "S-TLS": pulls.small_tls,
     "L-TLS": pulls.large_tls,
+    "MIXED-TLS": pulls.mixed_tls,
     "HANDLER": again.second_handler,
     "UNCHANGED": again.unchanged_tag,
     "RANGES": distant.ranges,

@@ -76,6 +76,19 @@ def large_tls(bench: Bench) -> Findings:
     return found
 
 
+def mixed_tls(bench: Bench) -> Findings:
+    """Layers of many sizes at a time over TLS, which takes the most memory, beside skopeo."""
+    found = Findings()
+    for place in bench.places:
+        series = _over_tls(bench, "MIXED", place)
+        found.details += table(series)
+        found.figures += [
+            compare("MIXED-TLS", series, COLD, SKOPEO, goal=None, least=ALONE),
+            peak("MIXED-TLS", series, COLD, goal=PEAK_MEBIBYTES),
+        ]
+    return found
+
+
 def _over_tls(bench: Bench, name: str, place: Place) -> Series:
     reference = bench.reference(name, bench.tls)
     contestants: dict[str, Callable[[], Cost]] = {

@@ -22,6 +22,7 @@ SIZES: dict[str, tuple[int, ...]] = {
     "M": (60, 40, 30, 25, 20, 12, 8, 5),
     "MANY": (1,) * 60,
     "L": (256, 1536, 256),
+    "MIXED": (70, 40, 20, 66, 5, 5, 5, 2, 2, 2, 1, 1),
     "ONE": (192,),
 }
 TITLES = {
@@ -29,6 +30,7 @@ TITLES = {
     "M": "M, 8 layers, 200 MiB",
     "MANY": "MANY, 60 layers of 1 MiB",
     "L": "L, 3 layers, 2 GiB",
+    "MIXED": "MIXED, 12 layers of 1 to 70 MiB",
     "ONE": "1 layer of 192 MiB",
 }
 

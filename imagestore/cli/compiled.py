@@ -2,8 +2,8 @@
 
 Only the installed command does this, to its own process, where a hundred modules are loaded to run for milliseconds.
 It tells apart what the import system tells apart: a compiled file counts if it is this Python's and names its source's
-place, time and size. Whatever is unusual (no such file, a stale one, one checked by its hash, a folder) is left to the
-import system.
+place, time and size. Whatever is unusual (no such file, a stale one, one checked by its hash) is left to the import
+system.
 """
 
 import _imp
@@ -26,7 +26,8 @@ _HEADER = 16
 _CODE = type((lambda: None).__code__)
 #: A file that doesn't fit, in bytes, is left to the import system; ours have some ten thousand.
 _BUFFER_BYTES = 1 << 17
-#: What files are read into, again and again: fresh memory costs more than reading. None while a thread has it.
+#: What files are read into, again and again: fresh memory costs more than reading. One for each thread that
+#: imports at the same time.
 _spare: list[bytearray] = []
 
 
@@ -54,9 +55,9 @@ class Finder:
         """The module's specification, or None where the import system must look."""
         if not path or not cls.is_useful or not name.startswith(_OURS):
             return None
-        place = f"{path[0]}/{name.rpartition('.')[2]}"
+        last = name.rpartition(".")[2]
         try:
-            return _spec(name, path[0], place.rpartition("/")[2]) or _spec(name, place, "__init__", is_package=True)
+            return _spec(name, path[0], last) or _spec(name, f"{path[0]}/{last}", "__init__", is_package=True)
         except _OtherKindError:
             cls.is_useful = False
             return None

@@ -99,14 +99,16 @@ _HALVES = {
     "socket": ("_socket", "imagestore.registry.transport."),
     "sqlite3": ("_sqlite3", _OURS),
 }
+# Asked for when a module in them is imported.
+_PACKAGES = frozenset({"sqlite3"})
 #: What the import system asks of a module whatever is imported from it.
 _ASKED_ANYWAY = frozenset({"__path__", "__spec__"})
-_LOADING = RLock()
+_CHANGING = RLock()
 
 
 class _Postponed(types.ModuleType):
     def __getattr__(self, name: str) -> "Any":
-        if name in _ASKED_ANYWAY:
+        if name in _ASKED_ANYWAY and not (name == "__path__" and self.__name__ in _PACKAGES):
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             found = _spared(self.__name__, name, sys._getframe(1).f_globals.get("__name__", ""))
@@ -119,10 +121,11 @@ class _Postponed(types.ModuleType):
 
 def _whole(name: str) -> "Any":
     """The module itself, from now on in its stand-in's place."""
-    with _LOADING:
+    with _CHANGING:
         if isinstance(sys.modules.get(name), _Postponed):
             del sys.modules[name]
-        return load(name)
+    # Not while holding that: it may import others, and wait for who imports them.
+    return load(name)
 
 
 def _spared(module: str, name: str, asking: str) -> "Any":

@@ -1,4 +1,7 @@
-"""Page-aligned buffers that a whole store shares and uses again, and what writing past the page cache needs."""
+"""Page-aligned buffers that a whole store shares and uses again, and what writing past the page cache needs.
+
+Large blobs go through a few of them in turn; a small one is held whole in one.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import itertools
 import os
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from mmap import mmap
 
 #: Of 2 MiB: a huge page on most systems. With half of it, handing buffers from thread to thread costs a tenth more.
 BUFFER_BYTES: Final = 2 * 1024 * 1024
@@ -20,16 +24,13 @@ BLOCK_BYTES: Final = 4096
 SMALL_BYTES: Final = 9 * 256 * 1024
 #: A byte more must fit, to see that a blob ends; and whole blocks are written.
 SMALL_BUFFER_BYTES: Final = SMALL_BYTES + BLOCK_BYTES
-# Documents: memory of their own size costs less than a huge page of a buffer.
-_TINY_BYTES: Final = 64 * 1024
-#: As many buffers are kept for the small blobs of the next pull.
-MOST_SMALL_KEPT: Final = 6
-#: Less than this is not worth opening the file twice.
+#: Less than this is not worth opening the file twice, nor a huge page.
 LEAST_DIRECT_BYTES: Final = 256 * 1024
 #: Not on every system that has files.
 DIRECT: Final = getattr(os, "O_DIRECT", 0)
-_MOST_KEPT: Final = 6
-# Bounds what three blobs at a time have to seven buffers, two for each and one more.
+# For the next pull.
+_MOST_KEPT: Final = 8
+# A blob gets a buffer more than it must have as long as no more than so many go round. So three at a time have seven.
 _FEW: Final = 5
 # Blobs with threads beside their transfers, and so several buffers each. Where more come, their transfers alone keep as
 # many processors busy.
@@ -42,15 +43,12 @@ class Buffers:
     """Page-aligned buffers, kept for the next blob; thread-safe.
 
     Args:
-        size: of each in bytes.
-        most_kept: the others are given back to the system.
         most_lent: to those who can do without, see try_take().
     """
 
-    def __init__(self, size: int = BUFFER_BYTES, most_kept: int = _MOST_KEPT, most_lent: int = _MOST_LENT) -> None:
-        self._size = size
+    def __init__(self, most_lent: int = _MOST_LENT) -> None:
         self._lendable = threading.Semaphore(most_lent)
-        self._kept: deque[memoryview] = deque(maxlen=most_kept)
+        self._kept: deque[mmap] = deque(maxlen=_MOST_KEPT)
         self._going_round = 0
         # Re-entrant: a signal handler that pulls may run while this thread holds it.
         self._lock = threading.RLock()
@@ -60,20 +58,18 @@ class Buffers:
         self._numbers = itertools.count()
         self._processors = os.cpu_count() or 1
 
-    def _take(self) -> memoryview:
-        """One buffer; memory that it never held takes no room, but for the rest of a huge page."""
-        try:
-            return self._kept.pop()
-        except IndexError:
-            return _memory(self._size)
-
     def take_some(self, least: int, most: int) -> list[memoryview]:
-        """Buffers for one blob: the most as long as others have few, else the least; give() must follow."""
+        """Buffers for one large blob, of BUFFER_BYTES each; give_some() must follow.
+
+        Args:
+            least: how many, if others have many.
+            most: how many, as long as others have few.
+        """
         with self._lock:
             count = most if self._going_round + most <= _FEW else least
             self._going_round += count
         try:
-            return [self._take() for _ in range(count)]
+            return [memoryview(self._take())[:BUFFER_BYTES] for _ in range(count)]
         except BaseException:
             with self._lock:
                 self._going_round -= count
@@ -83,27 +79,38 @@ class Buffers:
         """Give back what take_some() gave."""
         with self._lock:
             self._going_round -= len(taken)
-        self._give(*taken)
+        for each in taken:
+            self._give(each)
 
     def try_take(self, size: int) -> memoryview | None:
-        """Memory for a whole blob of so many bytes and one more, unless too many have such; give_back() must follow."""
+        """Memory for a whole small blob of so many bytes and one more, unless too many have such.
+
+        What isn't written past the page cache has memory of its own size. give_back() must follow.
+        """
         if not self._lendable.acquire(blocking=False):
             return None
         try:
-            return memoryview(bytearray(size + 1)) if size <= _TINY_BYTES else self._take()
+            if size < LEAST_DIRECT_BYTES:
+                return memoryview(bytearray(size + 1))
+            return memoryview(self._take())[:SMALL_BUFFER_BYTES]
         except BaseException:
             self._lendable.release()
             raise
 
     def give_back(self, taken: memoryview) -> None:
         """Give back what try_take() gave."""
-        if len(taken) == self._size:
+        if not isinstance(taken.obj, bytearray):
             self._give(taken)
         self._lendable.release()
 
-    def _give(self, *taken: memoryview) -> None:
-        """Give buffers back."""
-        self._kept.extend(taken)
+    def _take(self) -> mmap:
+        try:
+            return self._kept.pop()
+        except IndexError:
+            return _memory()
+
+    def _give(self, taken: memoryview) -> None:
+        self._kept.append(cast("mmap", taken.obj))
 
     @contextlib.contextmanager
     def coming(self, size: int) -> Iterator[Callable[[], bool]]:
@@ -132,16 +139,17 @@ class Buffers:
             return own in self._helped
 
 
-def _memory(size: int) -> memoryview:
-    """Memory for a buffer, in huge pages as far as it fills them and where there are such.
+def _memory() -> mmap:
+    """Memory for any buffer: a huge page where there are such, and what only the largest of small blobs fill.
 
     Memory is found and cleared a page at a time: for 4 KiB that costs as much as hashing them, for 2 MiB hardly more.
     """
     import mmap
 
     # Whole huge pages: only then the system places it where huge pages can be (Linux 6.7 and later).
-    whole = -(-size // BUFFER_BYTES) * BUFFER_BYTES
+    whole = -(-SMALL_BUFFER_BYTES // BUFFER_BYTES) * BUFFER_BYTES
     memory = mmap.mmap(-1, whole, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(AttributeError, OSError):  # not on every system
-        memory.madvise(mmap.MADV_HUGEPAGE, 0, size // BUFFER_BYTES * BUFFER_BYTES)
-    return memoryview(memory)[:size]
+        memory.madvise(mmap.MADV_HUGEPAGE, 0, BUFFER_BYTES)
+        memory.madvise(mmap.MADV_NOHUGEPAGE, BUFFER_BYTES)
+    return memory

@@ -105,7 +105,11 @@ class Filling:
     def _ring(self, threads: int) -> Iterator[Ring]:
         steps, plain = (self._hash, self._keep), self._descriptor
         buffers = self._buffers.take_some(min(threads + 1, 2), threads + 1)
-        ring = Ring(buffers, beside=steps[:threads], here=steps[threads:])
+        try:
+            ring = Ring(buffers, beside=steps[:threads], here=steps[threads:])
+        except BaseException:
+            self._buffers.give_some(buffers)
+            raise
         self._is_settled, own = False, -1
         try:
             with ring:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.api import ContentInfo
 from imagestore.content.blob_file import LOST, damage_named, open_blob
-from imagestore.content.buffers import MOST_SMALL_KEPT, SMALL_BUFFER_BYTES, SMALL_BYTES, Buffers
+from imagestore.content.buffers import SMALL_BYTES, Buffers
 from imagestore.content.deleting import Deleting
 from imagestore.content.disk import make_directories, sync_directory, translated
 from imagestore.content.ingest_folder import ingest_name, read_status
@@ -71,7 +71,6 @@ class LocalContentStore(Ingests):
         # Joined as text: a path object costs more than the look it is made for.
         self._blobs_text = os.fspath(self._blobs)
         self._buffers = Buffers()
-        self._small_buffers = Buffers(SMALL_BUFFER_BYTES, MOST_SMALL_KEPT)
         with translated("make the content folders", root):
             make_directories((self._blobs / "sha256", self._ingests, locks))
 
@@ -232,7 +231,7 @@ class LocalContentStore(Ingests):
         with translated("write to", self._blobs):
             from imagestore.content.small import Gathering
 
-        return Gathering(self._ingests, self._blobs, self._locks, buffers=self._small_buffers, cancel=cancel)
+        return Gathering(self._ingests, self._blobs, self._locks, buffers=self._buffers, cancel=cancel)
 
     def gathering_writer(
         self,

@@ -44,7 +44,7 @@ class Gathering:
         ingests: the folder of all ingests.
         blobs: the folder of all blobs.
         locks: the folder of lock files.
-        buffers: of SMALL_BUFFER_BYTES.
+        buffers: those of the store.
         cancel: ends the work.
     """
 
@@ -133,7 +133,7 @@ class SmallWriter:
     Args:
         ref: name of the ingest whose lock it is.
         expected: what the bytes will hash to.
-        held: memory for the blob, and more than that.
+        held: memory for the blob and at least a byte more, with which its end is seen.
         lock: of that ingest, held already; released when closed.
         gathering: writes them.
         buffers: get it back.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import NoReturn
 
 import pytest
 
@@ -45,6 +46,15 @@ def test_digest_of_bytes_agrees_with_the_standard_library(algorithm: str, verifi
     digest = Digest.of(b"hello", algorithm)
     assert digest.encoded == hashlib.new(algorithm, b"hello").hexdigest()
     assert digest.is_verifiable is verifiable
+
+
+def test_where_openssl_refuses_python_s_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_named: object) -> NoReturn:
+        raise ValueError("unsupported hash type")
+
+    expected = hashlib.sha256(b"x").hexdigest()
+    monkeypatch.setattr("_hashlib.new", refuse)
+    assert Digest.of(b"x").encoded == expected
 
 
 def test_content_under_an_unknown_algorithm_is_never_verified() -> None:

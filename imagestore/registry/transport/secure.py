@@ -15,9 +15,10 @@ from imagestore.registry.transport.faults import TransportError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Records are received where their content will be, if there is room for more than these.
-_RAW_BYTES: Final = 256 * 1024
-# What is read at a time is copied once more.
+# Memory of its own, for heads and small documents. Where there is room for more, records are received where their
+# content will be.
+_OWN_BYTES: Final = 64 * 1024
+# Each connection holds as much once more, and a third: TLS takes records from there.
 _MOST_RAW_BYTES: Final = 512 * 1024
 # As much as the buffer takes.
 _ANY_LENGTH: Final = 1 << 30
@@ -25,6 +26,8 @@ _ANY_LENGTH: Final = 1 << 30
 
 class SecureSocket:
     """A client's end of TLS; shake hands first.
+
+    Behind what was read, a buffer may hold anything: records that are to be read next, or a part of them.
 
     Args:
         receive: reads from the connection, within its limits, which hold for each read: one record may take many.
@@ -74,7 +77,7 @@ class SecureSocket:
     def recv_into(self, buffer: memoryview) -> int:
         """Read what is there; 0 when the peer closed its side, with or without saying so in TLS.
 
-        What came before something failed is handed out first. Behind what was read, the buffer holds anything.
+        What came before something failed is handed out first.
 
         Raises:
             ssl.SSLError, OSError: as ssl.SSLSocket.
@@ -128,8 +131,8 @@ class SecureSocket:
     def _exchange_raw(self, room: memoryview | None = None) -> None:
         # Keys are renewed in mid-stream now and then, which has to be answered.
         self._flush()
-        if room is None or len(room) <= _RAW_BYTES:
-            room = self._raw = self._raw or memoryview(bytearray(_RAW_BYTES))
+        if room is None or len(room) <= _OWN_BYTES:
+            room = self._raw = self._raw or memoryview(bytearray(_OWN_BYTES))
         raw = room[:_MOST_RAW_BYTES]
         count = self._receive(raw)
         if count:

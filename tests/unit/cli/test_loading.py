@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from imagestore.content.filling import LEAST_HUGE_BYTES
-from imagestore.testing import RegistryServer, build_image, synthetic_layer
+from imagestore.testing import Registry, RegistryServer, build_image, synthetic_layer
+from imagestore.testing.front_ends.authority import Authority
+from imagestore.testing.front_ends.server import LoopbackServer
 from tests.unit.cli.lines import Line
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: What no command of the table below has a use for, and what only some of them need.
 NEVER = (
@@ -136,6 +142,45 @@ def _run_plainly(line: Line, command: str, reference: str) -> None:
         whole = [sys.executable, "-c", LOADED, "--root", str(line.root), *way]
         done = subprocess.run(whole, capture_output=True, text=True, check=False)
         assert done.stderr.splitlines()[-1] == "0 []"
+
+
+#: In KiB; with the sizes beside each other for which different memory is used.
+MEMORY_KIB = 48 * 1024
+LAYERS_KIB = (9 * 1024, 5 * 1024, 12 * 1024, 2304, 2200, 2048, 2048, 1024, 1024, 300, 200, *(70,) * 20, 6 * 1024, 3000)
+PEAK = """
+import os, re, sys
+from imagestore.__main__ import command
+def end(status):
+    print(status, re.search("VmHWM:\\\\s+([0-9]+) kB", open("/proc/self/status").read())[1], file=sys.stderr)
+    os.kill(os.getpid(), 9)
+os._exit = end
+command()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+def test_a_pull_of_layers_of_every_size_takes_little_memory(tmp_path: Path, *, is_tls: bool) -> None:
+    layers = [synthetic_layer(f"{number}", size * 1024) for number, size in enumerate(LAYERS_KIB)]
+    registry, authority = Registry({"registry.example/mixed:1": build_image("linux/amd64", layers=layers)}), Authority()
+    with LoopbackServer(registry.engine, registry.hosts, authority=authority if is_tls else None) as server:
+        folder = tmp_path / "certs.d" / server.address
+        folder.mkdir(parents=True)
+        (folder / "ca.pem").write_bytes(authority.pem)
+        (folder / "hosts.toml").write_text(
+            f'server = "{server.url()}"\n' + (f'ca = "{folder}/ca.pem"\n' if is_tls else "")
+        )
+        config = tmp_path / "config.toml"
+        config.write_text(
+            f'version = 3\n[plugins."io.containerd.cri.v1.images".registry]\nconfig_path = "{tmp_path}/certs.d"\n'
+        )
+        line = ["--root", str(tmp_path / "store"), "--config", str(config), "pull", "--progress=none"]
+        reference = server.reference("registry.example/mixed:1")
+        whole = [sys.executable, "-c", PEAK, *line, "--platform=linux/amd64", reference]
+        done = subprocess.run(whole, capture_output=True, text=True, check=False, timeout=60)
+    status, peak = done.stderr.splitlines()[-1].split()
+    assert status == "0", done.stderr
+    assert int(peak) < MEMORY_KIB
 
 
 def test_a_tls_connection_loads_no_codec_for_international_names() -> None:

@@ -186,6 +186,38 @@ print(len(found), len(set(found)))
     assert (done.stdout, done.stderr) == ("8 2\n", "")
 
 
+def test_a_module_may_import_others_while_somebody_else_imports_it() -> None:
+    code = """
+import threading, time
+from imagestore.cli import postponed
+postponed.postpone()
+import sqlite3
+is_gone, load = threading.Event(), postponed.load
+def slow(name):
+    if name == "sqlite3":
+        is_gone.set()
+        time.sleep(0.2)
+    return load(name)
+postponed.load = slow
+def imports():
+    is_gone.wait()
+    import sqlite3 as whole
+    whole.dbapi2
+threads = [threading.Thread(target=each, daemon=True) for each in (lambda: sqlite3.sqlite_version_info, imports)]
+[each.start() for each in threads]
+[each.join(10) for each in threads]
+print([each.is_alive() for each in threads])
+"""
+    done = run(code)
+    assert (done.stdout, done.stderr) == ("[False, False]\n", "")
+
+
+@pytest.mark.parametrize("line", ["import sqlite3.dbapi2", "from sqlite3 import dbapi2", "import urllib.parse"])
+def test_modules_in_packages_can_be_imported(line: str) -> None:
+    done = run(f"from imagestore.cli import postponed; postponed.postpone(); {line}; print('fine')")
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
 def test_every_command_still_works_with_them(tmp_path: Path) -> None:
     for command in ("--help", "gc", "df", "check"):
         done = run("from imagestore.__main__ import command; command()", "--root", str(tmp_path), command)

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import pytest
 
+from imagestore.content import buffers as content_buffers
 from imagestore.content.buffers import BUFFER_BYTES, SMALL_BUFFER_BYTES, SMALL_BYTES, Buffers
 
 
@@ -68,7 +69,7 @@ def test_a_system_without_huge_pages_gives_buffers_too(monkeypatch: pytest.Monke
 
 
 def test_small_documents_have_memory_of_their_size_and_no_more_blobs_have_some_than_may() -> None:
-    buffers = Buffers(SMALL_BUFFER_BYTES, 2, most_lent=3)
+    buffers = Buffers(most_lent=3)
     document, blob = buffers.try_take(700), buffers.try_take(SMALL_BYTES)
     assert document is not None
     assert blob is not None
@@ -79,3 +80,27 @@ def test_small_documents_have_memory_of_their_size_and_no_more_blobs_have_some_t
     again = buffers.try_take(SMALL_BYTES)
     assert again is not None
     assert len(again) == SMALL_BUFFER_BYTES, "a document's memory is no buffer for a blob"
+
+
+def test_large_blobs_get_what_small_ones_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[mmap.mmap]()
+    real = content_buffers._memory
+
+    def counted() -> mmap.mmap:
+        made.append(real())
+        return made[-1]
+
+    monkeypatch.setattr(content_buffers, "_memory", counted)
+    buffers = Buffers()
+    small = [buffers.try_take(SMALL_BYTES) for _ in range(4)]
+    for each in small:
+        assert each is not None
+        each[-1] = 1
+        buffers.give_back(each)
+    large = [*buffers.take_some(2, 3), *buffers.take_some(1, 1)]
+    assert [len(each) for each in large] == [BUFFER_BYTES] * 4
+    buffers.give_some(large)
+    again = buffers.try_take(SMALL_BYTES)
+    assert again is not None
+    assert len(again) == SMALL_BUFFER_BYTES, "whole again"
+    assert len(made) == 4

@@ -268,6 +268,21 @@ def test_bytes_that_were_hashed_and_not_written_are_never_committed(
             writer.commit(DIGEST, LARGE)
 
 
+def test_who_is_interrupted_before_the_first_byte_takes_no_buffers(
+    store: LocalContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_arguments: object, **_named: object) -> None:
+        raise KeyboardInterrupt
+
+    with store.writer("x", expected=DIGEST, total=LARGE, cancel=CancelToken()) as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr(filling, "Ring", interrupted)
+            for _ in range(3):
+                with pytest.raises(KeyboardInterrupt):
+                    writer.fill(Source(CONTENT).readinto, advanced=nothing)
+        assert len(store._buffers.take_some(2, 3)) == 3
+
+
 @pytest.mark.usefixtures("where")
 def test_short_writes_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalContentStore(tmp_path / "content", tmp_path / "locks")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import ssl
 import threading
 import time
+import weakref
 
 import pytest
 import trustme
@@ -16,8 +18,9 @@ from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError
 from imagestore.registry.exchange import Origin, Request
 from imagestore.registry.transport.http import HttpSender, Timeouts
+from imagestore.registry.transport.link import Link
 from imagestore.registry.transport.message import outgoing
-from imagestore.registry.transport.network import Pace
+from imagestore.registry.transport.network import Exchange, Pace
 from imagestore.registry.transport.proxies import ProxyRules
 from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import BODY, HEAD, PATIENT, PIECE, SIZE, Script, Serve, get, read, say, whole
@@ -67,6 +70,26 @@ def test_over_tls_the_connection_serves_again(serve: Serve) -> None:
             with bound.send(Request("GET", f"{origin}/x"), cancel=CancelToken()) as response:
                 assert drain(response) == expected
     assert server.connections == 1
+
+
+def test_a_closed_tls_connection_keeps_no_memory(serve: Serve) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    server = serve(whole(), context=context)
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.configure_trust(trusting)
+    gc.disable()
+    try:
+        link = Link(socket.create_connection(("127.0.0.1", server.port)))
+        link.serve(Exchange(CancelToken(), Pace()))
+        link.secure(trusting, "127.0.0.1", 5.0)
+        secure = weakref.ref(link._tls)
+        link.close()
+        link.close()
+        assert secure() is None
+    finally:
+        gc.enable()
 
 
 def dripping(context: ssl.SSLContext, data: bytes, pause: float, *, after_handshake: bool) -> Script:
