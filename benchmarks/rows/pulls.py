@@ -51,41 +51,30 @@ def large(bench: Bench) -> Findings:
 
 def small_tls(bench: Bench) -> Findings:
     """One small layer over TLS, as most registries are asked, beside skopeo."""
-    found = Findings()
-    for place in bench.places:
-        series = _over_tls(bench, "S", place)
-        found.details += table(series)
-        found.figures += [
-            compare("S-TLS", series, COLD, SKOPEO, goal=None),
-            compare("S-TLS", series, COLD, SKOPEO, goal=None, measure="processor"),
-        ]
-    return found
+    return _measure_tls(bench, "S", goal=None)
 
 
 def large_tls(bench: Bench) -> Findings:
     """The same 2 GiB over TLS, beside skopeo."""
-    found = Findings()
-    for place in bench.places:
-        series = _over_tls(bench, "L", place)
-        found.details += table(series)
-        found.figures += [
-            compare("L-TLS", series, COLD, SKOPEO, goal=_TLS_GOAL, least=ALONE, is_drawn=True),
-            compare("L-TLS", series, COLD, SKOPEO, goal=_TLS_GOAL, least=ALONE, measure="processor"),
-            peak("L-TLS", series, COLD, goal=PEAK_MEBIBYTES),
-        ]
-    return found
+    return _measure_tls(bench, "L", goal=_TLS_GOAL)
 
 
 def mixed_tls(bench: Bench) -> Findings:
     """Layers of many sizes at a time over TLS, which takes the most memory, beside skopeo."""
-    found = Findings()
+    return _measure_tls(bench, "MIXED", goal=None)
+
+
+def _measure_tls(bench: Bench, name: str, *, goal: float | None) -> Findings:
+    found, row = Findings(), f"{name}-TLS"
     for place in bench.places:
-        series = _over_tls(bench, "MIXED", place)
+        series = _over_tls(bench, name, place)
         found.details += table(series)
         found.figures += [
-            compare("MIXED-TLS", series, COLD, SKOPEO, goal=None, least=ALONE),
-            peak("MIXED-TLS", series, COLD, goal=PEAK_MEBIBYTES),
+            compare(row, series, COLD, SKOPEO, goal=goal, least=ALONE, is_drawn=goal is not None),
+            compare(row, series, COLD, SKOPEO, goal=goal, least=ALONE, measure="processor"),
         ]
+        if name != "S":
+            found.figures.append(peak(row, series, COLD, goal=PEAK_MEBIBYTES))
     return found
 
 

@@ -1,8 +1,9 @@
 """Modules of the standard library that short commands load and hardly use; here they are loaded when used.
 
 Only the installed command does this, to its own process. Each has a stand-in in ``sys.modules`` that becomes the module
-when somebody asks for something of it. Our own modules get from typing's what means nothing at run time; everybody else
-gets the real one. Everybody gets from inspect's what laying out a help text takes.
+when somebody asks for something of it. What it has itself until then is little: for our own modules typing's names that
+mean nothing at run time, and of some modules what their halves in C have; for everybody what other libraries ask of
+modules that they import and hardly use.
 """
 
 import os
@@ -99,16 +100,15 @@ _HALVES = {
     "socket": ("_socket", "imagestore.registry.transport."),
     "sqlite3": ("_sqlite3", _OURS),
 }
-# Asked for when a module in them is imported.
-_PACKAGES = frozenset({"sqlite3"})
-#: What the import system asks of a module whatever is imported from it.
+#: What the import system asks of a module whatever is imported from it; of a package only to import a module in it.
 _ASKED_ANYWAY = frozenset({"__path__", "__spec__"})
+_OF_PACKAGES = frozenset({("sqlite3", "__path__")})
 _CHANGING = RLock()
 
 
 class _Postponed(types.ModuleType):
     def __getattr__(self, name: str) -> "Any":
-        if name in _ASKED_ANYWAY and not (name == "__path__" and self.__name__ in _PACKAGES):
+        if name in _ASKED_ANYWAY and (self.__name__, name) not in _OF_PACKAGES:
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             found = _spared(self.__name__, name, sys._getframe(1).f_globals.get("__name__", ""))

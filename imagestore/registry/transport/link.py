@@ -154,7 +154,7 @@ class Link:
     def close(self) -> None:
         """Close the connection; may be called again."""
         self._socket.close()
-        # They know each other: its memory, half a mebibyte, would wait for the garbage collector.
+        # It refers to us, and holds half a mebibyte, which would wait for the garbage collector.
         self._tls = None
         self._read, self._write = self._socket.recv_into, self._socket.send
 

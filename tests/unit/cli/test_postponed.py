@@ -24,6 +24,12 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
 
 
+def assert_fine(code: str) -> None:
+    """It comes to its end, where it says so."""
+    done = run(code)
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
 def test_a_stand_in_becomes_the_module_when_it_is_used() -> None:
     code = """
 import sys
@@ -58,8 +64,7 @@ postponed.postpone()
 assert sys.modules["typing"] is after
 print("fine")
 """
-    done = run(code)
-    assert (done.stdout, done.stderr) == ("fine\n", "")
+    assert_fine(code)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +78,7 @@ postponed.postpone()
 import {first}
 print("fine")
 """
-    done = run(code)
-    assert (done.stdout, done.stderr) == ("fine\n", "")
+    assert_fine(code)
 
 
 def test_whole_modules_may_be_asked_for_and_strangers_never_see_the_stand_in_of_typing() -> None:
@@ -91,8 +95,7 @@ class A(Protocol): pass
 assert Final[int] and A._is_protocol
 print("fine")
 """
-    done = run(code)
-    assert (done.stdout, done.stderr) == ("fine\n", "")
+    assert_fine(code)
 
 
 @given(st.text(alphabet="ab \t\n\r\N{NO-BREAK SPACE}"))
@@ -117,8 +120,7 @@ assert shutil.make_archive and len(sys.modules["zlib"].compress(b"a" * 99)) < 99
 assert inspect.signature(postponed.postpone) and inspect.cleandoc.__module__ == "inspect"
 print("fine")
 """
-    done = run(code)
-    assert (done.stdout, done.stderr) == ("fine\n", "")
+    assert_fine(code)
 
 
 def test_our_modules_get_halves_in_c_until_somebody_has_the_whole() -> None:
@@ -146,8 +148,7 @@ assert get("queue.Queue", "imagestore.a") and get("sqlite3.sqlite_version_info",
 assert get("sqlite3.dbapi2.Error", "other") is sqlite3.Error
 print("fine")
 """
-    done = run(code)
-    assert (done.stdout, done.stderr) == ("fine\n", "")
+    assert_fine(code)
 
 
 def test_pathlib_and_uuid_do_without_what_they_load() -> None:
@@ -163,8 +164,7 @@ assert urllib.parse.quote("a b") == "a%20b" and platform.python_version() and pl
 assert pathlib.Path("/a b").as_uri() == "file:///a%20b" and urllib.parse is sys.modules["urllib.parse"]
 print("fine")
 """
-    done = run(code)
-    assert (done.stdout, done.stderr) == ("fine\n", "")
+    assert_fine(code)
 
 
 def test_threads_may_ask_at_once() -> None:
@@ -214,8 +214,7 @@ print([each.is_alive() for each in threads])
 
 @pytest.mark.parametrize("line", ["import sqlite3.dbapi2", "from sqlite3 import dbapi2", "import urllib.parse"])
 def test_modules_in_packages_can_be_imported(line: str) -> None:
-    done = run(f"from imagestore.cli import postponed; postponed.postpone(); {line}; print('fine')")
-    assert (done.stdout, done.stderr) == ("fine\n", "")
+    assert_fine(f"from imagestore.cli import postponed; postponed.postpone(); {line}; print('fine')")
 
 
 def test_every_command_still_works_with_them(tmp_path: Path) -> None:
