@@ -37,6 +37,8 @@ _RARELY_USED = (
     # By pathlib, for the paths of another system, and for patterns (Python 3.12's needs one at once).
     "ntpath",
     "fnmatch",
+    # By pathlib too (of those that short commands load), for patterns.
+    "re",
     # For addresses of files, by pathlib.
     "urllib.parse",
     # By socket, to send files.
@@ -47,6 +49,7 @@ _RARELY_USED = (
     "datetime",
     "math",
     "bisect",
+    "json",
     "queue",
     "signal",
     "socket",
@@ -102,7 +105,7 @@ _HALVES = {
 }
 #: What the import system asks of a module whatever is imported from it; of a package only to import a module in it.
 _ASKED_ANYWAY = frozenset({"__path__", "__spec__"})
-_OF_PACKAGES = frozenset({("sqlite3", "__path__")})
+_OF_PACKAGES = frozenset({("json", "__path__"), ("re", "__path__"), ("sqlite3", "__path__")})
 _CHANGING = RLock()
 
 
