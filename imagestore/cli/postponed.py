@@ -10,7 +10,7 @@ import os
 import sys
 import types
 import urllib
-from _thread import RLock
+from _thread import RLock, _local, allocate_lock, get_ident
 
 from imagestore.late import load
 
@@ -49,11 +49,13 @@ _RARELY_USED = (
     "datetime",
     "math",
     "bisect",
+    "enum",
     "json",
     "queue",
     "signal",
     "socket",
     "sqlite3",
+    "threading",
     # By shutil, for archives; help is as wide as shutil says.
     "bz2",
     "lzma",
@@ -94,10 +96,16 @@ _SPARED: "dict[str, dict[str, Any]]" = {
     "platform": {"system": lambda: os.uname().sysname} if hasattr(os, "uname") else {},
 }
 _OURS = "imagestore."
-#: Modules of which some of ours get what a module in C has, and which those are: what the standard library puts around
-#: it (numbers with names, sockets as files, dates in databases) they don't use.
+#: What stand-ins have for our own modules.
+_OWN: "dict[str, dict[str, Any]]" = {
+    "threading": {"Lock": allocate_lock, "RLock": RLock, "local": _local, "get_ident": get_ident},
+    "typing": _TYPING,
+}
+#: Modules of which some of ours get what a smaller one has (in C, but for one), and which those are: what the standard
+#: library puts around it (numbers with names, sockets as files, dates in databases) they don't use.
 _HALVES = {
     "bisect": ("_bisect", _OURS),
+    "enum": ("imagestore.cli.enums", _OURS),
     "queue": ("_queue", _OURS),
     "signal": ("_signal", "imagestore.cli."),
     "socket": ("_socket", "imagestore.registry.transport."),
@@ -133,8 +141,8 @@ def _whole(name: str) -> "Any":
 
 def _spared(module: str, name: str, asking: str) -> "Any":
     """What the stand-in itself has of that name for the module that asks; None if nothing."""
-    if module == "typing" and asking.startswith(_OURS):
-        return _TYPING.get(name)
+    if module in _OWN and asking.startswith(_OURS):
+        return _OWN[module].get(name)
     half, whom = _HALVES.get(module, ("", ""))
     if half and asking.startswith(whom):
         return getattr(load(half), name, None)

@@ -11,9 +11,9 @@ adds to it says again what the lease is, so that no earlier line is needed for t
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Final
 
+from imagestore import gc_labels
 from imagestore.json_text import encode
 from imagestore.metadata import rows
 
@@ -92,7 +92,7 @@ def leased(number: int, lease: Lease, content: Collection[Digest]) -> str:
 
 
 def _lease_values(lease: Lease, content: Collection[Digest]) -> list[object]:
-    end = None if math.isinf(lease.expires_at) else lease.expires_at
+    end = None if lease.expires_at == gc_labels.NEVER else lease.expires_at
     listed = [str(digest) for digest in content]
     return [lease.id, lease.created_at, end, lease.is_flat, dict(lease.labels), listed, lease.namespace]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import operator
 from typing import Any
 
@@ -283,7 +282,7 @@ def _parsed(entry: Any) -> _Line:
     lease_id, created_at, expires_at, is_flat, labels, content, namespace = entry["leased" if is_addition else "lease"]
     if not lease_id:
         raise ValueError(lease_id)
-    end = math.inf if expires_at is None else float(expires_at)
+    end = gc_labels.NEVER if expires_at is None else float(expires_at)
     checked = gc_labels.checked(dict(labels))
     lease = Lease(str(lease_id), float(created_at), end, bool(is_flat), checked, str(namespace))
     return _Line(number, _Leased(lease, tuple(map(Digest.parse, content)), is_addition), is_committed)
