@@ -56,6 +56,7 @@ _RARELY_USED = (
     "socket",
     "sqlite3",
     "threading",
+    "weakref",
     # By shutil, for archives; help is as wide as shutil says.
     "bz2",
     "lzma",
@@ -110,6 +111,7 @@ _HALVES = {
     "signal": ("_signal", "imagestore.cli."),
     "socket": ("_socket", "imagestore.registry.transport."),
     "sqlite3": ("_sqlite3", _OURS),
+    "weakref": ("_weakref", _OURS),
 }
 #: What the import system asks of a module whatever is imported from it; of a package only to import a module in it.
 _ASKED_ANYWAY = frozenset({"__path__", "__spec__"})
