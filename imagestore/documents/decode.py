@@ -103,6 +103,15 @@ def validate(document: Mapping[str, Any], schema: str, what: str, *, left: Mappi
         raise DocumentError(what, shown)
 
 
+def prepare(schema: str) -> None:
+    """Read a schema that validate() will be asked about.
+
+    Raises:
+        OSError: that can't be done.
+    """
+    _accepts(schema)
+
+
 @functools.cache
 def _accepts(schema: str) -> Accepts:
     return compiled(_schema(schema))
