@@ -70,10 +70,12 @@ class Enum(metaclass=_Enumeration):
 class StrEnum(str, Enum):
     """As ``enum.StrEnum``: the members are texts."""
 
+    __repr__ = Enum.__repr__
     __str__ = str.__str__
 
 
 class IntEnum(int, Enum):
     """As ``enum.IntEnum``: the members are numbers."""
 
+    __repr__ = Enum.__repr__
     __str__ = int.__repr__

@@ -94,6 +94,8 @@ def _quote_from_bytes(*arguments: "Any", **named: "Any") -> str:
 _SPARED: "dict[str, dict[str, Any]]" = {
     "inspect": {"cleandoc": _cleandoc, "isfunction": lambda value: isinstance(value, types.FunctionType)},
     "urllib.parse": {"quote_from_bytes": _quote_from_bytes},
+    # The end of the interpreter asks for it, to wait for threads: there were none.
+    "threading": {"_shutdown": lambda: None},
     "platform": {"system": lambda: os.uname().sysname} if hasattr(os, "uname") else {},
 }
 _OURS = "imagestore."
@@ -124,7 +126,7 @@ class _Postponed(types.ModuleType):
         if name in _ASKED_ANYWAY and (self.__name__, name) not in _OF_PACKAGES:
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
-            found = _spared(self.__name__, name, sys._getframe(1).f_globals.get("__name__", ""))
+            found = _spared(self.__name__, name, _asking())
             if found is not None:
                 return found
         module = _whole(self.__name__)
@@ -139,6 +141,15 @@ def _whole(name: str) -> "Any":
             del sys.modules[name]
     # Not while holding that: it may import others, and wait for who imports them.
     return load(name)
+
+
+def _asking() -> str:
+    """The module whose code asks a stand-in; empty where the interpreter does, at its end."""
+    try:
+        name = sys._getframe(2).f_globals.get("__name__", "")
+    except ValueError:
+        return ""
+    return name if isinstance(name, str) else ""
 
 
 def _spared(module: str, name: str, asking: str) -> "Any":
