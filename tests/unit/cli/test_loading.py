@@ -103,8 +103,8 @@ POSTPONED = (
     "weakref",
     "encodings.ascii",
 )
-#: What a pull needs to take addresses apart and to wait.
-FOR_PULLS = ("enum", "re", "threading", "urllib.parse")
+#: What a pull needs to take addresses apart and to wait; later Pythons' pathlib has patterns of its own.
+FOR_PULLS = ("threading", "urllib.parse", *(("enum", "re") if sys.version_info < (3, 12) else ()))
 #: What a pull and a removal without a configuration need only where something is wrong.
 UNNEEDED = (
     "dataclasses",
