@@ -13,7 +13,6 @@ gc.expire on content means nothing.
 from __future__ import annotations
 
 import datetime
-import math
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
@@ -24,6 +23,8 @@ from imagestore.values import dataclass
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+#: When a lease without an end ends.
+NEVER: Final = float("inf")
 ROOT: Final = "containerd.io/gc.root"
 REFERENCE: Final = "containerd.io/gc.ref.content"
 EXPIRE: Final = "containerd.io/gc.expire"
@@ -81,15 +82,15 @@ def moment(text: str) -> float:
     >>> moment("1970-01-01T01:00:00.5+01:00"), moment("soon")
     (0.5, inf)
     """
-    found = _TIME.fullmatch(text)
+    found = _TIME.fullmatch(text) if text else None
     if found is None:
-        return math.inf
+        return NEVER
     date, clock, fraction, zone = found.groups()
     try:
         whole = datetime.datetime.fromisoformat(f"{date}T{clock}{'+00:00' if zone in 'Zz' else zone}")
         return whole.timestamp() + float(f"0{fraction or '.0'}")
     except (ValueError, OverflowError):
-        return math.inf
+        return NEVER
 
 
 def checked(labels: Mapping[str, str]) -> dict[str, str]:

@@ -25,13 +25,15 @@ _MAX_NAME: Final = 255
 # A name, a tag and a digest, with room for the longest there is.
 _MAX_TEXT: Final = 1024
 
-_PATH: Final = pattern(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
-_TAG: Final = pattern(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
-_LABEL: Final = pattern(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?")
+# Characters are looked at without regular expressions: to load those takes as long as many a command does.
+_WORD: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
+_LETTERS: Final = _WORD + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_IN_TAG: Final = _LETTERS + "_.-"
+_LEGAL: Final = _IN_TAG + ":/@+=[]"
+_DIGITS: Final = "0123456789"
+_HEX: Final = _DIGITS + "abcdef"
+_MAX_TAG: Final = 128
 _IPV6: Final = pattern(r"\[[0-9a-fA-F:]+(?:\.[0-9]+){0,3}\]")
-_PORT: Final = pattern(r"[0-9]{1,5}")
-_LEGAL: Final = pattern(r"[a-zA-Z0-9._:/@+=\[\]-]*")
-_HEX_ID: Final = pattern(r"[a-f0-9]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Reference:
             return self.name
         short = self.path.removeprefix("library/") if self.path.count("/") == 1 else self.path
         first, slash, _ = short.partition("/")
-        means_other = _looks_like_host(first) if slash else _HEX_ID.fullmatch(short) is not None
+        means_other = _looks_like_host(first) if slash else _is_hex_id(short)
         return self.name if means_other else short
 
     @property
@@ -126,8 +128,7 @@ def _check_characters(text: str) -> None:
     scheme = text.find("://")
     if scheme >= 0:
         raise InvalidReferenceError(text, scheme, "a reference has no URL scheme; leave out everything up to '//'")
-    legal = _LEGAL.match(text)
-    end = legal.end() if legal else 0
+    end = _length(text, _LEGAL)
     if end != len(text):
         raise InvalidReferenceError(text, end, f"character {text[end]!r} is not allowed")
 
@@ -152,14 +153,13 @@ def _is_bare_host_port(rest: str, slash: int, colon: int) -> bool:
 
 
 def _check_tag(text: str, tag: str, offset: int) -> None:
-    found = _TAG.match(tag)
-    end = found.end() if found else 0
-    if end == len(tag) and tag:
-        return
     if not tag:
         raise InvalidReferenceError(text, offset, "the tag after ':' is missing")
-    if end == 128:
-        raise InvalidReferenceError(text, offset + end, "the tag is longer than 128 characters")
+    end = 0 if tag[0] in ".-" else _length(tag[:_MAX_TAG], _IN_TAG)
+    if end == len(tag):
+        return
+    if end == _MAX_TAG:
+        raise InvalidReferenceError(text, offset + end, f"the tag is longer than {_MAX_TAG} characters")
     raise InvalidReferenceError(
         text, offset + end, f"{tag[end]!r} does not fit a tag (letters, digits, '_', then also '.' and '-')"
     )
@@ -178,7 +178,7 @@ def _split_host(text: str, name: str) -> tuple[str, str, int]:
         return (DOCKER_HUB if host == "index.docker.io" else host), rest, len(first) + 1
     if first.startswith("["):
         raise InvalidReferenceError(text, len(name), "a repository path must follow the host")
-    if _HEX_ID.fullmatch(name):
+    if _is_hex_id(name):
         raise InvalidReferenceError(text, 0, "64 hex digits are an image id, not a name")
     return DOCKER_HUB, name, 0
 
@@ -195,12 +195,14 @@ def _check_host(text: str, host: str) -> None:
         at = len(host) if at < 0 else at
         rest, start = host[at:], 0
         for label in host[:at].split("."):
-            if not _LABEL.fullmatch(label):
+            if not label or label.lstrip(_LETTERS + "-") or "-" in (label[0], label[-1]):
                 raise InvalidReferenceError(text, start, f"{label!r} is not a host name's part")
             start += len(label) + 1
     if not rest:
         return
-    if not rest.startswith(":") or not _PORT.fullmatch(rest[1:]) or not 0 < int(rest[1:]) < 65536:
+    port = rest[1:]
+    is_number = 0 < len(port) <= 5 and not port.lstrip(_DIGITS)
+    if not rest.startswith(":") or not is_number or not 0 < int(port) < 65536:
         raise InvalidReferenceError(text, at, f"expected a port from 1 to 65535 after the host, found {rest!r}")
 
 
@@ -216,8 +218,7 @@ def _check_ipv6(text: str, bracketed: str) -> None:
 def _check_path(text: str, path: str, offset: int) -> None:
     start = offset
     for component in path.split("/"):
-        found = _PATH.match(component)
-        end = found.end() if found else 0
+        end = _path_length(component)
         if not component:
             raise InvalidReferenceError(text, start, "a path component is empty")
         if end != len(component):
@@ -225,3 +226,25 @@ def _check_path(text: str, path: str, offset: int) -> None:
             upper = "; repository paths are lower case" if bad.isupper() else ""
             raise InvalidReferenceError(text, start + end, f"{bad!r} does not fit a repository path{upper}")
         start += len(component) + 1
+
+
+def _path_length(component: str) -> int:
+    """How much of it is words, parted by one dot, one or two low lines, or any number of hyphens."""
+    end, rest = 0, component
+    while length := _length(rest, _WORD):
+        end = len(component) - len(rest) + length
+        after = rest[length:].lstrip("._-")
+        separator = component[end : len(component) - len(after)]
+        if separator not in (".", "_", "__") and separator.strip("-"):
+            break
+        rest = after
+    return end
+
+
+def _length(text: str, characters: str) -> int:
+    """How much of its beginning consists of these characters."""
+    return len(text) - len(text.lstrip(characters))
+
+
+def _is_hex_id(text: str) -> bool:
+    return len(text) == 64 and not text.lstrip(_HEX)

@@ -10,7 +10,7 @@ import os
 import sys
 import types
 import urllib
-from _thread import RLock
+from _thread import RLock, _local, allocate_lock, get_ident
 
 from imagestore.late import load
 
@@ -37,6 +37,8 @@ _RARELY_USED = (
     # By pathlib, for the paths of another system, and for patterns (Python 3.12's needs one at once).
     "ntpath",
     "fnmatch",
+    # By pathlib too (of those that short commands load), for patterns.
+    "re",
     # For addresses of files, by pathlib.
     "urllib.parse",
     # By socket, to send files.
@@ -47,10 +49,14 @@ _RARELY_USED = (
     "datetime",
     "math",
     "bisect",
+    "enum",
+    "json",
     "queue",
     "signal",
     "socket",
     "sqlite3",
+    "threading",
+    "weakref",
     # By shutil, for archives; help is as wide as shutil says.
     "bz2",
     "lzma",
@@ -88,21 +94,30 @@ def _quote_from_bytes(*arguments: "Any", **named: "Any") -> str:
 _SPARED: "dict[str, dict[str, Any]]" = {
     "inspect": {"cleandoc": _cleandoc, "isfunction": lambda value: isinstance(value, types.FunctionType)},
     "urllib.parse": {"quote_from_bytes": _quote_from_bytes},
+    # The end of the interpreter asks for it, to wait for threads: there were none.
+    "threading": {"_shutdown": lambda: None},
     "platform": {"system": lambda: os.uname().sysname} if hasattr(os, "uname") else {},
 }
 _OURS = "imagestore."
-#: Modules of which some of ours get what a module in C has, and which those are: what the standard library puts around
-#: it (numbers with names, sockets as files, dates in databases) they don't use.
+#: What stand-ins have for our own modules.
+_OWN: "dict[str, dict[str, Any]]" = {
+    "threading": {"Lock": allocate_lock, "RLock": RLock, "local": _local, "get_ident": get_ident},
+    "typing": _TYPING,
+}
+#: Modules of which some of ours get what a smaller one has (in C, but for one), and which those are: what the standard
+#: library puts around it (numbers with names, sockets as files, dates in databases) they don't use.
 _HALVES = {
     "bisect": ("_bisect", _OURS),
+    "enum": ("imagestore.cli.enums", _OURS),
     "queue": ("_queue", _OURS),
     "signal": ("_signal", "imagestore.cli."),
     "socket": ("_socket", "imagestore.registry.transport."),
     "sqlite3": ("_sqlite3", _OURS),
+    "weakref": ("_weakref", _OURS),
 }
 #: What the import system asks of a module whatever is imported from it; of a package only to import a module in it.
 _ASKED_ANYWAY = frozenset({"__path__", "__spec__"})
-_OF_PACKAGES = frozenset({("sqlite3", "__path__")})
+_OF_PACKAGES = frozenset({("json", "__path__"), ("re", "__path__"), ("sqlite3", "__path__")})
 _CHANGING = RLock()
 
 
@@ -111,7 +126,7 @@ class _Postponed(types.ModuleType):
         if name in _ASKED_ANYWAY and (self.__name__, name) not in _OF_PACKAGES:
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
-            found = _spared(self.__name__, name, sys._getframe(1).f_globals.get("__name__", ""))
+            found = _spared(self.__name__, name, _asking())
             if found is not None:
                 return found
         module = _whole(self.__name__)
@@ -128,10 +143,19 @@ def _whole(name: str) -> "Any":
     return load(name)
 
 
+def _asking() -> str:
+    """The module whose code asks a stand-in; empty where the interpreter does, at its end."""
+    try:
+        name = sys._getframe(2).f_globals.get("__name__", "")
+    except ValueError:
+        return ""
+    return name if isinstance(name, str) else ""
+
+
 def _spared(module: str, name: str, asking: str) -> "Any":
     """What the stand-in itself has of that name for the module that asks; None if nothing."""
-    if module == "typing" and asking.startswith(_OURS):
-        return _TYPING.get(name)
+    if module in _OWN and asking.startswith(_OURS):
+        return _OWN[module].get(name)
     half, whom = _HALVES.get(module, ("", ""))
     if half and asking.startswith(whom):
         return getattr(load(half), name, None)

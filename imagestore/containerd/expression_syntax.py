@@ -40,10 +40,10 @@ _QUANTIFIERS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 class Place(enum.Enum):
     """Assertions: nothing is read."""
 
-    BEGIN = enum.auto()
-    END = enum.auto()
-    WORD_EDGE = enum.auto()
-    NO_WORD_EDGE = enum.auto()
+    BEGIN = "begin"
+    END = "end"
+    WORD_EDGE = "word edge"
+    NO_WORD_EDGE = "no word edge"
 
 
 @dataclass(frozen=True, slots=True)

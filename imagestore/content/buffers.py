@@ -47,7 +47,7 @@ class Buffers:
     """
 
     def __init__(self, most_lent: int = _MOST_LENT) -> None:
-        self._lendable = threading.Semaphore(most_lent)
+        self._lendable = most_lent
         self._kept: deque[mmap] = deque(maxlen=_MOST_KEPT)
         self._going_round = 0
         # Re-entrant: a signal handler that pulls may run while this thread holds it.
@@ -87,21 +87,27 @@ class Buffers:
 
         What isn't written past the page cache has memory of its own size. give_back() must follow.
         """
-        if not self._lendable.acquire(blocking=False):
-            return None
+        with self._lock:
+            if not self._lendable:
+                return None
+            self._lendable -= 1
         try:
             if size < LEAST_DIRECT_BYTES:
                 return memoryview(bytearray(size + 1))
             return memoryview(self._take())[:SMALL_BUFFER_BYTES]
         except BaseException:
-            self._lendable.release()
+            self._lend_again()
             raise
 
     def give_back(self, taken: memoryview) -> None:
         """Give back what try_take() gave."""
         if not isinstance(taken.obj, bytearray):
             self._give(taken)
-        self._lendable.release()
+        self._lend_again()
+
+    def _lend_again(self) -> None:
+        with self._lock:
+            self._lendable += 1
 
     def _take(self) -> mmap:
         try:

@@ -18,6 +18,7 @@ import re
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
+from imagestore import json_text
 from imagestore.documents.accept import compiled
 from imagestore.errors import DocumentError
 
@@ -65,7 +66,7 @@ def decode(raw: bytes, what: str, *, limit_bytes: int = MAX_DOCUMENT_BYTES) -> d
     except UnicodeDecodeError as error:
         raise DocumentError(what, [f"is not UTF-8: {error.reason} at byte {error.start}"]) from error
     try:
-        value = _decoder().decode(text)
+        value = _decoded(text)
         if "\\ud" in text or "\\uD" in text:
             value = _without_halves(value)
     except json.JSONDecodeError as error:
@@ -102,6 +103,15 @@ def validate(document: Mapping[str, Any], schema: str, what: str, *, left: Mappi
         raise DocumentError(what, shown)
 
 
+def prepare(schema: str) -> None:
+    """Read a schema that validate() will be asked about.
+
+    Raises:
+        OSError: that can't be done.
+    """
+    _accepts(schema)
+
+
 @functools.cache
 def _accepts(schema: str) -> Accepts:
     return compiled(_schema(schema))
@@ -118,7 +128,7 @@ def _schema(name: str) -> Any:
     # What pkgutil does, which is long to import.
     loader = cast("ResourceLoader", __spec__.loader)
     text = loader.get_data(os.path.join(os.path.dirname(__file__), "schemas", f"{name}.json"))
-    return json.loads(text)
+    return json_text.decode(text.decode())
 
 
 def refuse_case_variants(document: Mapping[str, Any], known: frozenset[str], what: str, *, path: str = "$") -> None:
@@ -133,13 +143,6 @@ def refuse_case_variants(document: Mapping[str, Any], known: frozenset[str], wha
     for name in document:
         if name not in known and name.casefold() in folded:
             _refuse(what, f"{path}.{_shorten(name)}: differs from a known member only by case; readers disagree on it")
-
-
-@functools.cache
-def _decoder() -> json.JSONDecoder:
-    return json.JSONDecoder(
-        object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite
-    )
 
 
 @functools.cache
@@ -216,6 +219,11 @@ def _finite(text: str) -> float:
     if value in (float("inf"), float("-inf")):
         raise _RefusedError(f"number {text[:24]} is out of range")
     return value
+
+
+_decoded: Final = json_text.decoder(
+    object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite
+)
 
 
 def _is_shallow(value: Any) -> bool:

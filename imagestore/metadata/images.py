@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 from imagestore import digest as digests
@@ -11,6 +10,7 @@ from imagestore.digest import Digest
 from imagestore.errors import StoreBusyError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 from imagestore.gc_labels import EXPIRE, LeaseTerms
+from imagestore.json_text import encode
 from imagestore.log import get_logger
 from imagestore.metadata import rows
 from imagestore.metadata.api import Everything
@@ -98,7 +98,7 @@ class ImageTables(Database):
 
     def get_images(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ImageRecord]:
         """Those of some records that are there, by (reference, handler)."""
-        found = self._select("TRUE", [json.dumps(list(keys))], source=_GIVEN) if keys else []
+        found = self._select("TRUE", [encode(list(keys))], source=_GIVEN) if keys else []
         return {(each.reference, each.handler): each for each in found}
 
     def find_images(
@@ -146,7 +146,7 @@ class ImageTables(Database):
             " ORDER BY t.key, handler"
         )
         with self._reading() as db:
-            return db.execute(query, {"texts": json.dumps(list(references))}).fetchall()
+            return db.execute(query, {"texts": encode(list(references))}).fetchall()
 
     def find_keys(self, images: Collection[tuple[str, str]]) -> list[tuple[str, str, str]]:
         """Reference, handler and image id of every record of some images, given by id and handler, in their order."""
@@ -156,7 +156,7 @@ class ImageTables(Database):
             " ORDER BY p.key, reference"
         )
         with self._reading() as db:
-            return db.execute(query, {"pairs": json.dumps(list(images))}).fetchall()
+            return db.execute(query, {"pairs": encode(list(images))}).fetchall()
 
     def everything(self, most: int) -> Everything | None:
         """What removing every record takes; None where there are more."""
@@ -197,7 +197,7 @@ class ImageTables(Database):
         if not keys:
             return []
         with self._removing() as db:
-            roots = [text for (text,) in db.execute(query, {"pairs": json.dumps(list(keys))})]
+            roots = [text for (text,) in db.execute(query, {"pairs": encode(list(keys))})]
             with self._damage_named():
                 for text in roots:
                     digests.check(text)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import operator
 from typing import Any
 
 from imagestore import gc_labels
 from imagestore.digest import Digest
 from imagestore.gc_labels import ContentTerms
+from imagestore.json_text import decode
 from imagestore.metadata import rows
 from imagestore.metadata.api import ImageRecord, Lease
 from imagestore.values import dataclass
@@ -249,7 +249,7 @@ def _kept(state: ImageRecord | _Labelled | _Leased | None) -> frozenset[Digest]:
 
 def _decoded(line: bytes) -> Any:
     # From bytes it would take UTF-16, and halves of characters.
-    entry = json.loads(line.decode())
+    entry = decode(line.decode())
     if b"\\u" in line:
         # Half a character, which JSON can write and the database can't.
         json.dumps(entry, ensure_ascii=False).encode()
@@ -282,7 +282,7 @@ def _parsed(entry: Any) -> _Line:
     lease_id, created_at, expires_at, is_flat, labels, content, namespace = entry["leased" if is_addition else "lease"]
     if not lease_id:
         raise ValueError(lease_id)
-    end = math.inf if expires_at is None else float(expires_at)
+    end = gc_labels.NEVER if expires_at is None else float(expires_at)
     checked = gc_labels.checked(dict(labels))
     lease = Lease(str(lease_id), float(created_at), end, bool(is_flat), checked, str(namespace))
     return _Line(number, _Leased(lease, tuple(map(Digest.parse, content)), is_addition), is_committed)

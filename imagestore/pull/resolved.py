@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from imagestore import lease
 from imagestore.errors import ReferenceNotFoundError, SizeMismatchError
+from imagestore.pull import ahead
 from imagestore.pull.decide import Decider
 from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, fetch_order, parallel_blobs
 from imagestore.pull.settle import confirm, settle
@@ -35,7 +36,8 @@ class ResolvedPull:
     def __init__(self, work: PullWork, target: Descriptor, raw: bytes | None) -> None:
         self._work = work
         self._target = target
-        self._documents = Documents(work.content, work.client, work.reference, work.cancel)
+        client = work.client.busy_with(ahead.before_layers)
+        self._documents = Documents(work.content, client, work.reference, work.cancel)
         if raw is not None:
             self._documents.remember(target, raw)
         self._decider = Decider(str(work.reference), work.handler, work.wanted, work.observer)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -41,12 +41,16 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to send. ``url`` is absolute; ``headers`` hold no secret in their repr (see __repr__)."""
+    """What to send. ``url`` is absolute; ``headers`` hold no secret in their repr (see __repr__).
+
+    ``meanwhile`` may be done once it is sent, before the answer is awaited.
+    """
 
     method: str
     url: str
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
+    meanwhile: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(name for name, _ in self.headers)

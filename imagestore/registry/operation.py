@@ -100,13 +100,18 @@ class Operations:
         self._policy = policy
         self._timing = timing
         self._lock = threading.Lock()
-        self._by_token: weakref.WeakKeyDictionary[CancelToken, Operation] = weakref.WeakKeyDictionary()
+        # As a WeakKeyDictionary, for which more has to be loaded than a short pull needs.
+        self._by_token: dict[weakref.ref[CancelToken], Operation] = {}
 
     def of(self, cancel: CancelToken) -> Operation:
         """The operation of a token or of its parent; it ends with the outermost token."""
-        whole = cancel.operation
+        # What is forgotten is so without the lock, which whoever forgets may hold.
+        whole = weakref.ref(cancel.operation, self._forget)
         with self._lock:
             found = self._by_token.get(whole)
             if found is None:
                 found = self._by_token[whole] = Operation(self._policy, self._timing)
             return found
+
+    def _forget(self, ended: weakref.ref[CancelToken]) -> None:
+        self._by_token.pop(ended, None)

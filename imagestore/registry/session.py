@@ -77,12 +77,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every session of a client shares."""
+    """What every session of a client shares; ``meanwhile`` is done while answers are awaited."""
 
     policy: TransferPolicy
     timing: Timing
     pauses: HostPauses
     observer: Observer
+    meanwhile: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,7 @@ class Session:
             headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
             headers.append(("Authorization", authorization))
         url = call.url or self.endpoint.url(call.repository, call.path, call.query)
-        return Request(call.method, url, tuple(headers))
+        return Request(call.method, url, tuple(headers), meanwhile=self.shared.meanwhile)
 
     def _follow(self, request: Request, secrets: tuple[str, ...]) -> Response:
         seen = {request.url}

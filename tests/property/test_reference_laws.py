@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +51,41 @@ def test_any_text_is_parsed_or_refused_with_a_position_inside_it(text: str) -> N
     else:
         assert text.isascii()
         assert Reference.parse(str(parsed)) == parsed
+
+
+#: The distribution project's grammar of what is written without a host, as expressions say it.
+PATH = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+NAMED = re.compile(rf"(?P<path>{PATH}(?:/{PATH})*)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}))?")
+LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
+HOST = re.compile(rf"{LABEL}(?:\.{LABEL})*(?::[0-9]{{1,5}})?")
+
+
+@given(st.text("ab0._-", max_size=8), st.text("aZ9_.-", max_size=6) | st.text("a.", min_size=126, max_size=130))
+def test_paths_and_tags_are_those_of_the_grammar(path: str, tag: str) -> None:
+    # A host in front, so that the path isn't taken for one.
+    text = f"{path}:{tag}" if tag else path
+    found = NAMED.fullmatch(text)
+    try:
+        parsed = Reference.parse(f"registry.example/{text}")
+    except InvalidReferenceError:
+        assert found is None
+    else:
+        assert found is not None
+        assert (parsed.path, parsed.tag) == (found["path"], found["tag"] or "latest")
+
+
+# With a dot in front of it nothing is taken for a path.
+@given(st.text("aB0-.:", max_size=10).map(lambda text: f"r.{text}"))
+def test_hosts_are_those_of_the_grammar(host: str) -> None:
+    port = host.partition(":")[2]
+    is_host = HOST.fullmatch(host) is not None and (not port or 0 < int(port) < 65536)
+    try:
+        parsed = Reference.parse(f"{host}/a")
+    except InvalidReferenceError:
+        assert not is_host
+    else:
+        assert is_host
+        assert parsed.host == host.lower()
 
 
 @given(st.text(max_size=90) | st.from_regex(r"[a-z0-9+.]{1,8}:[a-zA-Z0-9=_-]{1,70}"))

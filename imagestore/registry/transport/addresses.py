@@ -19,21 +19,24 @@ from imagestore.patterns import pattern
 if TYPE_CHECKING:
     from imagestore.registry.exchange import Origin
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+    Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PRIVATE_HINT: Final = "a public registry may not send its clients to private addresses"
 _ENDS_IN_NUMBER: Final = pattern(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)", re.IGNORECASE)
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_OCTETS: Final = frozenset(map(str, range(256)))
+_NAT64: Final = "64:ff9b::/96"
 # Reserved for local use, protocols and examples, and not covered by is_global on every supported Python.
 _LOCAL_NETWORKS: Final = (
-    ipaddress.ip_network("100.64.0.0/10"),
-    ipaddress.ip_network("192.0.0.0/24"),
-    ipaddress.ip_network("192.88.99.0/24"),
-    ipaddress.ip_network("64:ff9b:1::/48"),
-    ipaddress.ip_network("2001::/23"),
-    ipaddress.ip_network("3fff::/20"),
-    ipaddress.ip_network("fec0::/10"),
+    "100.64.0.0/10",
+    "192.0.0.0/24",
+    "192.88.99.0/24",
+    "64:ff9b:1::/48",
+    "2001::/23",
+    "3fff::/20",
+    "fec0::/10",
 )
+# Addresses an endpoint was met on that are kept until somebody asks about it.
+_MOST_MET: Final = 16
 
 
 @functools.lru_cache(maxsize=256)
@@ -44,10 +47,17 @@ def parse(host: str) -> Address | None:
     (IPv6Address('::1'), None)
     """
     text = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if ":" not in text and not text.replace(".", "").isdigit():
+        return None  # most are names, for which the library of addresses needn't be loaded
     try:
         return None if "%" in text else ipaddress.ip_address(text)
     except ValueError:
         return None
+
+
+def is_literal(host: str) -> bool:
+    """Whether a host is an address, so that no name is to be looked up."""
+    return _is_plainly_loopback(host) or parse(host) is not None
 
 
 @functools.lru_cache(maxsize=256)
@@ -60,9 +70,14 @@ def is_public(address: Address) -> bool:
     embedded = _embedded(address)
     if embedded is not None:
         return all(is_public(inner) for inner in embedded)
-    if any(address in network for network in _LOCAL_NETWORKS if network.version == address.version):
+    if any(address in network for network in _networks() if network.version == address.version):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved)
+
+
+@functools.cache
+def _networks() -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    return tuple(map(ipaddress.ip_network, _LOCAL_NETWORKS))
 
 
 def _embedded(address: Address) -> tuple[ipaddress.IPv4Address, ...] | None:
@@ -74,7 +89,7 @@ def _embedded(address: Address) -> tuple[ipaddress.IPv4Address, ...] | None:
         return (address.sixtofour,)
     if address.teredo is not None:
         return address.teredo
-    if address in _NAT64:
+    if address in ipaddress.IPv6Network(_NAT64):
         return (ipaddress.IPv4Address(int(address) & 0xFFFFFFFF),)
     return None
 
@@ -87,10 +102,16 @@ def is_loopback_name(host: str) -> bool:
     >>> is_loopback_name("127.9.9.9"), is_loopback_name("localhost.example")
     (True, False)
     """
-    if host.lower() == "localhost":
+    if host.lower() == "localhost" or _is_plainly_loopback(host):
         return True
     address = parse(host)
     return address is not None and is_loopback(address)
+
+
+def _is_plainly_loopback(host: str) -> bool:
+    """Whether a host is an address in 127.0.0.0/8, as everybody writes it."""
+    first, *others = host.split(".")
+    return first == "127" and len(others) == 3 and all(each in _OCTETS for each in others)
 
 
 def is_loopback(address: Address) -> bool:
@@ -120,11 +141,24 @@ class PeerMemory:
         self._lock = threading.Lock()
         self._public: set[Origin] = set()
         self._private: set[Origin] = set()
+        # Judged when somebody asks: most endpoints never send anybody elsewhere.
+        self._met: dict[Origin, set[str]] = {}
 
-    def note(self, origin: Origin, address: Address) -> None:
+    def note(self, origin: Origin, address: str) -> None:
         """An endpoint answered from this address."""
         with self._lock:
-            (self._public if is_public(address) else self._private).add(origin)
+            if origin in self._public:
+                return
+            met = self._met.setdefault(origin, set())
+            met.add(address)
+            if len(met) > _MOST_MET:
+                self._judge(origin)
+
+    def _judge(self, origin: Origin) -> None:
+        for text in self._met.pop(origin, ()):
+            address = parse(text)
+            if address is not None:
+                (self._public if is_public(address) else self._private).add(origin)
 
     def is_private(self, origin: Origin) -> bool:
         """Whether an endpoint lives on a private network, so that it may name its neighbours there.
@@ -137,4 +171,5 @@ class PeerMemory:
         if literal is not None:
             return not is_public(literal)
         with self._lock:
+            self._judge(origin)
             return origin in self._private and origin not in self._public

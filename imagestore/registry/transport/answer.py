@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from imagestore.registry.transport import addresses
 
 _MAX_HEADER_COUNT: Final = 256
 _MAX_HEADER_BYTES: Final = 64 * 1024
@@ -65,7 +64,7 @@ class Answer:
         fields: Sequence[tuple[bytes, bytes]],
         *,
         url: str,
-        peer: addresses.Address | None,
+        peer: str | None,
         body: Readable,
         guard: Callable[[], AbstractContextManager[None]],
         on_close: ExitStack,

@@ -14,6 +14,8 @@ from imagestore.registry.transport.faults import InvalidAnswerError, OtherProtoc
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from imagestore.registry.exchange import Request
 
 Fields = tuple[tuple[bytes, bytes], ...]
@@ -48,6 +50,7 @@ class Outgoing:
         body: may be empty.
         connect_seconds: for a connection, TLS included.
         idle_seconds: without a single byte.
+        meanwhile: done before the answer is awaited.
     """
 
     method: str
@@ -60,6 +63,7 @@ class Outgoing:
     body: bytes = field(repr=False)
     connect_seconds: float
     idle_seconds: float
+    meanwhile: Callable[[], None] | None = None
 
     @property
     def given_port(self) -> int | None:
@@ -118,7 +122,8 @@ def outgoing(request: Request, *, user_agent: str, connect_seconds: float, idle_
         raise UnsendableError("field") from error
     target = ((parts.path or "/") + (f"?{parts.query}" if parts.query else "")).encode("ascii")
     body = request.body or b""
-    return Outgoing(request.method, parts.scheme, host, port, target, encoded, body, connect_seconds, idle_seconds)
+    seconds = connect_seconds, idle_seconds
+    return Outgoing(request.method, parts.scheme, host, port, target, encoded, body, *seconds, request.meanwhile)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,15 +68,15 @@ class Exchange:
         self.saw_end = False
 
     @property
-    def peer(self) -> addresses.Address | None:
-        """Address at the other end; None before a connection, and for a unix socket."""
+    def peer(self) -> str | None:
+        """Address at the other end, without a zone; None before a connection, and for a unix socket."""
         if self._socket is None:
             return None
         try:
             found = self._socket.getpeername()
         except OSError:  # closed meanwhile
             return None
-        return addresses.parse(str(found[0]).partition("%")[0]) if isinstance(found, tuple) and found else None
+        return str(found[0]).partition("%")[0] if isinstance(found, tuple) and found else None
 
     @property
     def is_reading_head(self) -> bool:
@@ -270,7 +270,7 @@ class _Lookup:
             ConnectError: there are none.
             OperationCancelledError: cancelled meanwhile, or past the deadline.
         """
-        if exchange is None or addresses.parse(self._host) is not None:
+        if exchange is None or addresses.is_literal(self._host):
             self._run()
         else:
             start(self._run, f"resolve {self._host}")

@@ -89,6 +89,9 @@ POSTPONED = (
     "datetime",
     *(() if sys.version_info[:2] == (3, 12) else ("fnmatch",)),
     "inspect",
+    "ipaddress",
+    "json",
+    "math",
     "ntpath",
     "platform",
     "queue",
@@ -97,8 +100,11 @@ POSTPONED = (
     "socket",
     "sqlite3",
     "typing",
+    "weakref",
     "encodings.ascii",
 )
+#: What a pull needs to take addresses apart and to wait; later Pythons' pathlib has patterns of its own.
+FOR_PULLS = ("threading", "urllib.parse", *(("enum", "re") if sys.version_info < (3, 12) else ()))
 #: What a pull and a removal without a configuration need only where something is wrong.
 UNNEEDED = (
     "dataclasses",
@@ -118,6 +124,8 @@ import os, sys
 from imagestore.__main__ import command
 def end(status):
     names = {(*POSTPONED, *UNNEEDED)!r}
+    if "pull" not in sys.argv:
+        names += {FOR_PULLS!r}
     print(status, [n for n in names if type(sys.modules.get(n)).__name__ not in {ABSENT!r}], file=sys.stderr)
     sys.stdout.flush()
     os.kill(os.getpid(), 9)

@@ -128,7 +128,7 @@ def test_our_modules_get_halves_in_c_until_somebody_has_the_whole() -> None:
 import sys
 from imagestore.cli import postponed
 postponed.postpone()
-import bisect, queue, signal, socket, sqlite3
+import bisect, enum, queue, signal, socket, sqlite3, threading, weakref
 def get(text, asking):
     return eval(text, {**globals(), "__name__": asking})
 for text, module in [
@@ -137,10 +137,17 @@ for text, module in [
     ("signal.signal", "imagestore.cli.a"),
     ("socket.socket", "imagestore.registry.transport.a"),
     ("sqlite3.connect", "imagestore.a"),
+    ("weakref.ref", "imagestore.a"),
 ]:
     name, _, what = text.partition(".")
     assert get(text, module) is getattr(sys.modules["_" + name], what), text
     assert type(sys.modules[name]).__name__ == "_Postponed", name
+assert get("enum.StrEnum", "imagestore.a").__module__ == "imagestore.cli.enums"
+lock, local, again = get("threading.Lock, threading.local, threading.RLock", "imagestore.a")
+assert type(sys.modules["threading"]).__name__ == "_Postponed"
+assert get("threading.Event", "imagestore.a") and threading.local is local
+assert isinstance(threading.Lock(), type(lock())) and type(threading.RLock()) is again
+assert get("enum.StrEnum", "other").__module__ == "enum" == get("enum.StrEnum", "imagestore.a").__module__
 assert not hasattr(get("socket.socket", "imagestore.registry.transport.a"), "makefile")
 assert get("socket.socket", "imagestore.server.a").makefile and get("signal.SIGTERM", "imagestore.server.a").name
 assert get("socket.socket", "imagestore.registry.transport.a").makefile, "the whole, now that it is loaded"
@@ -212,7 +219,17 @@ print([each.is_alive() for each in threads])
     assert (done.stdout, done.stderr) == ("[False, False]\n", "")
 
 
-@pytest.mark.parametrize("line", ["import sqlite3.dbapi2", "from sqlite3 import dbapi2", "import urllib.parse"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import sqlite3.dbapi2",
+        "from sqlite3 import dbapi2",
+        "import urllib.parse",
+        "import json.decoder",
+        "from json import decoder",
+        "from re import _parser",
+    ],
+)
 def test_modules_in_packages_can_be_imported(line: str) -> None:
     assert_fine(f"from imagestore.cli import postponed; postponed.postpone(); {line}; print('fine')")
 

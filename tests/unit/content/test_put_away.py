@@ -104,8 +104,10 @@ class Another:
 def look_different(monkeypatch: pytest.MonkeyPatch, folder: Path, **other: int) -> None:
     real = os.lstat
 
-    def seen(path: str | Path) -> os.stat_result | Another:
-        return Another(real(path), **other) if Path(path) == folder else real(path)
+    # Python 3.13's shutil asks by a folder's descriptor.
+    def seen(path: str | Path, *, dir_fd: int | None = None) -> os.stat_result | Another:
+        status = real(path, dir_fd=dir_fd)
+        return Another(status, **other) if Path(path) == folder else status
 
     monkeypatch.setattr(os, "lstat", seen)
 

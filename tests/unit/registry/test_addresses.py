@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from imagestore.errors import ConfigError, ProtocolError
 from imagestore.registry.exchange import Origin
 from imagestore.registry.transport import urls
-from imagestore.registry.transport.addresses import PeerMemory, is_loopback_name, is_public, parse
+from imagestore.registry.transport.addresses import PeerMemory, is_literal, is_loopback_name, is_public, parse
 from imagestore.registry.transport.proxies import ProxyRules
 
 
@@ -98,10 +98,49 @@ def test_only_literal_loopback_counts_as_this_machine(host: str, expected: bool)
 def test_one_public_answer_is_enough_to_distrust() -> None:
     memory, home = PeerMemory(), Origin("https", "registry.example", 443)
     assert not memory.is_private(home)
-    memory.note(home, ipaddress.ip_address("10.0.0.1"))
+    memory.note(home, "10.0.0.1")
     assert memory.is_private(home)
-    memory.note(home, ipaddress.ip_address("1.1.1.1"))
+    memory.note(home, "1.1.1.1")
     assert not memory.is_private(home)
+
+
+def test_an_endpoint_of_many_addresses_is_judged_without_keeping_them() -> None:
+    memory, home, other = PeerMemory(), Origin("https", "registry.example", 443), Origin("https", "other.example", 443)
+    for number in range(100):
+        memory.note(home, f"10.0.0.{number}")
+        memory.note(other, f"10.0.0.{number}")
+    memory.note(other, "1.1.1.1")
+    memory.note(home, "no address")
+    assert max(map(len, memory._met.values())) < 20
+    assert memory.is_private(home)
+    assert not memory.is_private(other)
+    memory.note(other, "10.0.0.1")
+    assert not memory.is_private(other)
+    assert not memory._met
+
+
+@given(st.text("0127.:x[]", max_size=12) | st.ip_addresses().map(str))
+def test_what_is_quickly_told_from_addresses_is_none(host: str) -> None:
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        expected = ipaddress.ip_address(bare)
+    except ValueError:
+        assert parse(host) is None
+        assert not is_literal(host)
+        assert not is_loopback_name(host)
+    else:
+        assert parse(host) == expected
+        assert is_literal(host)
+
+
+@given(st.lists(st.integers(-1, 300).map(str) | st.sampled_from(["00", "01", ""]), min_size=2, max_size=4))
+def test_plain_loopback_addresses_are_those_of_the_library(octets: list[str]) -> None:
+    host = ".".join(["127", *octets])
+    try:
+        expected = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        expected = False
+    assert is_loopback_name(host) == expected
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 import time
 
 import pytest
@@ -40,6 +41,19 @@ def test_a_large_body_comes_whole_and_its_connection_serves_again(sender: HttpSe
     assert read(sender, server) == b"small"
     assert read(sender, server) == BODY[::-1]
     assert server.connections == 1
+
+
+def test_something_else_may_be_done_before_the_answer_is_awaited(sender: HttpSender, serve: Serve) -> None:
+    is_done = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        # It never would be if the answer were awaited first.
+        whole(b"done" if is_done.wait(TIMEOUTS.idle / 2) else b"not done")(connection)
+
+    server = serve(answer)
+    request = Request("GET", f"http://127.0.0.1:{server.port}/v2/x", meanwhile=is_done.set)
+    with sender.send(request, cancel=CancelToken()) as response:
+        assert drain(response) == b"done"
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
