@@ -31,7 +31,7 @@ from imagestore.content.local import LocalContentStore
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.media_types import OCI_MANIFEST
-from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
 from imagestore.upkeep.accounting import measure

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from imagestore.content.api import ContentStore
     from imagestore.digest import Digest
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.records import ImageRecord
     from imagestore.store import ImageStore
 
 #: All references of one image of one handler; never empty.

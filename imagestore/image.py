@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.documents.image_config import ImageConfig
     from imagestore.documents.manifest import Manifest
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.records import ImageRecord
     from imagestore.platforms import Platform
 
 

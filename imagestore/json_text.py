@@ -1,8 +1,8 @@
 """JSON as our own tables and files hold it, and as documents bring it.
 
 The standard library reads and writes it in C. The Python around that takes longer to be imported (it compiles regular
-expressions) than a short command takes for everything it reads, so it is only asked where C gives up: it knows what to
-say then.
+expressions) than a short command takes for everything it reads, so it is left out, and only asked what is wrong with a
+text where C doesn't say it.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ def decoder(
         return whole
 
     def decode(text: str) -> Any:
-        bare = text.strip(_SPACE)
         try:
-            value, end = scan(bare, 0)
-        except (StopIteration, SystemError):  # no value; an error whose class nobody imported yet
-            return whole(text)
-        return value if end == len(bare) else whole(text)
+            value, end = scan(text, len(text) - len(text.lstrip(_SPACE)))
+        except (StopIteration, SystemError):  # no value; on Python 3.11, an error whose class nobody imported yet
+            value, end = None, 0
+        is_all = end and not text[end:].strip(_SPACE)
+        return value if is_all else whole(text)
 
     return decode
 
 
-#: As ``json.loads`` for texts.
+#: As ``json.JSONDecoder().decode``.
 decode: Final = decoder()
 
 

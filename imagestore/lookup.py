@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from imagestore.config import Config
-    from imagestore.metadata.api import ImageRecord, MetadataStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
 
 _ID: Final = pattern(r"(?:(sha256|sha384|sha512):)?([a-f0-9]{4,128})")
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from imagestore.config import Config
     from imagestore.digest import Digest
     from imagestore.documents.select import Selection
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.records import ImageRecord
     from imagestore.observe import Observer
     from imagestore.platforms import Platform
     from imagestore.pull.plan import PullPlan

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
     from imagestore.lease import HeldLease
-    from imagestore.metadata.api import ImageRecord, MetadataStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
     from imagestore.observe import Observer
     from imagestore.platforms import Matcher, Platform
 

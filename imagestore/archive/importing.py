@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from imagestore.config import Config, HandlerPlatform
     from imagestore.content.local import LocalContentStore
     from imagestore.digest import Digest
-    from imagestore.metadata.api import ImageRecord, MetadataStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
     from imagestore.observe import Observer
     from imagestore.platforms import Platform
     from imagestore.pull.choice import Choice

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from imagestore.archive.contents import ArchiveImage
     from imagestore.descriptor import Descriptor
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.records import ImageRecord
 
 
 def assign(

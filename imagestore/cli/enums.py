@@ -22,6 +22,8 @@ class _Enumeration(type):
         made = super().__new__(cls, name, bases, {key: body[key] for key in body if key not in values})
         made._by_name, made._by_value = {}, {}
         for key, value in values.items():
+            if type(value).__module__ == "enum":
+                raise TypeError(f"{name}.{key}: expected a plain value, found enum.{type(value).__name__}")
             member = made._by_value.get(value)
             if member is None:
                 member = made._by_value[value] = made._member(key, value)

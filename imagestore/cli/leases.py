@@ -15,7 +15,7 @@ from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError, LeaseNotFoundError
 
 if TYPE_CHECKING:
-    from imagestore.metadata.api import Lease
+    from imagestore.metadata.records import Lease
 
 
 @click.group()

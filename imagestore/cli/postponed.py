@@ -50,7 +50,6 @@ _RARELY_USED = (
     "math",
     "bisect",
     "enum",
-    "json",
     "queue",
     "signal",
     "socket",
@@ -117,7 +116,7 @@ _HALVES = {
 }
 #: What the import system asks of a module whatever is imported from it; of a package only to import a module in it.
 _ASKED_ANYWAY = frozenset({"__path__", "__spec__"})
-_OF_PACKAGES = frozenset({("json", "__path__"), ("re", "__path__"), ("sqlite3", "__path__")})
+_OF_PACKAGES = frozenset({("re", "__path__"), ("sqlite3", "__path__")})
 _CHANGING = RLock()
 
 

@@ -21,7 +21,7 @@ from imagestore.values import replace
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.records import ImageRecord
     from imagestore.store import ImageStore
 
 OWN_PREFIX: Final = "io.imagestore."

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
     from imagestore.containerd.spaces import Space
-    from imagestore.metadata.api import Lease
+    from imagestore.metadata.records import Lease
     from imagestore.rpc.workers import StoreWorkers
     from imagestore.store import ImageStore
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import collect
 from imagestore.errors import ContentNotFoundError, IntegrityError, PreconditionError
-from imagestore.metadata.api import lease_key
 from imagestore.metadata.namespace_api import HOME, ContentRecord, proxy_owner
+from imagestore.metadata.records import lease_key
 from imagestore.patterns import pattern
 from imagestore.values import replace
 

@@ -7,11 +7,11 @@ manifest, warnings.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
+from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError
 from imagestore.image import Image
 from imagestore.rpc.answers import shows_damage
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.descriptor import Descriptor
-    from imagestore.digest import Digest
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.records import ImageRecord
     from imagestore.store import ImageStore
 
 
@@ -34,7 +33,7 @@ def chain_id(diff_ids: Sequence[Digest]) -> str:
     """
     chain = ""
     for diff_id in map(str, diff_ids):
-        chain = f"sha256:{hashlib.sha256(f'{chain} {diff_id}'.encode()).hexdigest()}" if chain else diff_id
+        chain = str(Digest.of(f"{chain} {diff_id}".encode())) if chain else diff_id
     return chain
 
 

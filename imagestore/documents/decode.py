@@ -12,7 +12,6 @@ keeps them is taken at once (``accept.py``); the schema library judges, and word
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 from itertools import chain, islice
@@ -23,6 +22,7 @@ from imagestore.documents.accept import compiled
 from imagestore.errors import DocumentError
 
 if TYPE_CHECKING:
+    import json
     from collections.abc import Mapping
     from importlib.abc import ResourceLoader
     from typing import Any
@@ -69,12 +69,12 @@ def decode(raw: bytes, what: str, *, limit_bytes: int = MAX_DOCUMENT_BYTES) -> d
         value = _decoded(text)
         if "\\ud" in text or "\\uD" in text:
             value = _without_halves(value)
-    except json.JSONDecodeError as error:
-        _check_depth(raw, what)
-        raise DocumentError(what, [f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"]) from error
     except (_RefusedError, RecursionError) as error:
         _check_depth(raw, what)
         raise DocumentError(what, [str(error)]) from error
+    except ValueError as error:
+        _check_depth(raw, what)
+        raise DocumentError(what, [_not_json(error)]) from error
     if not _is_shallow(value):
         _check_depth(raw, what)
     if not isinstance(value, dict):
@@ -156,6 +156,12 @@ class _RefusedError(ValueError):
 
 def _refuse(what: str, fault: str) -> NoReturn:
     raise DocumentError(what, [fault])
+
+
+def _not_json(error: ValueError) -> str:
+    # To look whether it is a JSONDecodeError, its module would have to be loaded; the decoder raises no others.
+    found = cast("json.JSONDecodeError", error)
+    return f"is not JSON: {found.msg} at line {found.lineno}, column {found.colno}"
 
 
 def _fault(error: Any) -> str:

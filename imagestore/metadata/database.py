@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
+from imagestore.errors import StoreCorruptError, StoreError, StoreFullError
 from imagestore.failpoint import reach
 from imagestore.log import get_logger
 from imagestore.metadata import location, schema
@@ -23,7 +23,8 @@ from imagestore.metadata.ballast import Ballast
 from imagestore.metadata.failures import CORRUPT_HINT, Translated
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.numbering import Numbering
-from imagestore.metadata.turns import BUSY_SECONDS, Turns, use_log
+from imagestore.metadata.opening import LOG_PAGES, address, connect, migrate, tune
+from imagestore.metadata.turns import Turns, use_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-# So long may the log get before a commit has to bring it home; long work does that apart, while nobody waits.
-_LOG_PAGES: Final = 6000
 # So many rows may batches change before the log is brought home; a fraction of it while somebody waits, who would
 # have to do it at his commit otherwise. Each row costs two pages or more in a large database.
 _LOG_CHANGES: Final = 2000
@@ -95,9 +94,7 @@ class Database:
 
     def _open(self, *, is_rebuilding: bool) -> None:
         with Translated(self._path):
-            self._connection = sqlite3.connect(
-                self._address(), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
-            )
+            self._connection = connect(self._address())
             try:
                 if self._is_read_only:
                     schema.refuse_foreign(self._connection, self._path)
@@ -110,16 +107,7 @@ class Database:
                 raise
 
     def _address(self, *, mode: str = "rwc") -> str:
-        """As a URI. On a read-only file system nobody changes the file, and no log can be made beside it."""
-        if not self._is_read_only:
-            return schema.address(self._path, f"mode={mode}")
-        with contextlib.suppress(FileNotFoundError):
-            if os.stat(f"{self._path}-wal").st_size:
-                raise StoreReadOnlyError(
-                    f"{self._path}: the file system is read-only, and the log beside it holds changes to bring in",
-                    hint="mount it writable once",
-                )
-        return schema.address(self._path, "immutable=1&mode=ro")
+        return address(self._path, is_read_only=self._is_read_only, mode=mode)
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -194,7 +182,7 @@ class Database:
         db = self._connection
         schema.refuse_foreign(db, self._path)
         use_log(db)
-        self._tune(db)
+        tune(db)
         if schema.version(db, self._path) == schema.CURRENT:
             return
         with self._writing():
@@ -204,19 +192,7 @@ class Database:
                     f"{self._path}: the database is gone, but {self._journal.path.name} beside it knows its records",
                     hint="run 'imagestore check --rebuild', or remove that file to start with no records",
                 )
-            for step in schema.STEPS[version:]:
-                for statement in step:
-                    reach("database-migrate")
-                    db.execute(statement)
-            db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {schema.CURRENT}")
-
-    @staticmethod
-    def _tune(db: sqlite3.Connection, *, has_foreign_keys: bool = True) -> None:
-        keys = f"foreign_keys = {'ON' if has_foreign_keys else 'OFF'}"
-        # Debian's SQLite writes zeros over what is deleted, pages that nobody reads among it. Nothing here is secret.
-        for pragma in ("synchronous = FULL", keys, "secure_delete = OFF", f"wal_autocheckpoint = {_LOG_PAGES}"):
-            db.execute(f"PRAGMA {pragma}")
+            migrate(db, version)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -261,9 +237,7 @@ class Database:
         if self._is_closed:
             raise StoreError(f"{self._path}: this store is closed", hint="open it again")
         self._check_file()
-        db = sqlite3.connect(
-            self._address(mode="rw"), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
-        )
+        db = connect(self._address(mode="rw"))
         try:
             yield db
         finally:
@@ -329,7 +303,7 @@ class Database:
         self._ballast.release_where_full()
         self._check_process()
         with self._locked(), self._connected() as db:
-            self._tune(db, has_foreign_keys=False)
+            tune(db, has_foreign_keys=False)
             self._turns.begin(db)
             self._check_file()
             try:
@@ -344,7 +318,7 @@ class Database:
         return self._writer == threading.get_ident()
 
     @contextlib.contextmanager
-    def _relaxed(self, *, log_pages: int = _LOG_PAGES) -> Iterator[sqlite3.Connection]:
+    def _relaxed(self, *, log_pages: int = LOG_PAGES) -> Iterator[sqlite3.Connection]:
         """A write transaction that isn't synced by itself; inside another one simply a part of it.
 
         Args:
@@ -362,7 +336,7 @@ class Database:
                     yield db
             finally:
                 self._connection.execute("PRAGMA synchronous = FULL")
-                self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+                self._connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
 
     def _shorten_log(self) -> None:
         """Bring the log's pages into the database apart; else the next writer's commit would have to.

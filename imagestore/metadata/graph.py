@@ -15,10 +15,10 @@ from imagestore.digest import Digest
 from imagestore.gc import climb, in_order, mark
 from imagestore.gc_labels import ContentTerms
 from imagestore.json_text import encode
-from imagestore.metadata.api import Holder, HolderKind
 from imagestore.metadata.database import Database
 from imagestore.metadata.images import insert_edges
 from imagestore.metadata.namespace_api import HOME
+from imagestore.metadata.records import Holder, HolderKind
 
 if TYPE_CHECKING:
     import sqlite3

@@ -13,16 +13,16 @@ from imagestore.gc_labels import EXPIRE, LeaseTerms
 from imagestore.json_text import encode
 from imagestore.log import get_logger
 from imagestore.metadata import rows
-from imagestore.metadata.api import Everything
 from imagestore.metadata.database import Database
 from imagestore.metadata.namespace_api import HOME
+from imagestore.metadata.records import Everything
 from imagestore.values import replace
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.records import ImageRecord
 
 log = get_logger(__name__)
 

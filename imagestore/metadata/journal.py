@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO, Self
 
     from imagestore.digest import Digest
-    from imagestore.metadata.api import ImageRecord, Lease
     from imagestore.metadata.journal_reading import Journaled
+    from imagestore.metadata.records import ImageRecord, Lease
 
 # A record takes some 1.5 kB; a journal several times as long as its records need is written anew.
 _RECORD_BYTES: Final = 4096

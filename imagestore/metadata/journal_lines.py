@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from imagestore.digest import Digest
-    from imagestore.metadata.api import ImageRecord, Lease
+    from imagestore.metadata.records import ImageRecord, Lease
 
 # In one line: readers bound what they take for a line.
 _CONTENTS: Final = 10_000

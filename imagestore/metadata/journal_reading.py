@@ -11,7 +11,7 @@ from imagestore.digest import Digest
 from imagestore.gc_labels import ContentTerms
 from imagestore.json_text import decode
 from imagestore.metadata import rows
-from imagestore.metadata.api import ImageRecord, Lease
+from imagestore.metadata.records import ImageRecord, Lease
 from imagestore.values import dataclass
 
 

@@ -10,9 +10,9 @@ from imagestore.digest import Digest
 from imagestore.errors import AlreadyExistsError, InvalidInputError, LeaseNotFoundError
 from imagestore.gc_labels import LeaseTerms
 from imagestore.json_text import decode, encode_sorted
-from imagestore.metadata.api import Lease
 from imagestore.metadata.database import Database
 from imagestore.metadata.namespace_api import HOME
+from imagestore.metadata.records import Lease
 
 if TYPE_CHECKING:
     import sqlite3

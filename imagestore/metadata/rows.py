@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.json_text import decode, encode, encode_sorted
-from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.records import ImageRecord
 from imagestore.platforms.spec import Platform
 from imagestore.reference import Reference
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from imagestore.cancel import CancelToken
     from imagestore.image_service import ContainerImage, SandboxMetadata
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.records import ImageRecord
     from imagestore.observe import Observer
     from imagestore.registry.credentials.cri import AuthConfig
     from imagestore.store import ImageStore

@@ -11,6 +11,7 @@ import contextlib
 
 from imagestore.digest import new_hash
 from imagestore.documents import decode
+from imagestore.late import load
 
 
 def before_documents() -> None:
@@ -18,9 +19,12 @@ def before_documents() -> None:
     with contextlib.suppress(ImportError, OSError):
         new_hash("sha256")
         decode.prepare("manifest")
+        load("imagestore.pull.resolved")
 
 
 def before_layers() -> None:
     """What is done with a config, and with layers."""
     with contextlib.suppress(ImportError, OSError):
         decode.prepare("image-config")
+        for module in ("small", "ingest", "filling"):
+            load(f"imagestore.content.{module}")

@@ -12,7 +12,7 @@ from imagestore.documents.manifest import Manifest
 from imagestore.documents.select import select, select_each, select_single
 from imagestore.errors import DocumentError
 from imagestore.media_types import Kind
-from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.records import ImageRecord
 from imagestore.platforms import Platform, format_all
 from imagestore.values import dataclass
 

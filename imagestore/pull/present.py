@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
-    from imagestore.metadata.api import ImageRecord, MetadataStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
     from imagestore.pull.choice import Choice
     from imagestore.pull.verify import ImageVerifier
     from imagestore.reference import Reference

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.records import ImageRecord
     from imagestore.pull.choice import Choice
     from imagestore.pull.plan import PullPlan
     from imagestore.pull.work import PullWork

@@ -8,10 +8,10 @@ cryptography happens here.
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
+from imagestore import json_text
 from imagestore.errors import ConfigError, ImageDeniedError
 from imagestore.values import dataclass
 
@@ -103,7 +103,7 @@ class ProgramVerifiers:
         try:
             output, status = converse(
                 command,
-                json.dumps(members).encode(),
+                json_text.encode(members).encode(),
                 self.environment,
                 seconds=seconds,
                 limit_bytes=_MAX_REASON_BYTES,

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
-    from imagestore.metadata.api import ImageRecord, MetadataStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
     from imagestore.observe import Observer
     from imagestore.pull.plan import PullPlan
     from imagestore.pull.resolved import ResolvedPull

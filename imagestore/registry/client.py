@@ -10,20 +10,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from imagestore import digest as digests
-from imagestore.documents.decode import MAX_DOCUMENT_BYTES
-from imagestore.errors import ReferenceNotFoundError, SizeMismatchError
+from imagestore.errors import ReferenceNotFoundError
 from imagestore.observe import ignore
 from imagestore.registry import manifests
 from imagestore.registry.blob import BlobStream, Setting, Stretch
 from imagestore.registry.blob_answer import inline_body, open_blob
 from imagestore.registry.breaker import Breaker
+from imagestore.registry.document_answer import from_get, from_head, verified
 from imagestore.registry.endpoints import PULL, REFERRERS, RESOLVE
-from imagestore.registry.errors_body import failure
 from imagestore.registry.failover import first_served
 from imagestore.registry.operation import Operations
 from imagestore.registry.places import HostPlaces
 from imagestore.registry.policy import TransferPolicy
-from imagestore.registry.ranges import parse_length, range_field
+from imagestore.registry.ranges import range_field
 from imagestore.registry.retry import HostPauses, Timing
 from imagestore.registry.session import Call, Session, Surroundings
 from imagestore.values import replace
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from imagestore.registry.blob import BlobReader, Body
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
-    from imagestore.registry.exchange import Response, Sender
+    from imagestore.registry.exchange import Sender
     from imagestore.registry.listing import Referrers
     from imagestore.registry.session import Line
 
@@ -162,10 +161,10 @@ class RegistryClient:
             call = Call("HEAD", reference.path, path, what, accept=manifests.accepted())
             found = None
             if not from_body:
-                found = session.call(call, lambda response: _descriptor_from_head(response, wanted, what))
+                found = session.call(call, lambda response: from_head(response, wanted, what))
             # A HEAD has no error document, and some servers get it wrong: GET decides.
             get = replace(call, method="GET")
-            return found or session.call(get, lambda response: _document_from_get(response, wanted, what)[0])
+            return found or session.call(get, lambda response: from_get(response, wanted, what)[0])
 
         needed = {PULL} if wanted is not None else {PULL, RESOLVE}
         return self._first(reference, needed, ask, what=what, cancel=cancel)
@@ -184,7 +183,7 @@ class RegistryClient:
         call = Call("GET", reference.path, f"manifests/{reference.tag}", what, accept=manifests.accepted())
 
         def ask(session: Session) -> tuple[Descriptor, bytes] | None:
-            came = session.call(call, lambda response: _document_from_get(response, None, what))
+            came = session.call(call, lambda response: from_get(response, None, what))
             target, body, is_as_announced = came
             return (target, body) if is_as_announced else None
 
@@ -216,7 +215,7 @@ class RegistryClient:
         call = Call("GET", reference.path, path, what, accept=accept)
 
         def fetch(session: Session) -> bytes:
-            return session.call(call, lambda response: _verified(response, descriptor, what))
+            return session.call(call, lambda response: verified(response, descriptor, what))
 
         return self._first(reference, {PULL}, fetch, what=what, cancel=cancel)
 
@@ -378,37 +377,3 @@ class RegistryClient:
             return ask(Session(endpoint, self._lines(endpoint), self._shared, operation, cancel, attempts, longest))
 
         return first_served(able, attempt, what=what, breaker=self._breaker, observer=self._shared.observer)
-
-
-def _descriptor_from_head(response: Response, wanted: Digest | None, what: str) -> Descriptor | None:
-    with response:
-        return manifests.from_head(response.headers, wanted=wanted, what=what) if response.status == 200 else None
-
-
-def _document_from_get(response: Response, wanted: Digest | None, what: str) -> tuple[Descriptor, bytes, bool]:
-    """Descriptor and bytes, and whether the registry says that they are these; without that they may be cut short."""
-    with response:
-        if response.status != 200:
-            raise failure(response, what=what)
-        body = response.read(MAX_DOCUMENT_BYTES)
-        target = manifests.from_body(body, response.headers, wanted=wanted, what=what)
-        return target, body, manifests.announced_digest(response.headers) == target.digest
-
-
-def _verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
-    """Read exactly what the descriptor says."""
-    with response:
-        if response.status != 200:
-            raise failure(response, what=what)
-        if manifests.is_document(descriptor):
-            manifests.check_type(descriptor, response.headers, what)
-        announced = parse_length(response.headers.get("Content-Length"))
-        if announced not in (None, descriptor.size):
-            raise SizeMismatchError(what, expected=descriptor.size, actual=announced or 0)
-        verifier = digests.Verifier(descriptor.digest, descriptor.size, what=what)
-        body = bytearray()
-        for piece in response.chunks():
-            verifier.update(piece)
-            body += piece
-    verifier.finish()
-    return bytes(body)

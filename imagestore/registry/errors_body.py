@@ -7,7 +7,6 @@ shortened and escaped, and never hides the status.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import (
@@ -81,6 +80,9 @@ def _diagnosis(response: Response) -> str:
 
 
 def _complaints(body: bytes, content_type: str) -> str:
+    # Few pulls are refused anything, and the module takes long to load.
+    import json
+
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):

@@ -101,7 +101,9 @@ class Operations:
         self._timing = timing
         self._lock = threading.Lock()
         # As a WeakKeyDictionary, for which more has to be loaded than a short pull needs.
-        self._by_token: dict[weakref.ref[CancelToken], Operation] = {}
+        by_token: dict[weakref.ref[CancelToken], Operation] = {}
+        self._by_token = by_token
+        self._forget = lambda ended: by_token.pop(ended, None)
 
     def of(self, cancel: CancelToken) -> Operation:
         """The operation of a token or of its parent; it ends with the outermost token."""
@@ -112,6 +114,3 @@ class Operations:
             if found is None:
                 found = self._by_token[whole] = Operation(self._policy, self._timing)
             return found
-
-    def _forget(self, ended: weakref.ref[CancelToken]) -> None:
-        self._by_token.pop(ended, None)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from imagestore.content.local import LocalContentStore
     from imagestore.digest import Digest
-    from imagestore.metadata.api import ImageRecord, MetadataStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
 
 
 # A folder with the data, the name, two times and the size.

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from imagestore.content.api import ContentInfo, ContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.documents.manifest import Manifest
-    from imagestore.metadata.api import ImageRecord, MetadataStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.records import ImageRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from imagestore.digest import Digest
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.records import ImageRecord
     from imagestore.upkeep.accounting import Disk, ImageUsage
 
 

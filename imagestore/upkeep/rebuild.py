@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from imagestore.digest import Digest
-    from imagestore.metadata.api import ImageRecord
     from imagestore.metadata.journal_reading import Journaled
+    from imagestore.metadata.records import ImageRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from imagestore.values import dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from imagestore.metadata.api import ImageRecord, MetadataStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
 
 #: Names that are looked up together: some milliseconds.
 _AT_ONCE: Final = 64

@@ -12,7 +12,7 @@ from imagestore import lease
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ImageStoreError, IntegrityError, OperationCancelledError, StoreError
 from imagestore.media_types import Kind
-from imagestore.metadata.api import HolderKind
+from imagestore.metadata.records import HolderKind
 from imagestore.pull.fetch import Fetcher
 from imagestore.reference import Reference
 from imagestore.upkeep.check import is_whole
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.documents.manifest import Manifest
     from imagestore.lease import HeldLease
-    from imagestore.metadata.api import ImageRecord, MetadataStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import ImageRecord
     from imagestore.observe import Observer
     from imagestore.registry.client import RegistryClient
     from imagestore.upkeep.check import CheckReport

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from imagestore.content.local import LocalContentStore
     from imagestore.digest import Digest
     from imagestore.lease import HeldLease
-    from imagestore.metadata.api import ImageRecord
+    from imagestore.metadata.records import ImageRecord
     from imagestore.metadata.sqlite import SqliteMetadataStore
     from imagestore.observe import Observer
     from imagestore.registry.client import RegistryClient

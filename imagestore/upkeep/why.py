@@ -8,7 +8,8 @@ from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.digest import Digest
-    from imagestore.metadata.api import Holder, MetadataStore
+    from imagestore.metadata.api import MetadataStore
+    from imagestore.metadata.records import Holder
 
 
 @dataclass(frozen=True, slots=True)

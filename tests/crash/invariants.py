@@ -18,7 +18,7 @@ from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.image_config import ImageConfig
 from imagestore.documents.manifest import Manifest
 from imagestore.errors import DocumentError, StoreError
-from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.store import ImageStore
 from imagestore.upkeep.rebuild import rebuild

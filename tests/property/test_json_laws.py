@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from imagestore import json_text
@@ -37,13 +37,16 @@ def test_what_the_library_writes_is_read(value: Any, space: str) -> None:
 
 
 @given(PIECES.map("".join) | st.text())
+@example('\n\n  {"a": 1,\n "b" 2}')
+@example(' "abc\n')
+@example("\N{ZERO WIDTH NO-BREAK SPACE}1")
 def test_what_the_library_refuses_is_refused_in_its_words(text: str) -> None:
     try:
-        expected = repr(json.loads(text))
+        expected = repr(json.JSONDecoder().decode(text))
     except json.JSONDecodeError as error:
         with pytest.raises(json.JSONDecodeError) as caught:
             json_text.decode(text)
-        assert str(caught.value) == str(error)
+        assert (str(caught.value), caught.value.doc) == (str(error), text)
     else:
         assert repr(json_text.decode(text)) == expected
 
@@ -78,7 +81,7 @@ def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("text", ['{"a"', "", "nul", "[1] 2", '"\\x01"'])
+@pytest.mark.parametrize("text", ['{"a"', "", "nul", "[1] 2", '"\\x01"', '\\n {"a" 1}'])
 def test_the_first_error_of_a_process_is_the_librarys_too(text: str) -> None:
     code = f"""
 import sys
@@ -87,9 +90,12 @@ assert json_text.decode(json_text.encode([1])) == [1] and "json" not in sys.modu
 try:
     json_text.decode({text!r})
 except ValueError as error:
-    print(type(error).__name__)
+    import json
+    print(type(error) is json.JSONDecodeError, error)
 """
-    assert run(code) == "JSONDecodeError\n"
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads(text)
+    assert run(code) == f"True {caught.value}\n"
 
 
 @pytest.mark.parametrize("missing", ["_json = None", "gettotalrefcount"])

@@ -20,7 +20,7 @@ from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.gc import breathing, in_order, mark
 from imagestore.media_types import OCI_MANIFEST
-from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
 

@@ -8,7 +8,7 @@ from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError
 from imagestore.media_types import OCI_MANIFEST
-from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.records import ImageRecord
 from imagestore.platforms.spec import Platform
 from imagestore.upkeep.accounting import Disk, ImageUsage
 from imagestore.upkeep.policy import Policy, choose

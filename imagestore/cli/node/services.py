@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +11,7 @@ import click
 
 from imagestore.cli.context import GivenPath
 from imagestore.cli.extras import needed
+from imagestore.digest import Digest
 from imagestore.errors import ConfigError, ImageNotFoundError
 from imagestore.patterns import pattern
 from imagestore.values import dataclass
@@ -65,7 +65,7 @@ class ServiceChoice:
             return own
         # However it is spelled: /var/run leads to /run. Sixteen digits of the hash are enough for a node's services.
         path = os.fsencode(os.path.realpath(socket_path))
-        return own / hashlib.sha256(path).hexdigest()[:16]
+        return own / Digest.of(path).encoded[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
 from typing import TYPE_CHECKING, Final
 
+from imagestore.digest import Digest
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.secret import Secret
@@ -99,4 +99,4 @@ def credential_hash(auth: AuthConfig) -> str:
     )
     for character, escaped in _ESCAPED.items():
         text = text.replace(character, escaped)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return Digest.of(text.encode("utf-8", "surrogatepass")).encoded

@@ -8,13 +8,13 @@ is passed over. A record that was read stays in memory until its file changes.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import make_directory, translated
+from imagestore.digest import Digest
 from imagestore.errors import StoreCorruptError
 from imagestore.node.records import model
 from imagestore.node.records.cache import RecentlyUsed
@@ -42,7 +42,7 @@ def file_name(key: str) -> str:
     >>> file_name("busybox")[:15]
     'sha256-ef6bd4bf'
     """
-    return _PREFIX + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    return _PREFIX + Digest.of(key.encode("utf-8", "surrogatepass")).encoded
 
 
 class PullRecordFiles:

@@ -155,10 +155,12 @@ class PeerMemory:
                 self._judge(origin)
 
     def _judge(self, origin: Origin) -> None:
-        for text in self._met.pop(origin, ()):
+        for text in self._met.get(origin, ()):
             address = parse(text)
             if address is not None:
                 (self._public if is_public(address) else self._private).add(origin)
+        # Not before: to judge may fail, for want of a descriptor to load the library.
+        self._met.pop(origin, None)
 
     def is_private(self, origin: Origin) -> bool:
         """Whether an endpoint lives on a private network, so that it may name its neighbours there.

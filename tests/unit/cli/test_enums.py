@@ -6,6 +6,8 @@ import copy
 import enum
 import importlib
 import pkgutil
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -69,6 +71,46 @@ def test_each_of_our_enumerations_is_the_same(standard: type[enum.Enum]) -> None
     for wrong in wrongs:
         assert said(plain, wrong) == said(standard, wrong)
     assert others(plain) == others(standard)
+
+
+def test_the_process_of_a_command_has_the_same() -> None:
+    """Made by the modules themselves, each with the stand-in whatever was loaded before."""
+    modules = sorted({each.__module__ for each in ours()})
+    dump = f"""
+def dump():
+    for name in {modules!r}:
+        before = sys.modules.get(name)
+        if before is None:
+            renew()
+            before = __import__(name, fromlist=["_"])
+        for kind in vars(before).values():
+            if getattr(kind, "__module__", "") == name and isinstance(getattr(kind, "__members__", None), Mapping):
+                print(name, kind.__qualname__, [(each.name, each.value, repr(each), f"{{each}}") for each in kind])
+"""
+    small = f"""
+import sys
+from collections.abc import Mapping
+from imagestore.cli import enums, postponed
+enums._Enumeration.__members__ = property(lambda kind: kind._by_name)
+def renew():
+    sys.modules["enum"] = postponed._Postponed("enum")
+postponed.postpone()
+{dump}
+dump()
+print(len([kind for kind in enums.Enum.__subclasses__()]) > 20, file=sys.stderr)
+"""
+    plain = f"import sys\nfrom collections.abc import Mapping\ndef renew(): pass\n{dump}\ndump()"
+    found = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for code in (small, plain)]
+    assert found[0].stdout == found[1].stdout
+    assert len(found[1].stdout.splitlines()) == len(ours())
+    assert [each.stderr for each in found] == ["True\n", ""]
+
+
+def test_what_is_no_plain_value_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Color\.RED: expected a plain value, found enum\.auto"):
+
+        class Color(enums.Enum):
+            RED = enum.auto()
 
 
 def test_there_are_some() -> None:

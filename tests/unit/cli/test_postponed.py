@@ -13,9 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.cli import postponed
+from imagestore.cli.failure import ExitStatus
+from imagestore.cli.main import main
+from imagestore.testing import RegistryServer
+from imagestore.testing.images.invalid import invalid_images
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+#: Documents that are none, by what is wrong with them.
+NO_JSON = ("not-json", "empty-document", "duplicate-member", "not-a-number", "endless-number", "deep-nesting", "utf-16")
 
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -225,19 +233,32 @@ print([each.is_alive() for each in threads])
         "import sqlite3.dbapi2",
         "from sqlite3 import dbapi2",
         "import urllib.parse",
-        "import json.decoder",
-        "from json import decoder",
-        "from re import _parser",
+        "import sqlite3.dbapi2, sqlite3; assert sqlite3.Error is sqlite3.dbapi2.Error is sys.modules['_sqlite3'].Error",
+        "from re import _parser; import re; assert re._parser is _parser is sys.modules['re._parser']",
     ],
 )
 def test_modules_in_packages_can_be_imported(line: str) -> None:
-    assert_fine(f"from imagestore.cli import postponed; postponed.postpone(); {line}; print('fine')")
+    assert_fine(f"import sys; from imagestore.cli import postponed; postponed.postpone(); {line}; print('fine')")
 
 
 def test_every_command_still_works_with_them(tmp_path: Path) -> None:
     for command in ("--help", "gc", "df", "check"):
         done = run("from imagestore.__main__ import command; command()", "--root", str(tmp_path), command)
         assert done.returncode == 0, done.stderr
+
+
+def test_what_is_wrong_with_a_document_is_told_as_without_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = {f"registry.example/{one.name}:1": one.image for one in invalid_images() if one.name in NO_JSON}
+    assert len(images) == len(NO_JSON)
+    with RegistryServer(images) as server:
+        for name in images:
+            reference = server.server.reference(name)
+            line = ["--root", str(tmp_path), "pull", "--progress=none", "--platform=linux/amd64", reference]
+            done = run("from imagestore.__main__ import command; command()", *line)
+            assert main(line) == done.returncode == ExitStatus.INTEGRITY
+            assert (done.stdout, done.stderr) == capsys.readouterr()
 
 
 def test_every_module_of_ours_can_be_imported_with_them() -> None:

@@ -15,7 +15,7 @@ from imagestore.containerd.filters import Fields, Filter
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError
-from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.records import ImageRecord
 from imagestore.platforms.spec import Platform
 from imagestore.store import ImageStore
 from imagestore.upkeep.policy import Policy

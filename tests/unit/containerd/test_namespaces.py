@@ -13,7 +13,7 @@ import pytest
 from imagestore.containerd._proto import content_pb2
 from imagestore.containerd._proto import namespaces_pb2 as wire
 from imagestore.digest import Digest
-from imagestore.metadata.api import HolderKind
+from imagestore.metadata.records import HolderKind
 from imagestore.store import ImageStore
 from imagestore.upkeep import why
 from tests.support.containerd_client import COMMIT, STAT, WRITE, Client, digest_of, message, refused

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.media_types import OCI_MANIFEST
-from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
 

@@ -15,8 +15,8 @@ import pytest
 
 from imagestore.errors import StoreCorruptError, StoreFullError
 from imagestore.metadata import journal_lines
-from imagestore.metadata.api import ImageRecord
 from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from tests.unit.metadata.keeping import A, B, C, digest, record, restorable
 

@@ -14,8 +14,8 @@ from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.media_types import OCI_MANIFEST
 from imagestore.metadata import journal_lines
-from imagestore.metadata.api import ImageRecord, Lease
 from imagestore.metadata.journal_reading import Journaled, Reading
+from imagestore.metadata.records import ImageRecord, Lease
 from imagestore.platforms.spec import Platform
 
 A, B, C, D = (Digest.of(name) for name in (b"a", b"b", b"c", b"d"))

@@ -19,8 +19,8 @@ from imagestore.errors import InvalidInputError, LeaseNotFoundError
 from imagestore.gc import climb, mark
 from imagestore.gc_labels import ContentTerms, LeaseTerms, moment
 from imagestore.metadata import graph
-from imagestore.metadata.api import Holder, HolderKind
 from imagestore.metadata.namespace_api import HOME, NamedImage
+from imagestore.metadata.records import Holder, HolderKind
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.upkeep.why import Chain, explain
 from tests.unit.metadata.keeping import A, B, C, Clock, D, digest, kept, record

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from imagestore.digest import Digest
 from imagestore.errors import LeaseNotFoundError
 from imagestore.metadata import journal_lines
-from imagestore.metadata.api import Lease
 from imagestore.metadata.journal_reading import Journaled, Reading
+from imagestore.metadata.records import Lease
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from tests.unit.metadata.keeping import A, B, C
 

@@ -9,7 +9,7 @@ import pytest
 
 from imagestore.digest import Digest
 from imagestore.errors import AlreadyExistsError, LeaseNotFoundError
-from imagestore.metadata.api import lease_key
+from imagestore.metadata.records import lease_key
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from tests.unit.metadata.keeping import Clock
 

@@ -14,8 +14,8 @@ from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError
 from imagestore.gc import mark
-from imagestore.metadata.api import lease_key
 from imagestore.metadata.namespace_api import HOME, NamedImage, checked_namespace
+from imagestore.metadata.records import lease_key
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from tests.unit.metadata.keeping import Clock
 

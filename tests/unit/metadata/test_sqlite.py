@@ -26,8 +26,8 @@ from imagestore.errors import (
     StoreReadOnlyError,
 )
 from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
-from imagestore.metadata.api import ImageRecord
 from imagestore.metadata.ballast import BALLAST_BYTES
+from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.schema import CURRENT
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform

@@ -10,7 +10,7 @@ import pytest
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.media_types import OCI_MANIFEST
-from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.metadata.summaries import ImageSummary, read_summaries
 from imagestore.platforms.spec import Platform

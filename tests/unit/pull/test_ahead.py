@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,8 +32,29 @@ def test_only_a_pull_that_fetches_loads_ahead(tmp_path: Path, monkeypatch: pytes
         assert loaded == [*PARTS]
 
 
+def test_what_comes_next_is_loaded() -> None:
+    code = """
+import sys
+from imagestore.pull import ahead
+def loaded(*names):
+    return [name in sys.modules for name in names]
+nexts = "imagestore.pull.resolved", "_hashlib", "imagestore.content.filling", "imagestore.content.ingest"
+print(loaded(*nexts))
+ahead.before_documents()
+print(loaded(*nexts))
+ahead.before_layers()
+print(loaded(*nexts))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "[False, False, False, False]",
+        "[True, True, False, False]",
+        "[True, True, True, True]",
+    ]
+
+
 @pytest.mark.parametrize("fault", [OSError(24, "Too many open files"), ImportError("cannot import")])
-def test_what_cannot_be_loaded_is_said_by_whoever_needs_it(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+def test_what_cannot_be_loaded_yet_is_no_error(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
     asked: list[str] = []
 
     def refuse(schema: str) -> None:

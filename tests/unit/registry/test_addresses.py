@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from imagestore.errors import ConfigError, ProtocolError
 from imagestore.registry.exchange import Origin
-from imagestore.registry.transport import urls
+from imagestore.registry.transport import addresses, urls
 from imagestore.registry.transport.addresses import PeerMemory, is_literal, is_loopback_name, is_public, parse
 from imagestore.registry.transport.proxies import ProxyRules
 
@@ -117,6 +117,22 @@ def test_an_endpoint_of_many_addresses_is_judged_without_keeping_them() -> None:
     memory.note(other, "10.0.0.1")
     assert not memory.is_private(other)
     assert not memory._met
+
+
+def test_what_could_not_be_judged_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, home = PeerMemory(), Origin("https", "registry.example", 443)
+    memory.note(home, "10.0.0.1")
+    assert memory.is_private(home)
+    memory.note(home, "1.1.1.1")
+
+    def no_descriptor(_text: str) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(addresses, "is_public", no_descriptor)
+        with pytest.raises(OSError, match="Too many"):
+            memory.is_private(home)
+    assert not memory.is_private(home)
 
 
 @given(st.text("0127.:x[]", max_size=12) | st.ip_addresses().map(str))

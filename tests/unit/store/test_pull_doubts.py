@@ -13,7 +13,7 @@ from imagestore.cancel import CancelToken
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import DocumentError, IntegrityError, StoreFullError
-from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.records import ImageRecord
 from imagestore.observe import Noticed
 from imagestore.registry.client import RegistryClient
 from imagestore.testing import Entry, build_image, build_index

@@ -24,9 +24,9 @@ from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError, StoreCorruptError, StoreError
 from imagestore.media_types import OCI_MANIFEST
 from imagestore.metadata import database
-from imagestore.metadata.api import ImageRecord
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.namespace_api import NamedImage
+from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
 from imagestore.upkeep import removal

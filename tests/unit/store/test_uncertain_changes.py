@@ -18,7 +18,7 @@ import pytest
 from imagestore.digest import Digest
 from imagestore.image import Image
 from imagestore.lease import LIFETIME_SECONDS
-from imagestore.metadata.api import ImageRecord
+from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.store import ImageStore
 from imagestore.testing import build_index

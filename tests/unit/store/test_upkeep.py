@@ -22,7 +22,7 @@ from imagestore.errors import (
     StoreCorruptError,
 )
 from imagestore.image import Image
-from imagestore.metadata.api import HolderKind
+from imagestore.metadata.records import HolderKind
 from imagestore.store import ImageStore
 from imagestore.testing import build_index
 from imagestore.upkeep.check import CheckOptions, CheckProgress, FaultKind
