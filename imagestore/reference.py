@@ -41,7 +41,7 @@ class Reference:
     """Host, repository path, and a tag, a digest or both; always complete.
 
     Attributes:
-        host: lower-case host with port, for example ``docker.io`` or ``[::1]:5000``.
+        host: lower-case host with port, for example ``docker.io`` or ``[::1]:5000``; a mere name keeps its capitals.
         path: repository path on that host.
         tag: empty when the reference has only a digest.
         digest: None when the reference has only a tag.
@@ -174,7 +174,8 @@ def _split_host(text: str, name: str) -> tuple[str, str, int]:
     first, slash, rest = name.partition("/")
     if slash and _looks_like_host(first):
         _check_host(text, first)
-        host = first.lower()
+        # What only its capitals tell from a path keeps them, or its canonical form would be another image's.
+        host = first.lower() if _looks_like_host(first.lower()) else first
         return (DOCKER_HUB if host == "index.docker.io" else host), rest, len(first) + 1
     if first.startswith("["):
         raise InvalidReferenceError(text, len(name), "a repository path must follow the host")

@@ -25,6 +25,9 @@ SHA512 = "sha512:" + "b" * 128
         ("localhost/a", "localhost/a:latest", "localhost/a:latest"),
         ("localhost:5000/a", "localhost:5000/a:latest", "localhost:5000/a:latest"),
         ("Registry.Example/a", "registry.example/a:latest", "registry.example/a:latest"),
+        # Without capitals it would be a path on Docker Hub.
+        ("Registry/a", "Registry/a:latest", "Registry/a:latest"),
+        ("LocalHost/a", "localhost/a:latest", "localhost/a:latest"),
         ("registry.example:443/a/b-c/d__e:T_1.x-y", "registry.example:443/a/b-c/d__e:T_1.x-y", None),
         ("[::1]:5000/a:1", "[::1]:5000/a:1", None),
         ("[2001:db8::1]/a", "[2001:db8::1]/a:latest", None),
