@@ -121,9 +121,18 @@ def outgoing(request: Request, *, user_agent: str, connect_seconds: float, idle_
     except UnicodeEncodeError as error:
         raise UnsendableError("field") from error
     target = ((parts.path or "/") + (f"?{parts.query}" if parts.query else "")).encode("ascii")
-    body = request.body or b""
-    seconds = connect_seconds, idle_seconds
-    return Outgoing(request.method, parts.scheme, host, port, target, encoded, body, *seconds, request.meanwhile)
+    return Outgoing(
+        request.method,
+        parts.scheme,
+        host,
+        port,
+        target,
+        encoded,
+        request.body or b"",
+        connect_seconds,
+        idle_seconds,
+        request.meanwhile,
+    )
 
 
 @dataclass(frozen=True, slots=True)
