@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from imagestore.cli import frame
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -207,6 +208,7 @@ def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[C
     heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, cancel) for number in heard}
     try:
+        frame.end_if_told()
         yield token
     finally:
         for number, handler in before.items():

@@ -16,12 +16,17 @@ from imagestore.text import printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: Whether a signal to end came, whatever became of the exception it raised.
+_was_ended = False
+
 
 def run(work: Callable[[], int]) -> int:
     """Do a command's work and return its exit status."""
+    global _was_ended
+    _was_ended = False
     _prepare_streams()
     with contextlib.suppress(ValueError):  # not the main thread
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # What is ignored from the start stays so, as nohup and shells with jobs in the background want it.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _terminate)
@@ -51,6 +56,18 @@ def run(work: Callable[[], int]) -> int:
         return ExitStatus.USAGE
 
 
+def end_if_told() -> None:
+    """End a command, before its long work, that was told to while it got ready.
+
+    Exceptions raised in a finalizer or in a callback (the import system has some) only print there; the signal counts.
+
+    Raises:
+        KeyboardInterrupt: a signal to end came.
+    """
+    if _was_ended:
+        raise KeyboardInterrupt
+
+
 def interrupted() -> int:
     """Say that somebody ended the command."""
     say("imagestore: interrupted")
@@ -75,4 +92,6 @@ def _silence_output() -> None:
 
 
 def _terminate(_signum: int, _frame: object) -> None:
+    global _was_ended
+    _was_ended = True
     raise KeyboardInterrupt

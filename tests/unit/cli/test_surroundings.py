@@ -205,3 +205,21 @@ def test_an_interrupt_while_modules_load_is_one_line(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (130, "imagestore: interrupted\n")
+
+
+def test_an_interrupt_that_python_lost_ends_a_command_before_its_long_work() -> None:
+    code = (
+        "import signal, sys\n"
+        "from imagestore.cli import frame\n"
+        "from imagestore.cli.app import cancelled_by_signals\n"
+        "class Loses:\n"
+        "    def __del__(self): signal.raise_signal(signal.SIGINT)\n"
+        "def work():\n"
+        "    Loses()\n"
+        "    print('lost')\n"
+        "    with cancelled_by_signals(): print('worked')\n"
+        "    return 0\n"
+        "sys.exit(frame.run(work))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (130, "lost\n", "imagestore: interrupted")
