@@ -118,6 +118,8 @@ _HALVES = {
 _ASKED_ANYWAY = frozenset({"__path__", "__spec__"})
 _OF_PACKAGES = frozenset({("re", "__path__"), ("sqlite3", "__path__")})
 _CHANGING = RLock()
+#: What gRPC loads for programs with an event loop, which the commands that ask a server have none of.
+_OF_LOOPS = ("asyncio", "grpc.aio")
 
 
 class _Postponed(types.ModuleType):
@@ -168,3 +170,10 @@ def postpone() -> None:
             sys.modules[name] = stand_in = _Postponed(name)
             if name == "urllib.parse":
                 urllib.parse = stand_in  # type: ignore[attr-defined]
+
+
+def postpone_loops() -> None:
+    """Before gRPC is loaded for blocking calls: in the process of a command, event loops wait until they are used."""
+    if any(isinstance(sys.modules.get(name), _Postponed) for name in _RARELY_USED):
+        for name in _OF_LOOPS:
+            sys.modules.setdefault(name, _Postponed(name))

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from imagestore.cli.app import App
 
 #: Spelling to name, in front of the command.
-_GLOBAL: Final = {"--root": "root", "--config": "config_path"}
+_GLOBAL: Final = {"--root": "root", "--config": "config_path", "--endpoint": "endpoint"}
 #: Variables that stand for options; those that only the library reads hand the whole line to it.
 _ROOT, _CONFIG = "IMAGESTORE_ROOT", "IMAGESTORE_CONFIG"
 _UNREAD: Final = ("IMAGESTORE_SOURCES", "_IMAGESTORE_COMPLETE")
 _OUTPUT: Final = ("table", "json")
+#: What a server is not told: options of a local store.
+_LOCAL: Final = frozenset({"root", "config_path", "platform", "collect"})
 
 
 class _Grammar:
@@ -91,6 +93,7 @@ class Line:
         command: its name.
         root: the store's folder, or None.
         config_path: the configuration, or None.
+        endpoint: the CRI server to ask instead, or None.
         arguments: of the command.
         values: of the options that were given, by name, in order.
         flags: names of those that were given.
@@ -100,6 +103,7 @@ class Line:
         self.command = command
         self.root: str | None = None
         self.config_path: str | None = None
+        self.endpoint: str | None = None
         self.arguments: list[str] = []
         self.values: dict[str, tuple[str, ...]] = {}
         self.flags: set[str] = set()
@@ -107,6 +111,10 @@ class Line:
     def value(self, name: str) -> str | None:
         """Value of an option that may be given once."""
         return self.values[name][0] if name in self.values else None
+
+    def work(self) -> list[tuple[str, str]]:
+        """What to pull: references and runtime handlers."""
+        return [(each, handler) for each in self.arguments for handler in self.values.get("handlers", ("",))]
 
 
 def understand(words: Sequence[str]) -> Line | None:
@@ -122,6 +130,9 @@ def understand(words: Sequence[str]) -> Line | None:
     line = Line(words[position] if position < len(words) else "")
     grammar = _COMMANDS.get(line.command)
     if grammar is None or not _read(line, words[position + 1 :], grammar):
+        return None
+    line.endpoint = places.get("endpoint")
+    if line.endpoint == "crictl" or (line.endpoint and not _LOCAL.isdisjoint({*places, *line.values, *line.flags})):
         return None
     line.root = places.get("root") or os.environ.get(_ROOT) or None
     line.config_path = places.get("config_path") or os.environ.get(_CONFIG) or None
@@ -141,10 +152,17 @@ def run(words: Sequence[str]) -> int | None:
     from imagestore.cli.app import App
 
     app = App(Path(line.root) if line.root else None, Path(line.config_path) if line.config_path else None)
+    if line.endpoint:
+        from imagestore.cli.remote.connect import RemoteOptions
+
+        app.remote = RemoteOptions(line.endpoint)
 
     def work() -> int:
         try:
-            _do(app, line)
+            if app.remote is None:
+                _do(app, line)
+            else:
+                _ask(app, line)
         finally:
             app.close()
         return 0
@@ -153,20 +171,34 @@ def run(words: Sequence[str]) -> int | None:
 
 
 def _do(app: App, line: Line) -> None:
+    """On a local store."""
     from imagestore.cli import actions
 
     output, handler, flags = line.value("output") or "table", line.value("runtime_handler"), line.flags
     if line.command == "pull":
-        handlers, platform = line.values.get("handlers", ("",)), line.value("platform")
-        work = [(reference, handler) for reference in line.arguments for handler in handlers]
-        progress = line.value("progress") or "auto"
-        actions.pull(app, work, platform=platform, deadline_seconds=None, progress=progress, output=output)
+        platform, progress = line.value("platform"), line.value("progress") or "auto"
+        actions.pull(app, line.work(), platform=platform, deadline_seconds=None, progress=progress, output=output)
     elif line.command == "images":
         name, is_quiet, has_whole_ids = next(iter(line.arguments), None), "quiet" in flags, "no_trunc" in flags
         actions.show_images(app, name, handler, is_quiet=is_quiet, has_whole_ids=has_whole_ids, output=output)
     else:
         is_everywhere, frees = "all_handlers" in flags, "collect" in flags
         actions.remove(app, line.arguments, handler, is_everywhere=is_everywhere, frees=frees, output=output)
+
+
+def _ask(app: App, line: Line) -> None:
+    """At a CRI server."""
+    service = app.service
+    from imagestore.cli.remote import images
+
+    output, handler, flags = line.value("output") or "table", line.value("runtime_handler"), line.flags
+    if line.command == "pull":
+        images.pull(service, line.work(), auth=None, deadline_seconds=None, output=output)
+    elif line.command == "images":
+        name, is_quiet, has_whole_ids = next(iter(line.arguments), None), "quiet" in flags, "no_trunc" in flags
+        images.show_list(service, name, handler, is_quiet=is_quiet, has_whole_ids=has_whole_ids, output=output)
+    else:
+        images.remove(service, line.arguments, handler, is_everywhere="all_handlers" in flags, output=output)
 
 
 def _read(line: Line, words: Sequence[str], grammar: _Grammar) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from imagestore.cli import postponed
 from imagestore.cli.extras import needed
 from imagestore.errors import ConfigError
 
@@ -41,6 +42,7 @@ def connect(options: RemoteOptions) -> CriImageService:
     """
     # gRPC's core writes its own view of a failed connection to standard error, beside our message.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    postponed.postpone_loops()
     with needed("cri", what=f"--endpoint {options.endpoint}"):
         from imagestore.cri.client import CriImageService
     if options.endpoint != CRICTL:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from imagestore.cli import render
-from imagestore.cli.context import cancelled_by_signals
+from imagestore.cli.app import cancelled_by_signals
 from imagestore.cli.failure import say
 from imagestore.cli.remote import describe
 from imagestore.errors import ImageNotFoundError, UnsupportedError
@@ -131,18 +129,19 @@ def pull(
     output: str,
 ) -> None:
     """``pull``: references and handlers, one after the other."""
+    specs = [ImageSpec(str(Reference.parse(text)), handler) for text, handler in work]
     pulled: list[tuple[str, ServedImage]] = []
     try:
         with cancelled_by_signals(deadline_seconds=deadline_seconds) as token:
-            for text, handler in work:
-                spec = ImageSpec(str(Reference.parse(text)), handler)
+            for spec in specs:
                 image_id = service.pull(spec, auth=auth, cancel=token)
                 status = service.status(spec)
                 if status is None:
                     raise ImageNotFoundError(f"image {spec.image!r} was pulled as {image_id}, but is gone again")
                 pulled.append((spec.image, status))
-                if handler and not status.spec.runtime_handler:
-                    _warn(f"{spec.image}: {service.endpoint} names no runtime handler for it; {handler!r} was ignored")
+                if spec.runtime_handler and not status.spec.runtime_handler:
+                    ignored = f"names no runtime handler for it; {spec.runtime_handler!r} was ignored"
+                    _warn(f"{spec.image}: {service.endpoint} {ignored}")
     finally:
         # Also what came before a failure.
         if output != "json":
@@ -160,6 +159,8 @@ def refuse_local_options(given: dict[str, object]) -> None:
     """
     for option, value in given.items():
         if value:
+            import click
+
             raise click.UsageError(f"{option} is for a local store; a CRI server decides that itself")
 
 

@@ -46,7 +46,12 @@ WORDS = [
 ]
 #: Lines as people write them, so that many are understood.
 SENSIBLE = st.tuples(
-    st.lists(st.sampled_from([("--root", "/a"), ("--root=/b",), ("--config", "/none.toml"), ()]), max_size=2),
+    st.lists(
+        st.sampled_from(
+            [("--root", "/a"), ("--root=/b",), ("--config", "/none.toml"), ("--endpoint", "unix:///x"), ()]
+        ),
+        max_size=2,
+    ),
     st.sampled_from(["pull", "images", "rmi"]),
     st.lists(
         st.one_of(
@@ -84,7 +89,8 @@ def test_what_is_understood_is_what_the_library_reads(words: list[str]) -> None:
     assert line.command == name
     assert outer["root"] == line.root if line.root is None else str(outer["root"]) == line.root
     assert outer["config_path"] == line.config_path or str(outer["config_path"]) == line.config_path
-    left = {name: value for name, value in outer.items() if name not in ("root", "config_path")}
+    assert outer["endpoint"] == line.endpoint
+    left = {name: value for name, value in outer.items() if name not in ("root", "config_path", "endpoint")}
     assert not any(left.values()), left
     arguments = inner.pop({"pull": "references", "images": "name", "rmi": "names"}[name])
     assert tuple(line.arguments) == (arguments if isinstance(arguments, tuple) else (arguments,) if arguments else ())
@@ -107,6 +113,9 @@ def test_what_is_understood_is_what_the_library_reads(words: list[str]) -> None:
         ["images"],
         ["images", "-q", "--no-trunc", "python"],
         ["rmi", "--gc", "a", "--all-handlers"],
+        ["--endpoint", "unix:///x", "images"],
+        ["--endpoint=unix:///x", "pull", "--runtime-handler", "kata", "a", "--progress", "none"],
+        ["--endpoint", "unix:///x", "rmi", "a", "--all-handlers"],
     ],
 )
 def test_plain_lines_are_understood(words: list[str]) -> None:
@@ -125,6 +134,10 @@ def test_plain_lines_are_understood(words: list[str]) -> None:
         ["images", "a", "b"],
         ["pull", "--dry-run", "a"],
         ["--endpoint", "crictl", "images"],
+        ["--endpoint", "unix:///x", "pull", "--platform", "linux/amd64", "a"],
+        ["--endpoint", "unix:///x", "rmi", "--gc", "a"],
+        ["--endpoint", "unix:///x", "--root", "/a", "images"],
+        ["--config", "/none.toml", "--endpoint", "unix:///x", "images"],
         ["gc"],
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +54,50 @@ def line(server: CriServer, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     for name in ("CONTAINER_RUNTIME_ENDPOINT", "IMAGE_SERVICE_ENDPOINT", "CRI_CONFIG_FILE"):
         monkeypatch.delenv(name, raising=False)
     return Line(capsys, server.endpoint)
+
+
+#: Tells which of some modules a command's process has loaded when it ends.
+LOADED = """
+import os, sys
+from imagestore.__main__ import command
+def end(status):
+    names = "click", "asyncio", "grpc.aio", "ssl", "subprocess", "sqlite3", "httpcore"
+    found = [name for name in names if type(sys.modules.get(name)).__name__ not in ("_Postponed", "NoneType")]
+    sys.stdout.write(f"{status} {found}\\n")
+    sys.stdout.flush()
+    os.kill(os.getpid(), 9)
+os._exit = end
+command()
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("images",),
+        ("images", "-q", PYTHON),
+        ("images", "-o", "json", "--runtime-handler", HYPERV),
+        ("images", "--no-trunc"),
+        ("pull", PYTHON, "--runtime-handler", PROCESS),
+        ("pull", "-o", "json", PYTHON, "--runtime-handler", HYPERV, "--runtime-handler", PROCESS),
+        ("pull", PYTHON, "Not/A:Name"),
+        ("pull", "--runtime-handler", "unknown", PYTHON),
+        ("rmi", "nothing:1"),
+        ("rmi", "-o", "json", "nothing:1"),
+    ],
+)
+def test_plain_lines_say_what_the_library_of_options_says(line: Line, words: tuple[str, ...]) -> None:
+    line("pull", PYTHON, "--runtime-handler", HYPERV)
+    command = [sys.executable, "-m", "imagestore", *line.endpoint, *words]
+    quick = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (quick.stdout, quick.stderr) == (line(*words, status=quick.returncode), line.error)
+
+
+@pytest.mark.parametrize("words", [("images",), ("pull", PYTHON), ("rmi", PYTHON)])
+def test_plain_lines_load_no_event_loop(line: Line, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", LOADED, *line.endpoint, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
 
 
 def test_pull_list_inspect_and_remove_by_handler(line: Line) -> None:
