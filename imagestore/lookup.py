@@ -107,6 +107,21 @@ def find(metadata: MetadataStore, text: str, handler: str | None, default_handle
     return min(records, key=lambda record: (record.handler, record.reference), default=None)
 
 
+def meant(metadata: MetadataStore, text: str, handler: str | None, default_handler: str) -> list[ImageRecord]:
+    """The records that a change means: as doomed(), without other references of the same images.
+
+    Raises:
+        InvalidInputError: the id's beginning is ambiguous.
+    """
+    named = by_name(metadata, text)
+    records = named or by_id(metadata, text)
+    if handler is not None:
+        return [record for record in records if record.handler == handler]
+    if named and "@" not in text:
+        return [record for record in records if record.handler == default_handler] or records
+    return records
+
+
 def doomed(metadata: MetadataStore, text: str, handler: str | None, default_handler: str) -> list[ImageRecord]:
     """The records a removal means.
 
@@ -124,12 +139,11 @@ def doomed(metadata: MetadataStore, text: str, handler: str | None, default_hand
     Raises:
         InvalidInputError: the id's beginning is ambiguous.
     """
-    named = by_name(metadata, text)
-    records = named or by_id(metadata, text)
-    if handler is not None:
-        records = [record for record in records if record.handler == handler]
-    elif named and "@" not in text:
-        records = [record for record in records if record.handler == default_handler] or records
+    return with_namesakes(metadata, meant(metadata, text, handler, default_handler))
+
+
+def with_namesakes(metadata: MetadataStore, records: Iterable[ImageRecord]) -> list[ImageRecord]:
+    """The whole images that some records are of: per handler all their references."""
     images = {(str(record.image_id), record.handler) for record in records}
     return [
         record

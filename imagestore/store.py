@@ -245,20 +245,22 @@ class ImageStore(Archives, Upkeep):
             lookup.drop_hidden(self.metadata, keys, self.config.default_handler)
         return keys
 
-    def _doomed(self, name: str, runtime_handler: str | None, *, all_handlers: bool) -> Sequence[ImageRecord]:
+    def _meant(self, name: str, runtime_handler: str | None, all_handlers: bool) -> Sequence[ImageRecord]:
         if all_handlers and runtime_handler is not None:
             raise InvalidInputError("give a runtime handler or all handlers, not both")
         if not name:
             raise InvalidInputError("an empty name means no image")
-        handler = self._known(runtime_handler)
+        if all_handlers:
+            return lookup.by_name(self.metadata, name) or lookup.by_id(self.metadata, name)
+        return lookup.meant(self.metadata, name, self._known(runtime_handler), self.config.default_handler)
+
+    def _doomed(self, name: str, runtime_handler: str | None, *, all_handlers: bool) -> Sequence[ImageRecord]:
+        records = self._meant(name, runtime_handler, all_handlers)
         if not all_handlers:
-            return lookup.doomed(self.metadata, name, handler, self.config.default_handler)
-        found = lookup.by_name(self.metadata, name) or lookup.by_id(self.metadata, name)
-        return [
-            record
-            for owner in sorted({each.handler for each in found})
-            for record in lookup.doomed(self.metadata, name, owner, self.config.default_handler)
-        ]
+            return lookup.with_namesakes(self.metadata, records)
+        owners = sorted({each.handler for each in records})
+        each_owners = ([each for each in records if each.handler == owner] for owner in owners)
+        return [each for owned in each_owners for each in lookup.with_namesakes(self.metadata, owned)]
 
     def match(
         self,

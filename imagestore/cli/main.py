@@ -27,6 +27,8 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "images": ("imagestore.cli.images", "images", "List images, one line for each (image, runtime handler)."),
     "inspecti": ("imagestore.cli.images", "inspecti", "Show one image: manifest, config, platform, layers."),
     "rmi": ("imagestore.cli.images", "rmi", "Remove images; 'gc' then frees their bytes."),
+    "tag": ("imagestore.cli.tag", "tag", "Give an image a further reference."),
+    "untag": ("imagestore.cli.tag", "untag", "Take a reference away from an image that has others."),
     "pin": ("imagestore.cli.pins", "pin", "Spare images from eviction."),
     "unpin": ("imagestore.cli.pins", "unpin", "Let pinned images be evicted again."),
     "gc": ("imagestore.cli.collect", "gc", "Free the content that no image and no lease needs; evict by rules."),

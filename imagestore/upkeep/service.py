@@ -10,7 +10,9 @@ from imagestore import lease, lookup
 from imagestore.cancel import CancelToken
 from imagestore.content.disk import translated
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UndeletableError
+from imagestore.image import Image
 from imagestore.observe import ignore
+from imagestore.reference import Reference
 from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from imagestore.metadata.records import ImageRecord
     from imagestore.metadata.sqlite import SqliteMetadataStore
     from imagestore.observe import Observer
+    from imagestore.pull.verify import ImageVerifier
     from imagestore.registry.client import RegistryClient
     from imagestore.upkeep.accounting import ImageUsage, StoreUsage
     from imagestore.upkeep.check import CheckOptions, CheckReport
@@ -76,9 +79,18 @@ class Upkeep(abc.ABC):
     def registry(self) -> RegistryClient:
         """The registry client in use."""
 
+    @property
+    @abc.abstractmethod
+    def verifier(self) -> ImageVerifier:
+        """Asked before a name gets an image."""
+
     @abc.abstractmethod
     def _known(self, handler: str | None) -> str | None:
         """The handler a request means."""
+
+    @abc.abstractmethod
+    def _meant(self, name: str, runtime_handler: str | None, all_handlers: bool) -> Sequence[ImageRecord]:
+        """The records that a change means, without other references of the same images."""
 
     @abc.abstractmethod
     def _doomed(self, name: str, runtime_handler: str | None, *, all_handlers: bool) -> Sequence[ImageRecord]:
@@ -102,6 +114,74 @@ class Upkeep(abc.ABC):
             ImageNotFoundError: there is none.
         """
         return self._pinned(name, runtime_handler, is_pinned=False)
+
+    def tag(
+        self,
+        name: str,
+        reference: str,
+        *,
+        runtime_handler: str | None = None,
+        all_handlers: bool = False,
+        cancel: CancelToken | None = None,
+    ) -> tuple[Image, ...]:
+        """Give images another reference, under the same runtime handlers; what had that reference loses it.
+
+        Nothing is copied. A pin isn't passed on, and one that the reference has stays.
+
+        Args:
+            name: whose images; the rules are those of remove(), but other references of the same images don't count.
+            reference: the further one, without a digest.
+            runtime_handler, all_handlers: as for remove().
+            cancel: ends it early, while image verifiers are asked.
+
+        Returns:
+            The images under their further reference.
+
+        Raises:
+            ImageNotFoundError: there is none of this name.
+            InvalidReferenceError, InvalidInputError: the reference can't be read, or has a digest; or as remove().
+            UnknownRuntimeHandlerError: as remove().
+            ImageDeniedError: an image verifier refuses the image under this reference.
+            StoreBusyError: an image was removed or changed meanwhile.
+            OperationCancelledError: the token was cancelled.
+            StoreError: the store can't be read or written.
+        """
+        with self._loading():
+            from imagestore.upkeep import naming
+
+        further = naming.further_reference(reference)
+        records = self._meant(name, runtime_handler, all_handlers)
+        if not records:
+            raise _missing(name, runtime_handler)
+        for target in {each.target for each in records}:
+            self.verifier.verify(str(further), target, cancel=cancel or CancelToken())
+        return tuple(Image(each, self.content) for each in naming.tag(self.metadata, records, further))
+
+    def untag(
+        self, reference: str, *, runtime_handler: str | None = None, all_handlers: bool = False
+    ) -> tuple[tuple[str, str], ...]:
+        """Take a reference away from images that have another one under the same runtime handler.
+
+        Args:
+            reference: no image id.
+            runtime_handler, all_handlers: as for remove().
+
+        Returns:
+            (reference, runtime handler) of what was removed.
+
+        Raises:
+            ImageNotFoundError: no image has it.
+            InvalidInputError: an image has no other; nothing was removed. Or as remove().
+            InvalidReferenceError, UnknownRuntimeHandlerError, StoreError.
+        """
+        with self._loading():
+            from imagestore.upkeep import naming
+
+        exact = str(Reference.parse(reference))
+        records = [each for each in self._meant(exact, runtime_handler, all_handlers) if each.reference == exact]
+        if not records:
+            raise _missing(reference, runtime_handler)
+        return naming.untag(self.metadata, records, self.config.default_handler)
 
     def touch(self, reference: str, *, runtime_handler: str = "") -> None:
         """Say that an image is used now (a sandbox or container starts from it), for policies that ask for that.
@@ -324,9 +404,13 @@ class Upkeep(abc.ABC):
         records = lookup.doomed(self.metadata, name, default if handler == "" else handler, default)
         changed = self.metadata.pin_images(((each.reference, each.handler) for each in records), is_pinned=is_pinned)
         if not changed:
-            under = f" under runtime handler {handler!r}" if handler else ""
-            raise ImageNotFoundError(f"image {name!r} is not in the store{under}", hint="pull it first")
+            raise _missing(name, handler)
         return tuple((record.reference, record.handler) for record in changed)
+
+
+def _missing(name: str, handler: str | None) -> ImageNotFoundError:
+    under = f" under runtime handler {handler!r}" if handler else ""
+    return ImageNotFoundError(f"image {name!r} is not in the store{under}", hint="pull it first")
 
 
 def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -73,6 +73,23 @@ def test_a_pinned_image_survives_eviction_and_an_unpinned_one_does_not(line: Lin
     line("pin", line.python, status=3)
 
 
+def test_an_image_gets_a_reference_and_loses_one(line: Line) -> None:
+    image_id = line.json("images")["images"][0]["id"]
+    assert line("tag", line.python, "mirror.example/python") == f"mirror.example/python:latest ({HYPERV}): {image_id}\n"
+    (tagged,) = line.json("tag", image_id, "mirror.example/python:3", "--all-handlers")["images"]
+    assert (tagged["reference"], tagged["runtimeHandler"]) == ("mirror.example/python:3", HYPERV)
+    assert len(line.json("images")["images"]) == 3
+    assert line("untag", line.python, "nothing:1", status=3) == f"untagged {line.python} ({HYPERV})\n"
+    gone = line.json("untag", "mirror.example/python", "--runtime-handler", HYPERV)["removed"]
+    assert gone == [{"reference": "mirror.example/python:latest", "runtimeHandler": HYPERV}]
+    line("untag", "mirror.example/python:3", status=2)
+    assert "imagestore rmi" in line.captured.err
+    line("tag", "mirror.example/python:3", f"a@{image_id}", status=2)
+    for command in (["tag", "a", "b"], ["untag", "a"]):
+        line(*command, "--runtime-handler", HYPERV, "--all-handlers", status=2)
+    assert [each["reference"] for each in line.json("images")["images"]] == ["mirror.example/python:3"]
+
+
 def test_watermarks_remove_nothing_from_a_disk_with_space(line: Line) -> None:
     assert line.json("gc", "--high", "100")["evicted"] == []
     assert len(line.json("gc", "-n", "--high", "0")["evicted"]) == 1

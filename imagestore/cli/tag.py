@@ -1,0 +1,58 @@
+"""``imagestore tag`` and ``untag``."""
+
+from __future__ import annotations
+
+import click
+
+from imagestore.cli import describe, render
+from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+
+
+@click.command()
+@click.argument("name")
+@click.argument("reference")
+@click.option("--runtime-handler", metavar="H", help="Only this handler's image.")
+@click.option("--all-handlers", is_flag=True, help="Every handler's.")
+@output_option
+@pass_app
+def tag(app: App, name: str, reference: str, runtime_handler: str | None, all_handlers: bool, output: str) -> None:
+    """Give the image NAME a further REFERENCE, under the same runtime handlers.
+
+    NAME is understood as 'rmi' understands it. Nothing is fetched or copied, and an image that had REFERENCE before
+    loses it. A pin isn't passed on.
+    """
+    _check(runtime_handler, all_handlers)
+    with cancelled_by_signals() as token:
+        tagged = app.store.tag(
+            name, reference, runtime_handler=runtime_handler, all_handlers=all_handlers, cancel=token
+        )
+    if output == "json":
+        render.dump_json({"images": [describe.image(each) for each in tagged]})
+        return
+    for each in tagged:
+        print(f"{each.reference} ({each.runtime_handler}): {each.id}")
+
+
+@click.command()
+@click.argument("references", metavar="REFERENCE...", nargs=-1, required=True)
+@click.option("--runtime-handler", metavar="H", help="Only from this handler's image.")
+@click.option("--all-handlers", is_flag=True, help="From every handler's.")
+@output_option
+@pass_app
+def untag(app: App, references: tuple[str, ...], runtime_handler: str | None, all_handlers: bool, output: str) -> None:
+    """Take references away from images that have others too; 'rmi' removes an image with all its references."""
+    _check(runtime_handler, all_handlers)
+    removed: list[tuple[str, str]] = []
+    for reference in references:
+        now = app.store.untag(reference, runtime_handler=runtime_handler, all_handlers=all_handlers)
+        removed += now
+        # At once: a later one may not be there.
+        for each, owner in now if output != "json" else ():
+            print(f"untagged {each} ({owner})")
+    if output == "json":
+        render.dump_json({"removed": [{"reference": each, "runtimeHandler": owner} for each, owner in removed]})
+
+
+def _check(runtime_handler: str | None, all_handlers: bool) -> None:
+    if runtime_handler is not None and all_handlers:
+        raise click.UsageError("--runtime-handler and --all-handlers exclude each other")
