@@ -15,6 +15,7 @@ from imagestore.content.disk import translated
 from imagestore.failpoint import reach
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -90,6 +91,52 @@ class FileLock:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
         self.release()
+
+
+class SharedLock:
+    """A lock named by a path that any number may hold; FileLock on the same path is taken only when none does.
+
+    Args:
+        path: the lock's file; its folder must exist.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def acquire(self) -> None:
+        """Take a share; waits for whoever holds all of it."""
+        with translated("lock", self._path):
+            while self._descriptor < 0:
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)
+                    if _is_same_file(descriptor, self._path):
+                        self._descriptor = descriptor
+                finally:
+                    if self._descriptor != descriptor:
+                        os.close(descriptor)
+
+    def release(self) -> None:
+        """Let go; harmless when not held. The file stays."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def released(self) -> Iterator[bool]:
+        """Let go; the block runs with all of the lock if no other share was left, and is told whether."""
+        try:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+        finally:
+            self.release()
 
 
 def _is_same_file(descriptor: int, path: Path | str) -> bool:

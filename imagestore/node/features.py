@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,10 +31,12 @@ class FeatureGates:
         runtime_class_in_image_cri: images are identified by (image, runtime handler). Off: handlers are never sent,
             and what a service lists of them is ignored.
         ensure_secret_pulled_images: a present image is only used by pods whose credentials may pull it.
+        given: what they were read from.
     """
 
     runtime_class_in_image_cri: bool = False
     ensure_secret_pulled_images: bool = True
+    given: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def parse(cls, values: Mapping[str, object]) -> Self:
@@ -53,4 +55,13 @@ class FeatureGates:
         return cls(
             values.get(RUNTIME_CLASS_IN_IMAGE_CRI_API, all_alpha) is True,
             values.get(ENSURE_SECRET_PULLED_IMAGES, all_beta) is True,
+            dict(values),
         )
+
+    def overridden(self, values: Mapping[str, object]) -> Self:
+        """With other values for some names: the kubelet's command line leaves what else its file says.
+
+        Raises:
+            ConfigError: as parse().
+        """
+        return self.parse({**self.given, **values})

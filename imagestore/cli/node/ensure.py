@@ -11,6 +11,7 @@ from imagestore.cli import render
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 from imagestore.cli.failure import ExitStatus, exit_status
 from imagestore.cli.node.services import connected, service_options
+from imagestore.digest import Digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from imagestore.node.credentials.keyring import Keyring, PullSecret
     from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
     from imagestore.node.events import NodeEvent
+    from imagestore.node.gc.transition import GateChange
     from imagestore.node.metrics import NodeMetrics
     from imagestore.node.outcome import EnsureResult
     from imagestore.node.records.manager import PullManager
@@ -79,6 +81,7 @@ def ensure(
     """
     from imagestore.node.ensure import EnsureRequest
     from imagestore.node.events import ObjectReference
+    from imagestore.node.gc.transition import GateMarker
     from imagestore.node.metrics import NodeMetrics
     from imagestore.node.names import PullPolicy
     from imagestore.node.outcome import start_failure
@@ -95,15 +98,16 @@ def ensure(
             [_secret(path, who.namespace) for path in secrets],
             ObjectReference("Pod", who.name, who.namespace, who.uid),
         )
+        change = GateMarker(found.folder).check(found.settings.gates)
         manager = _manager(found, heard, numbers)
         with cancelled_by_signals() as token:
             result = manager.ensure(request, cancel=token)
     if not result.is_there:
         heard.append(start_failure(result, request.subject))
     if output == "json":
-        render.dump_json(_json(request, found.name, result, heard))
+        render.dump_json(_json(request, found.name, result, heard, change))
     else:
-        _print(found.name, result, heard)
+        _print(found.name, result, heard, change)
     if metrics is not None:
         metrics.write_text(numbers.text(), "utf-8")
     if result.is_there:
@@ -176,7 +180,8 @@ def _secret(path: Path, namespace: str) -> PullSecret:
             data = file.read(_MAX_SECRET_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
-    return PullSecret(namespace, path.name, str(path), DOCKER_CONFIG_JSON, {".dockerconfigjson": data})
+    # A path says nothing of what is in the file, so only the same content is the same secret.
+    return PullSecret(namespace, path.name, str(Digest.of(data)), DOCKER_CONFIG_JSON, {".dockerconfigjson": data})
 
 
 def _handler(found: Connected, handler: str, name: str | None, path: Path | None) -> str:
@@ -193,8 +198,10 @@ def _handler(found: Connected, handler: str, name: str | None, path: Path | None
     return image_handler(name, classes, found.settings.gates)
 
 
-def _print(service: str, result: EnsureResult, heard: Sequence[NodeEvent]) -> None:
+def _print(service: str, result: EnsureResult, heard: Sequence[NodeEvent], change: GateChange | None) -> None:
     print(f"service: {render.printable(service)}")
+    for line in change.steps if change is not None else ():
+        print(f"gate: {line}")
     for step in result.steps:
         print(f"step: {render.printable(step)}")
     for event in heard:
@@ -207,7 +214,13 @@ def _print(service: str, result: EnsureResult, heard: Sequence[NodeEvent]) -> No
             print(f"hint: {render.printable(result.cause.hint)}")
 
 
-def _json(request: EnsureRequest, service: str, result: EnsureResult, heard: Sequence[NodeEvent]) -> dict[str, object]:
+def _json(
+    request: EnsureRequest,
+    service: str,
+    result: EnsureResult,
+    heard: Sequence[NodeEvent],
+    change: GateChange | None,
+) -> dict[str, object]:
     return {
         "image": request.image,
         "runtimeHandler": request.runtime_handler,
@@ -218,4 +231,5 @@ def _json(request: EnsureRequest, service: str, result: EnsureResult, heard: Seq
         "message": result.message,
         "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in heard],
         "steps": list(result.steps),
+        "gateChange": list(change.steps) if change is not None else [],
     }

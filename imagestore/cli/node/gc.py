@@ -90,10 +90,12 @@ def gc(
         marker = GateMarker(folder)
         # A value that a clean-up finds unknown is noted when all is clean, else the next one would take it for done.
         is_known = not after_gate_change or marker.is_noted
-        change = marker.check(settings.gates) if is_known else None
+        change = marker.check(settings.gates, dry_run=dry_run) if is_known else None
         is_unchanged = after_gate_change and is_known and change is None
         found = replace(found, settings=settings)
-        collector = _collector(found, state, sandbox_image, heard, numbers)
+        # Pull records are pruned after a collection; a plan changes none.
+        records = None if dry_run else _records(found, numbers)
+        collector = _collector(found, state, sandbox_image, heard, numbers, records)
         result: CollectionReport | None = None
         try:
             if is_unchanged:
@@ -114,7 +116,7 @@ def gc(
             if not dry_run:
                 failures += _remembered(state, folder, collector)
     if change is not None and after_gate_change:
-        change = marker.check(settings.gates)
+        change = marker.check(settings.gates, dry_run=dry_run)
     if output == "json":
         render.dump_json(_json(found.name, collector, result, heard, change, left, failures))
     else:
@@ -156,18 +158,18 @@ def _collector(
     sandbox_image: str,
     heard: list[NodeEvent],
     metrics: NodeMetrics,
+    records: PullManager | None,
 ) -> ImageCollector:
     from imagestore.node.gc import ImageCollector
 
-    gates = found.settings.gates
     return ImageCollector(
         found.service,
         found.settings.collection_policy(),
-        gates=gates,
+        gates=found.settings.gates,
         sandbox_image=sandbox_image or found.sandbox_image,
         recorder=heard.append,
         metrics=metrics,
-        records=_records(found, metrics) if gates.ensure_secret_pulled_images else None,
+        records=records,
         state=state,
         clock=lambda: state.now(time.time_ns()),
     )
@@ -176,6 +178,8 @@ def _collector(
 def _records(found: Connected, metrics: NodeMetrics) -> PullManager | None:
     from imagestore.errors import StoreFullError
 
+    if not found.settings.gates.ensure_secret_pulled_images:
+        return None
     try:
         return records_of(found, metrics)
     except StoreFullError:

@@ -161,7 +161,7 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
     else:
         settings = KubeletImageSettings(gates=FeatureGates(runtime_class_in_image_cri=True))
     if choice.feature_gates is not None:
-        settings = settings.with_gates(FeatureGates.parse(_gates(choice.feature_gates)))
+        settings = settings.with_gates(settings.gates.overridden(_gates(choice.feature_gates)))
     settings.check()
     return settings
 

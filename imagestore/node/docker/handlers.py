@@ -2,7 +2,7 @@
 
 A row says that a reference was pulled for a handler and led to an image id. One tag of the engine's classic store can
 only point to one platform's image; the rows still know the others by their ids. Rows are kept in a file where there is
-one, written beside and renamed; several processes should not share it.
+one, written beside and renamed; every change begins with what is in the file, so several processes may share it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,23 @@ import json
 import threading
 from typing import TYPE_CHECKING, Final
 
+from imagestore.cancel import CancelToken
 from imagestore.content.disk import make_directory, replace_text, translated
+from imagestore.content.locks import FileLock
 from imagestore.errors import StoreCorruptError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _MAX_BYTES: Final = 16 * 1024 * 1024
 
 
+_Rows = dict[tuple[str, str], str]
+
+
 class HandlerTable:
-    """Rows (reference, handler) → image id; safe from any thread of one process.
+    """Rows (reference, handler) → image id; safe from any thread and process.
 
     Args:
         path: the file; None keeps the rows in memory.
@@ -38,21 +44,18 @@ class HandlerTable:
 
     def get(self, reference: str, handler: str) -> str | None:
         """The id of the image that was pulled for the handler."""
-        with self._lock:
-            return self._rows.get((reference, handler))
+        return self._read().get((reference, handler))
 
     def knows(self, reference: str) -> bool:
         """Whether the reference was pulled through us, for any handler."""
-        with self._lock:
-            return any(each == reference for each, _ in self._rows)
+        return any(each == reference for each, _ in self._read())
 
     def of_image(self, image_id: str) -> dict[str, tuple[str, ...]]:
         """References by handler that led to an image."""
         found: dict[str, list[str]] = {}
-        with self._lock:
-            for (reference, handler), each in sorted(self._rows.items()):
-                if each == image_id:
-                    found.setdefault(handler, []).append(reference)
+        for (reference, handler), each in sorted(self._read().items()):
+            if each == image_id:
+                found.setdefault(handler, []).append(reference)
         return {handler: tuple(references) for handler, references in found.items()}
 
     def put(self, reference: str, handler: str, image_id: str) -> None:
@@ -61,9 +64,12 @@ class HandlerTable:
         Raises:
             StoreError: it can't be written.
         """
-        with self._lock:
-            self._rows[reference, handler] = image_id
-            self._save()
+
+        def change(rows: _Rows) -> bool:
+            rows[reference, handler] = image_id
+            return True
+
+        self._change(change)
 
     def forget(self, image_id: str, handler: str | None = None) -> None:
         """Drop the rows of an image, of one handler or of all.
@@ -71,25 +77,43 @@ class HandlerTable:
         Raises:
             StoreError: it can't be written.
         """
-        with self._lock:
-            gone = [
-                row for row, each in self._rows.items() if each == image_id and (handler is None or row[1] == handler)
-            ]
+
+        def change(rows: _Rows) -> bool:
+            gone = [row for row, each in rows.items() if each == image_id and (handler is None or row[1] == handler)]
             for row in gone:
-                del self._rows[row]
-            if gone:
-                self._save()
+                del rows[row]
+            return bool(gone)
 
-    def _save(self) -> None:
-        if self._path is None:
-            return
-        rows = [[reference, handler, each] for (reference, handler), each in sorted(self._rows.items())]
-        with translated("write the handlers of images", self._path):
-            make_directory(self._path.parent, 0o700)
-            replace_text(self._path, json.dumps({"version": 1, "images": rows}, indent=1) + "\n")
+        self._change(change)
+
+    def _read(self) -> _Rows:
+        with self._lock:
+            if self._path is not None:
+                self._rows = _load(self._path)
+            return self._rows
+
+    def _change(self, change: Callable[[_Rows], bool]) -> None:
+        """Change the rows, and write them if that says so."""
+        with self._lock:
+            if self._path is None:
+                change(self._rows)
+                return
+            with translated("write the handlers of images", self._path):
+                make_directory(self._path.parent, 0o700)
+            with FileLock(self._path.with_name(f"{self._path.name}.lock")) as lock:
+                lock.acquire(CancelToken())
+                rows = _load(self._path)
+                if change(rows):
+                    _save(self._path, rows)
 
 
-def _load(path: Path) -> dict[tuple[str, str], str]:
+def _save(path: Path, rows: _Rows) -> None:
+    images = [[reference, handler, each] for (reference, handler), each in sorted(rows.items())]
+    with translated("write the handlers of images", path):
+        replace_text(path, json.dumps({"version": 1, "images": images}, indent=1) + "\n")
+
+
+def _load(path: Path) -> _Rows:
     with translated("read the handlers of images", path):
         try:
             with path.open("rb") as file:

@@ -8,17 +8,14 @@ platform it pulls for; which image it got is remembered in `handlers`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from imagestore.errors import (
-    ImageServiceError,
-    InvalidInputError,
-    UnknownRuntimeHandlerError,
-)
+from imagestore.errors import ImageServiceError, ImageStoreError, InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.image_service import (
     ContainerImage,
     FilesystemUsage,
@@ -214,19 +211,43 @@ class DockerImageService:
         observer: Observer | None,
         cancel: CancelToken | None,
     ) -> str:
-        before = self._inspect(str(reference)) if handler else None
+        former = self._former(reference) if handler else None
         pull = EnginePull(self._connection, self._api(), self._stall_limit)
-        pull.run(reference, self._platforms[handler], auth=auth, observer=observer, cancel=cancel)
-        name = reference if reference.digest is None else reference.with_digest(reference.digest)
-        found = self._inspect(str(name))
-        if found is None:
-            raise ImageServiceError(f"{reference}: the engine says it was pulled and doesn't have it")
-        self._table.put(str(reference), handler, found.id)
-        if before is not None and before.id != found.id and reference.tag and reference.digest is None:
-            # The classic store moved the tag to the handler's image; everybody else still means the former.
-            query = {"repo": reference.name, "tag": reference.tag}
-            self._checked(self._ask("POST", f"/images/{before.id}/tag", query), f"{reference}: tag")
+        try:
+            pull.run(reference, self._platforms[handler], auth=auth, observer=observer, cancel=cancel)
+            name = reference if reference.digest is None else reference.with_digest(reference.digest)
+            found = self._inspect(str(name))
+            if found is None:
+                raise ImageServiceError(f"{reference}: the engine says it was pulled and doesn't have it")
+            self._table.put(str(reference), handler, found.id)
+        except BaseException:
+            with contextlib.suppress(ImageStoreError):  # what went wrong first is told
+                self._put_back(reference, former)
+            raise
+        self._put_back(reference, former)
         return found.id
+
+    def _former(self, reference: Reference) -> EngineImage | None:
+        """What a tag means before a handler's pull, which moves it in the classic store.
+
+        A row says from now on that it is the default handler's: a process that dies can't put the tag back.
+        """
+        if not reference.tag or reference.digest is not None:
+            return None
+        default = self._find(ImageSpec(str(reference)))
+        if default is None:
+            return self._inspect(str(reference))
+        self._table.put(str(reference), "", default.id)
+        return default
+
+    def _put_back(self, reference: Reference, former: EngineImage | None) -> None:
+        """The tag; everybody but the handler still means the former image."""
+        now = self._inspect(str(reference)) if former is not None else None
+        if former is None or now is None or now.id == former.id:
+            return
+        answer = self._ask("POST", f"/images/{former.id}/tag", {"repo": reference.name, "tag": reference.tag})
+        if answer.status != 404:  # somebody removed it meanwhile
+            self._checked(answer, f"{reference}: tag")
 
     def _find(self, spec: ImageSpec) -> EngineImage | None:
         """The image that a spec means; rows come before what the engine's tag says now."""

@@ -76,8 +76,12 @@ class GateMarker:
         """
         return self._read() is not None
 
-    def check(self, gates: FeatureGates) -> GateChange | None:
+    def check(self, gates: FeatureGates, *, dry_run: bool = False) -> GateChange | None:
         """Whether the gate has changed; the first call on a node notes its value.
+
+        Args:
+            gates: as they are now.
+            dry_run: only look.
 
         Raises:
             StoreCorruptError: the marker is damaged.
@@ -85,12 +89,11 @@ class GateMarker:
         """
         before = self._read()
         now = gates.runtime_class_in_image_cri
-        if before is None:
+        if before is None and not dry_run:
             # A full disk is what collection is for; the next call notes the value.
             with contextlib.suppress(StoreFullError):
                 self.note(gates)
-            return None
-        return GateChange(before, now) if before != now else None
+        return GateChange(before, now) if before not in (None, now) else None
 
     def note(self, gates: FeatureGates) -> None:
         """Write the gate's value.

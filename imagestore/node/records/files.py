@@ -2,7 +2,8 @@
 
 ``<root>/image_manager/pulling/`` has intents, ``…/pulled/`` records; a file is named ``sha256-`` and the hash of its
 key (the image text, resp. the image ref). Files are written beside and renamed. What the kubelet would not have written
-is passed over. A record that was read stays in memory until its file changes.
+is passed over. A record that was read stays in memory until its file changes. Several processes may share a folder:
+``…/locks/`` tells whether the pull that an intent is of goes on in one of them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import make_directory, translated
+from imagestore.content.locks import FileLock, SharedLock
 from imagestore.digest import Digest
 from imagestore.errors import StoreCorruptError
 from imagestore.node.records import model
@@ -67,16 +69,48 @@ class PullRecordFiles:
         self._intents: RecentlyUsed[_Signature] = RecentlyUsed(_INTENTS_CACHED, show_intents_usage or _ignored)
         self._pulling = root / "image_manager" / "pulling"
         self._pulled = root / "image_manager" / "pulled"
-        for folder in (self._pulling, self._pulled):
+        self._locks = root / "image_manager" / "locks"
+        for folder in (self._pulling, self._pulled, self._locks):
             with translated("make the folder of pull records", folder):
                 make_directory(folder, 0o700)
 
-    def write_intent(self, image: str) -> None:
+    def begin(self, image: str) -> SharedLock:
         """Note that an image is about to be pulled.
+
+        Returns:
+            Held for as long as the pull goes on, so that nobody takes it for cut off; for end().
 
         Raises:
             StoreError: it can't be written.
         """
+        lock = SharedLock(self._locks / file_name(image))
+        lock.acquire()
+        try:
+            self._write_intent(image)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
+
+    def end(self, image: str, lock: SharedLock) -> None:
+        """Forget an intent, unless another process pulls the image.
+
+        Args:
+            image: of begin().
+            lock: what that returned; it is let go in any case.
+
+        Raises:
+            StoreError: it can't be deleted.
+        """
+        with lock.released() as is_last:
+            if is_last:
+                self.delete_intent(image)
+
+    def cut_off(self, image: str) -> FileLock:
+        """To be taken by who sees to the intent of a pull that no process is at any more."""
+        return FileLock(self._locks / file_name(image))
+
+    def _write_intent(self, image: str) -> None:
         path = self._pulling / file_name(image)
         _replace(path, model.intent_json(image))
         signature = _signature(path)

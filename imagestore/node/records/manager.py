@@ -24,6 +24,7 @@ from imagestore.values import dataclass, replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from imagestore.content.locks import SharedLock
     from imagestore.image_service import ServedImage
     from imagestore.node.credentials.keyring import TrackedCredential
     from imagestore.node.metrics import NodeMetrics
@@ -53,8 +54,16 @@ class Verdict:
     result: str = ""
 
 
+class _Pulls:
+    """Those of one image that are under way in this process."""
+
+    def __init__(self, lock: SharedLock) -> None:
+        self.lock = lock
+        self.count = 0
+
+
 class PullManager:
-    """Keeps intents and records; safe from any thread of one process.
+    """Keeps intents and records; safe from any thread. Several processes may share the files.
 
     Args:
         files: where they are.
@@ -75,7 +84,7 @@ class PullManager:
         self._verification = verification
         self._metrics = metrics
         self._clock = clock
-        self._under_way: dict[str, int] = {}
+        self._under_way: dict[str, _Pulls] = {}
         self._lock = threading.RLock()
 
     def start(self, images: Iterable[ServedImage]) -> None:
@@ -98,8 +107,7 @@ class PullManager:
             for image in images if wanted else ():
                 for name in sorted(wanted & {*image.repo_tags, *image.repo_digests}):
                     try:
-                        self._write(name, image.id, None)
-                        self._files.delete_intent(name)
+                        self._see_to(name, image.id)
                     except (StoreError, InvalidInputError) as error:
                         _LOGGER.warning("pull intent of %s stays: %s", name, error)
             self._show_counts()
@@ -111,8 +119,10 @@ class PullManager:
             StoreError: it can't be written; the pull must not begin.
         """
         with self._lock:
-            self._files.write_intent(image)
-            self._under_way[image] = self._under_way.get(image, 0) + 1
+            pulls = self._under_way.get(image)
+            if pulls is None:
+                pulls = self._under_way[image] = _Pulls(self._files.begin(image))
+            pulls.count += 1
             self._show_counts()
 
     def pulled(self, image: str, image_ref: str, used: TrackedCredential | None) -> None:
@@ -122,6 +132,7 @@ class PullManager:
                 self._write(image, image_ref, recorded(used))
             except (StoreError, InvalidInputError) as error:
                 _LOGGER.warning("pulled record of %s: %s", image_ref, error)
+                self._leave(image)
                 return
             self._end_intent(image)
 
@@ -185,7 +196,7 @@ class PullManager:
     def _judge(self, image: str, image_ref: str, credentials: Callable[[], Sequence[TrackedCredential]]) -> Verdict:
         with self._lock:
             record = self._files.read(image_ref)
-            is_known = record is not None or self._under_way.get(image, 0) > 0 or self._files.has_intent(image)
+            is_known = record is not None or image in self._under_way or self._files.has_intent(image)
         if not self._verification.is_required(image, is_known_pulled=is_known):
             return Verdict(must_pull=False, result=ALLOWED_BY_POLICY)
         must_authenticate = Verdict(must_pull=True, result=MUST_AUTHENTICATE)
@@ -205,9 +216,11 @@ class PullManager:
         for mine in of_pod:
             for cached in known.secrets:
                 has_hash = bool(cached.credential_hash) and cached.credential_hash == mine.credential_hash
-                if not has_hash and cached.coordinates != mine.coordinates:
+                is_learned = len(known.secrets) < MOST_SECRETS_LEARNED
+                # New content of a secret that pulled it is only trusted where it can be noted.
+                if not has_hash and not (is_learned and cached.coordinates == mine.coordinates):
                     continue
-                if cached != mine and len(known.secrets) < MOST_SECRETS_LEARNED:
+                if cached != mine and is_learned:
                     self._learn(image, image_ref, mine)
                 return True
         account = next((each.source for each in credentials if isinstance(each.source, ServiceAccountSource)), None)
@@ -245,18 +258,38 @@ class PullManager:
             changed = {**before.credentials, repository: merged}
             self._files.write(replace(before, updated_at=now, credentials=changed))
 
+    def _see_to(self, image: str, image_ref: str) -> None:
+        """A record for a pull that was cut off, if it was: another process may be at it."""
+        with self._files.cut_off(image) as lock:
+            if lock.try_acquire():
+                self._write(image, image_ref, None)
+                self._files.delete_intent(image)
+
     def _end_intent(self, image: str) -> None:
-        others = self._under_way.get(image, 0) - 1
-        if others > 0:
-            self._under_way[image] = others
-            return
+        lock = self._left(image)
         try:
-            self._files.delete_intent(image)
+            if lock is not None:
+                self._files.end(image, lock)
             self._show_counts()
         except StoreError as error:
             _LOGGER.warning("pull intent of %s stays: %s", image, error)
-            return
-        self._under_way.pop(image, None)
+
+    def _leave(self, image: str) -> None:
+        """A pull ends, and the intent stays."""
+        lock = self._left(image)
+        if lock is not None:
+            lock.release()
+
+    def _left(self, image: str) -> SharedLock | None:
+        """The lock of the image's intent when its last pull in this process ends."""
+        pulls = self._under_way.get(image)
+        if pulls is None:
+            return None
+        pulls.count -= 1
+        if pulls.count:
+            return None
+        del self._under_way[image]
+        return pulls.lock
 
     def _show_counts(self) -> None:
         if self._metrics is None:

@@ -107,7 +107,7 @@ def record_json(record: PulledRecord) -> bytes:
         "apiVersion": _VERSIONS[0],
         "lastUpdatedTime": None
         if moment is None
-        else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        else datetime.fromtimestamp(moment, UTC).replace(tzinfo=None).isoformat() + "Z",  # whatever year, four digits
         "imageRef": record.image_ref,
     }
     if record.credentials:
@@ -223,6 +223,7 @@ def _moment(value: object, what: str) -> int | None:
     if not isinstance(value, str) or not _TIME.fullmatch(value):
         raise StoreCorruptError(f"{what}: lastUpdatedTime is no time")
     try:
-        return int(datetime.fromisoformat(re.sub(r"\.[0-9]+", "", value)).timestamp())
+        # To be written again it must have a year in UTC too.
+        return int(datetime.fromisoformat(re.sub(r"\.[0-9]+", "", value)).astimezone(UTC).timestamp())
     except (ValueError, OverflowError) as error:
         raise StoreCorruptError(f"{what}: lastUpdatedTime is no time") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from imagestore.cli.node.services import ServiceChoice
 from imagestore.errors import StoreError
 from imagestore.node.gc.state import CollectorState
 from imagestore.node.gc.transition import GateMarker
+from imagestore.node.records.files import PullRecordFiles
 from imagestore.testing import RegistryServer, build_index
 from tests.support.linux_node import APP
 from tests.unit.cli.node_lines import run
@@ -31,13 +34,22 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         yield run(capsys, "ensure", running.server.reference(APP))[1]["imageRef"]
 
 
+@pytest.fixture
+def unknown(image: str, tmp_path: Path) -> str:
+    """The id of an image that came before anybody noted the gate."""
+    (marker,) = tmp_path.rglob("image-handler-gate.json")
+    marker.unlink()
+    return image
+
+
 def refuse(*_: object, **__: object) -> None:
     raise StoreError("read-only file system")
 
 
 def test_a_clean_up_that_was_planned_or_is_incomplete_can_be_done(
-    image: str, capsys: pytest.CaptureFixture[str]
+    unknown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    image = unknown
     clean_up = ("gc", "--after-gate-change")
     _, planned = run(capsys, *clean_up, "--dry-run")
     assert [each["id"] for each in planned["removed"]] == [image]
@@ -51,11 +63,11 @@ def test_a_clean_up_that_was_planned_or_is_incomplete_can_be_done(
 
 
 def test_a_gate_that_cannot_be_noted_is_told_after_what_was_done(
-    image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    unknown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GateMarker, "note", refuse)
     status, told = run(capsys, "gc", "--after-gate-change")
-    assert (status, [each["id"] for each in told["removed"]], told["error"]) == (8, [image], "read-only file system")
+    assert (status, [each["id"] for each in told["removed"]], told["error"]) == (8, [unknown], "read-only file system")
 
 
 def test_what_failed_is_told_also_where_metrics_cannot_be_written(
@@ -109,6 +121,46 @@ def test_a_plan_leaves_no_trace_in_what_is_remembered(
     for options in (("--in-use", image), ("--feature-gates", "RuntimeClassInImageCriApi=false")):
         run(capsys, "gc", "--dry-run", *options)
         assert uses.read_bytes() == before
+
+
+def test_a_plan_notes_no_gate_and_leaves_records_alone(
+    unknown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    off = ("--feature-gates", "RuntimeClassInImageCriApi=false")
+    folder = tmp_path / "store" / "node"
+    with contextlib.closing(App(tmp_path / "store")) as app:
+        (listed,) = app.store.list()
+    PullRecordFiles(folder).begin(listed.reference).release()
+    shutil.rmtree(folder / "image_manager" / "pulled")
+    (folder / "image_manager" / "pulled").mkdir()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert run(capsys, "gc", "--dry-run", *off)[1]["gateChange"] == []
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert run(capsys, "gc")[1]["gateChange"] == []
+    status, told = run(capsys, "gc", "--dry-run", *off)
+    assert (status, len(told["gateChange"])) == (0, 4)
+
+
+def test_a_pull_notes_the_gate_and_tells_when_it_was_turned(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    off = ("--feature-gates", "RuntimeClassInImageCriApi=false")
+    _, told = run(capsys, "gc", "--after-gate-change", "--dry-run", *off)
+    assert ([each["id"] for each in told["removed"]], len(told["gateChange"])) == ([image], 4)
+    assert len(run(capsys, "ensure", image, "--policy", "IfNotPresent", *off)[1]["gateChange"]) == 4
+    main(["node", "ensure", image, "--policy", "IfNotPresent", *off])
+    assert "gate: RuntimeClassInImageCriApi went from on to off" in capsys.readouterr().out
+    assert run(capsys, "ensure", image, "--policy", "IfNotPresent")[1]["gateChange"] == []
+
+
+def test_gates_of_the_command_line_leave_the_others_of_the_file(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "kubelet.yaml"
+    path.write_text("kind: KubeletConfiguration\nfeatureGates: {RuntimeClassInImageCriApi: true, AllBeta: false}\n")
+    more = ("--kubelet-config", str(path), "--feature-gates", "KubeletEnsureSecretPulledImages=true")
+    assert run(capsys, "gc", *more)[1]["gateChange"] == []
+    path.write_text("kind: KubeletConfiguration\nfeatureGates: {RuntimeClassInImageCriApi: false}\n")
+    assert len(run(capsys, "gc", *more)[1]["gateChange"]) == 4
+    assert run(capsys, "gc", *more[:2], "--feature-gates", "RuntimeClassInImageCriApi=true")[1]["gateChange"] == []
 
 
 @pytest.mark.parametrize(

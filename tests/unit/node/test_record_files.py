@@ -111,7 +111,7 @@ def test_two_agents_may_note_a_pull_of_one_image_at_once(tmp_path: Path) -> None
         files = PullRecordFiles(tmp_path)
         try:
             for _ in range(300):
-                files.write_intent(IMAGE)
+                files.begin(IMAGE).release()
         except StoreError as error:
             faults.append(error)
 

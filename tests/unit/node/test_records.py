@@ -128,6 +128,20 @@ def test_a_full_record_learns_no_more(tmp_path: Path) -> None:
     assert files.read(REF) == before
 
 
+@pytest.mark.parametrize("count", [MOST_SECRETS_LEARNED - 1, MOST_SECRETS_LEARNED, MOST_SECRETS_LEARNED + 1])
+def test_a_secret_with_new_content_proves_itself_where_the_record_is_full(tmp_path: Path, count: int) -> None:
+    """As in the kubelet: what can't be noted isn't believed, else any later content would be."""
+    secrets = tuple(RecordedSecret("ns", f"s{n:03}", str(n), f"hash{n}") for n in range(count - 1))
+    mine = RecordedSecret("ns", "pull", "u1", MINE.hash)
+    files = PullRecordFiles(tmp_path)
+    files.write(PulledRecord(REF, NOW, {REPOSITORY: PullCredentials(secrets=(*secrets, mine))}))
+    keeper = manager(tmp_path)
+    assert not keeper.judge(IMAGE, REF, lambda: [MINE]).must_pull
+    verdict = keeper.judge(IMAGE, REF, lambda: [RENEWED])
+    is_full = count >= MOST_SECRETS_LEARNED
+    assert (verdict.must_pull, verdict.result) == (is_full, "mustAuthenticate" if is_full else "credentialRecordFound")
+
+
 def test_an_empty_hash_proves_nothing(tmp_path: Path) -> None:
     files = PullRecordFiles(tmp_path)
     files.write(PulledRecord(REF, NOW, {REPOSITORY: PullCredentials(secrets=(RecordedSecret("a", "b", "c"),))}))
@@ -160,7 +174,7 @@ def test_credentials_are_asked_for_only_when_they_decide(tmp_path: Path) -> None
 def test_an_intent_counts_as_known(tmp_path: Path) -> None:
     policy = "NeverVerifyPreloadedImages"
     assert not manager(tmp_path, policy).judge(IMAGE, REF, list).must_pull
-    manager(tmp_path).intend(IMAGE)
+    PullRecordFiles(tmp_path).begin(IMAGE).release()
     assert manager(tmp_path, policy).judge(IMAGE, REF, list).must_pull
 
 
@@ -176,7 +190,7 @@ def test_an_intent_lasts_as_long_as_its_last_pull(tmp_path: Path) -> None:
 
 def test_at_start_files_of_older_versions_become_todays(tmp_path: Path) -> None:
     pulled(tmp_path, MINE)
-    manager(tmp_path).intend("registry.example/gone:1")
+    PullRecordFiles(tmp_path).begin("registry.example/gone:1").release()
     folder = tmp_path / "image_manager"
     paths = [folder / "pulled" / file_name(REF), folder / "pulling" / file_name("registry.example/gone:1")]
     todays = [path.read_bytes() for path in paths]
@@ -191,7 +205,7 @@ def test_at_start_files_of_older_versions_become_todays(tmp_path: Path) -> None:
 
 def test_a_file_that_is_too_large_is_a_fault_and_hides_no_other(tmp_path: Path) -> None:
     pulled(tmp_path, MINE)
-    manager(tmp_path).intend(IMAGE)
+    PullRecordFiles(tmp_path).begin(IMAGE).release()
     for folder in ("pulled", "pulling"):
         (tmp_path / "image_manager" / folder / file_name("large")).write_bytes(b" " * (4 * 1024 * 1024 + 1))
     files = PullRecordFiles(tmp_path)
@@ -205,9 +219,9 @@ def test_a_file_that_is_too_large_is_a_fault_and_hides_no_other(tmp_path: Path) 
 
 
 def test_at_start_intents_of_present_images_become_records_without_credentials(tmp_path: Path) -> None:
-    before = manager(tmp_path)
-    before.intend(IMAGE)
-    before.intend("registry.example/gone:1")
+    before = PullRecordFiles(tmp_path)
+    for image in (IMAGE, "registry.example/gone:1"):
+        before.begin(image).release()
     metrics = NodeMetrics()
     after = manager(tmp_path, metrics=metrics)
     after.start([ServedImage(REF, (IMAGE,), (), 1)])
@@ -231,7 +245,7 @@ def test_files_are_named_and_written_as_the_kubelets(tmp_path: Path) -> None:
     secret = RecordedSecret("default", "pull-secret", "uid", "hash")
     account = RecordedServiceAccount("default", "robot", "uid")
     files = PullRecordFiles(tmp_path)
-    files.write_intent("busybox")
+    files.begin("busybox").release()
     files.write(
         PulledRecord(
             "ref",
@@ -260,11 +274,11 @@ def test_files_are_named_and_written_as_the_kubelets(tmp_path: Path) -> None:
 def test_the_memory_of_intents_sees_new_files(tmp_path: Path) -> None:
     usage: list[float] = []
     one, other = PullRecordFiles(tmp_path, show_intents_usage=usage.append), PullRecordFiles(tmp_path)
-    one.write_intent(IMAGE)
+    one.begin(IMAGE).release()
     assert (one.has_intent(IMAGE), other.has_intent(IMAGE), usage) == (True, True, [1])
     other.delete_intent(IMAGE)
     assert not one.has_intent(IMAGE)
-    other.write_intent(IMAGE)
+    other.begin(IMAGE).release()
     assert one.has_intent(IMAGE)
     one.delete_intent(IMAGE)
     assert (one.has_intent(IMAGE), other.has_intent(IMAGE), usage[-1]) == (False, False, 0)
@@ -296,6 +310,14 @@ def test_the_memory_of_records_sees_new_files(tmp_path: Path) -> None:
             '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
             '"lastUpdatedTime":"2026-13-45T00:00:00Z"}'
         ),
+        (
+            '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
+            '"lastUpdatedTime":"9999-12-31T23:59:59-23:00"}'
+        ),
+        (
+            '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",'
+            '"lastUpdatedTime":"0001-01-01T00:00:00+01:00"}'
+        ),
         '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","credentialMapping":{"a":[]}}',
         '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","credentialMapping":{"a":{"x":1}}}',
         (
@@ -318,6 +340,15 @@ def test_damaged_records_are_told(tmp_path: Path, text: str) -> None:
     (folder / (file_name("y") + ".tmp")).write_text(text)
     found, faults = files.records()
     assert (found, len(faults)) == ([], 1)
+
+
+@pytest.mark.parametrize("time", ["0001-01-02T00:00:00Z", "0999-12-31T23:59:59Z", "9999-12-31T23:59:59Z"])
+def test_a_time_far_away_is_written_as_it_was_read(time: str) -> None:
+    text = f'{{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","lastUpdatedTime":"{time}"}}'
+    record = model.parse_record(text.encode(), "record")
+    written = model.record_json(record)
+    assert json.loads(written)["lastUpdatedTime"] == time
+    assert model.parse_record(written, "record") == record
 
 
 def test_the_kubelets_older_records_are_read() -> None:

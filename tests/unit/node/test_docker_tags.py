@@ -1,0 +1,150 @@
+"""Runtime handlers on a Docker Engine: whatever ends a handler's pull, a tag means what it meant before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from imagestore import platforms
+from imagestore.errors import ImageServiceError, StoreFullError
+from imagestore.image_service import ImageSpec
+from imagestore.node.docker.handlers import HandlerTable
+from imagestore.node.docker.service import DockerImageService
+from tests.support.docker_engine import Engine, docker_engine, id_of
+
+APP = "registry.example/team/app"
+TAG = f"{APP}:1"
+AMD, ARM = id_of("content", "linux/amd64"), id_of("content", "linux/arm64")
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    """Somebody pulled the tag there; nobody knows it here."""
+    running = Engine({APP: {"1": "content"}})
+    running.ids[AMD] = id_of("index", "content")
+    running.tags[TAG] = AMD
+    with docker_engine(tmp_path / "s", running):
+        yield running
+
+
+@pytest.fixture
+def service(engine: Engine, tmp_path: Path) -> Iterator[Callable[[], DockerImageService]]:
+    """Makes services that share a table, as commands do."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(
+            closing(
+                DockerImageService(
+                    str(tmp_path / "s"),
+                    platforms={"arm": platforms.parse("linux/arm64")},
+                    table=HandlerTable(tmp_path / "state" / "table.json"),
+                )
+            )
+        )
+
+
+def found(service: DockerImageService, handler: str = "") -> str | None:
+    status = service.status(ImageSpec(TAG, handler))
+    return status.id if status is not None else None
+
+
+def die_in_a_pull(service: DockerImageService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler's pull ends when the engine has moved the tag, and nothing comes after that."""
+
+    put = HandlerTable.put
+
+    def killed(*arguments: object) -> None:
+        raise SystemExit
+
+    def killed_at_last(table: HandlerTable, reference: str, handler: str, image_id: str) -> None:
+        if handler:
+            raise SystemExit
+        put(table, reference, handler, image_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HandlerTable, "put", killed_at_last)
+        patch.setattr(DockerImageService, "_put_back", killed)
+        with pytest.raises(SystemExit):
+            service.pull(ImageSpec(TAG, "arm"))
+
+
+def test_a_pull_that_cant_be_noted_puts_the_tag_back(
+    engine: Engine, service: Callable[[], DockerImageService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, put = service(), HandlerTable.put
+
+    def full(table: HandlerTable, reference: str, handler: str, image_id: str) -> None:
+        if handler:
+            raise StoreFullError("no space left on device")
+        put(table, reference, handler, image_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HandlerTable, "put", full)
+        with pytest.raises(StoreFullError):
+            one.pull(ImageSpec(TAG, "arm"))
+    assert engine.tags[TAG] == AMD
+    for each in (one, service()):
+        assert (found(each), found(each, "arm")) == (AMD, None)
+    assert service().pull(ImageSpec(TAG, "arm")) == ARM
+    assert (engine.tags[TAG], found(service()), found(service(), "arm")) == (AMD, AMD, ARM)
+
+
+def test_what_cant_be_noted_before_a_pull_is_not_pulled(
+    engine: Engine, service: Callable[[], DockerImageService], tmp_path: Path
+) -> None:
+    one = service()
+    (tmp_path / "state").write_text("in the way")
+    with pytest.raises(Exception, match="handlers of images"):
+        one.pull(ImageSpec(TAG, "arm"))
+    assert not any(path.endswith("/images/create") for _, path, _, _ in engine.requests)
+
+
+@pytest.mark.parametrize(("handler", "image"), [("arm", ARM), ("", AMD)])
+def test_a_process_that_dies_leaves_the_tags_meaning(
+    engine: Engine,
+    service: Callable[[], DockerImageService],
+    monkeypatch: pytest.MonkeyPatch,
+    handler: str,
+    image: str,
+) -> None:
+    die_in_a_pull(service(), monkeypatch)
+    assert engine.tags[TAG] == ARM
+    assert found(service()) == AMD
+    assert service().pull(ImageSpec(TAG, handler)) == image  # which knows what it has to put back
+    assert (engine.tags[TAG], found(service())) == (AMD, AMD)
+
+
+def test_a_tag_that_cant_be_put_back_is_told_and_its_meaning_kept(
+    engine: Engine, service: Callable[[], DockerImageService]
+) -> None:
+    engine.answers[f"/images/{AMD}/tag"] = (500, b'{"message":"busy"}')
+    with pytest.raises(ImageServiceError, match="busy"):
+        service().pull(ImageSpec(TAG, "arm"))
+    assert (found(service()), found(service(), "arm")) == (AMD, ARM)
+    engine.answers.clear()
+    service().pull(ImageSpec(TAG, "arm"))
+    assert engine.tags[TAG] == AMD
+
+
+def test_commands_may_share_a_table(tmp_path: Path) -> None:
+    def work(number: int) -> None:
+        table = HandlerTable(tmp_path / "table.json")
+        for each in range(25):
+            table.put(f"registry.example/{number}:{each}", "arm", f"sha256:{number}")
+            table.put(f"registry.example/{number}:{each}", "", "sha256:shared")
+            if each % 2:
+                table.forget(f"sha256:{number}")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    table = HandlerTable(tmp_path / "table.json")
+    for number in range(3):
+        assert table.of_image(f"sha256:{number}") == {"arm": (f"registry.example/{number}:24",)}
+    assert len(table.of_image("sha256:shared")[""]) == 75
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["table.json"]
