@@ -5,6 +5,7 @@ The kernel's mount table says what file system a path is on (proc(5), mountinfo)
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Final
@@ -91,11 +92,17 @@ def is_full(folder: Path) -> bool:
 
 
 def cause(path: Path) -> int | None:
-    """The system's reason for not opening a file; None when it can be opened, or isn't there."""
+    """The system's reason for not opening a file; None when it can be opened, isn't there, or nobody knows.
+
+    It isn't opened: to close it again would drop the locks that SQLite has on it in this process (fcntl(2)).
+    """
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        # Tells where no descriptor is left, and of folders that may not be passed.
+        os.close(os.open(path, os.O_PATH | os.O_CLOEXEC)) if hasattr(os, "O_PATH") else os.stat(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         return error.errno
-    return None
+    if os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        return None
+    return errno.EROFS if is_read_only(path.parent) else errno.EACCES

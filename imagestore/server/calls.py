@@ -32,6 +32,8 @@ ServicerContext = grpc.aio.ServicerContext[Any, Any]
 SLOW_SECONDS: Final = 1.0
 # A caller's clock may say a moment before ours that its deadline has passed.
 _SLACK_SECONDS: Final = 0.02
+STOPPING: Final = "the server is being stopped"
+_HEALTH: Final = "/grpc.health."
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 _OUR_FAULT: Final = frozenset(
     {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.UNAVAILABLE}
@@ -88,6 +90,8 @@ class CallWatch:
         self._numbers = numbers
         self._tracing = tracing
         self._calls: dict[asyncio.Task[Any], Call] = {}
+        #: New calls are turned away.
+        self.is_stopping = False
         #: How many calls ended that may have set content free.
         self.removals = 0
 
@@ -105,12 +109,17 @@ class CallWatch:
             call.span = self._tracing.begin(method, metadata)
         return call
 
+    async def admit(self, call: Call, context: ServicerContext) -> None:
+        """Turn a call away while the server stops; who asks for its health hears that it doesn't serve."""
+        if self.is_stopping and not call.method.startswith(_HEALTH):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
+
     async def failed(self, call: Call, context: ServicerContext, error: BaseException) -> None:
         """A handler raised; what isn't meant for the caller is logged here and ends as INTERNAL."""
         if isinstance(error, asyncio.CancelledError):
             if call.is_stopped:
                 # gRPC would end the call without a word, and its caller would wait for ever.
-                call.code, call.details = grpc.StatusCode.UNAVAILABLE, "the server is being stopped"
+                call.code, call.details = grpc.StatusCode.UNAVAILABLE, STOPPING
                 await context.abort(call.code, call.details)
             # None without a deadline, although the library's types say it isn't.
             remaining: object = context.time_remaining()

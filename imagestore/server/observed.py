@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 UNKNOWN_METHOD: Final = "/unknown/Unknown"
 # Smaller answers fit into the sockets' own buffers.
 _LARGE_BYTES: Final = 16 * 1024
+#: A write to a caller who has left fails a moment before its call is cancelled.
+_CANCELLED_WITHIN_SECONDS: Final = 1.0
 
 
 class ObservedServer(grpc.aio.Server):
@@ -117,7 +119,7 @@ class ObservedServer(grpc.aio.Server):
             return (serialize(message) if serialize is not None else message,)
 
         async def call(raw: Any, context: ServicerContext) -> bytes:
-            if memory is not None:
+            if memory is not None and not watch.is_stopping:
                 began_at = time.monotonic()
                 known = memory.known(method, raw)
                 # A large one has to pass the limit of what waits to be read.
@@ -174,6 +176,7 @@ class ObservedServer(grpc.aio.Server):
     async def _watched(self, method: str, context: ServicerContext) -> AsyncIterator[None]:
         current = self._watch.began(method, context)
         try:
+            await self._watch.admit(current, context)
             yield
         except BaseException as error:
             await self._watch.failed(current, context, error)
@@ -191,13 +194,22 @@ class ObservedServer(grpc.aio.Server):
     async def _write(self, context: ServicerContext, message: bytes) -> None:
         task = asyncio.current_task()
         if len(message) < _LARGE_BYTES or task is None:
-            await context.write(message)
+            await _written(context, message)
             return
         await self._unread.begin(task, len(message))
         try:
-            await context.write(message)
+            await _written(context, message)
         finally:
             self._unread.end(task)
+
+
+async def _written(context: ServicerContext, message: bytes) -> None:
+    try:
+        await context.write(message)
+    except grpc.aio.InternalError:
+        # The caller has left, by itself or at its deadline: the call is about to be cancelled.
+        await asyncio.sleep(_CANCELLED_WITHIN_SECONDS)
+        raise
 
 
 def _reading(method: str, behaviour: Any, parse: Callable[[bytes], Any] | None) -> Any:

@@ -1,7 +1,7 @@
 """The life of a server: open, listen, say so, serve, reload on SIGHUP, drain on SIGTERM.
 
-Draining: the sockets go away and health turns to NOT_SERVING; calls in progress get their time, then their tokens are
-cancelled, which closes their connections to registries. Unfinished downloads stay on disk and are resumed by whoever
+Draining: the sockets go away, health turns to NOT_SERVING and new calls are turned away; calls in progress get their
+time, then their tokens are cancelled, which closes their connections to registries. Unfinished downloads stay on disk and are resumed by whoever
 asks next. A second signal ends the patience.
 """
 
@@ -26,6 +26,7 @@ from imagestore.server.activation import passed_sockets
 from imagestore.server.allocator import give_back_soon
 from imagestore.server.calls import CallWatch
 from imagestore.server.collector import Collector
+from imagestore.server.connections import cut_all
 from imagestore.server.deaf import DeafConnections
 from imagestore.server.faces import CACHEABLE, add_faces
 from imagestore.server.listeners import Listeners
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: How often it is looked whether calls are over.
+_LOOK_SECONDS: Final = 0.05
+#: For calls to end that were told to.
+_LAST_SECONDS: Final = 1.0
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -222,16 +227,35 @@ class ServerProcess:
         for _, listeners in self._places:
             await listeners.stop_accepting()
         self._watch.stop_endless()
-        seconds = self._settings.drain_seconds
-        impatience = asyncio.create_task(self._stop_calls_when_hurried())
-        ends = asyncio.gather(*(server.stop(seconds) for server, _ in self._places))
-        # Each begins at once by closing its ports. Said only then, so that whoever hears it knows that nobody gets in.
-        await asyncio.sleep(0)
+        self._watch.is_stopping = True
+        # Whoever hears it knows that nobody gets in.
         self._notifier.stopping()
-        await ends
+        impatience = asyncio.create_task(self._stop_calls_when_hurried())
+        await self._wait_for_calls(self._settings.drain_seconds)
+        if self._busy:
+            self._watch.stop_all()
+            await self._wait_for_calls(_LAST_SECONDS)
+        if not self._busy:
+            # gRPC ends what comes while its servers stop with CANCELLED, which is the caller's word and tried again by
+            # nobody. A connection that ends is UNAVAILABLE.
+            cut_all(self._bound)
+        await asyncio.gather(*(server.stop(0) for server, _ in self._places))
         impatience.cancel()
         await faces.close()
         log.info("stopped")
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a call is in progress, or an answer on its way."""
+        return bool(self._watch.in_progress or self._unread.total)
+
+    async def _wait_for_calls(self, seconds: float) -> None:
+        """Until none is in progress any more, or the time is over."""
+        end = asyncio.get_running_loop().time() + seconds
+        while self._busy and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(_LOOK_SECONDS)
+        # For small answers and statuses to leave.
+        await asyncio.sleep(_LOOK_SECONDS)
 
     async def _stop_calls_when_hurried(self) -> None:
         await self._hurry.wait()

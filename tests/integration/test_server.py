@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import hashlib
 import os
@@ -10,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -23,10 +25,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from imagestore.cancel import CancelToken
+from imagestore.containerd._proto import content_pb2, content_pb2_grpc
+from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.errors import ImageStoreError, OperationCancelledError
 from imagestore.image_service import ImageSpec
 from tests.integration.test_server_reload import _HANDLER
 from tests.support.go_client import GoClient, build
+from tests.support.locks import locks_on
 from tests.support.node import CONFIG
 from tests.support.peers import need
 from tests.support.server import Server, serving, short_folder, until
@@ -141,6 +146,61 @@ def test_drain_lets_a_pull_finish_and_takes_no_new_work(tmp_path: Path) -> None:
             late.version()
         assert pull.result(30).startswith("sha256:")
         assert server.wait() == 0
+
+
+def test_callers_who_come_at_the_last_moment_hear_that_nobody_serves(tmp_path: Path) -> None:
+    """CANCELLED would say that they gave up themselves, and nobody tries that again."""
+    codes: collections.Counter[str] = collections.Counter()
+    is_over = threading.Event()
+
+    def ask(server: Server) -> None:
+        with grpc.insecure_channel(server.endpoint, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            stub: Any = api_pb2_grpc.ImageServiceStub(channel)
+            while not is_over.is_set():
+                try:
+                    stub.ListImages(api_pb2.ListImagesRequest(), timeout=5)
+                    codes["OK"] += 1
+                except grpc.RpcError as error:
+                    codes[error.code().name] += 1
+                    time.sleep(0.05)
+
+    with serving(tmp_path / "root") as server, ThreadPoolExecutor() as pool:
+        done = [pool.submit(ask, server) for _ in range(8)]
+        until(lambda: codes["OK"] > 200, "callers are busy")
+        server.send(signal.SIGTERM)
+        status = server.wait()
+        is_over.set()
+        for each in done:
+            each.result(30)
+    assert status == 0
+    assert codes.keys() == {"OK", "UNAVAILABLE"}
+
+
+def test_a_server_under_pressure_keeps_the_database_with_others(tmp_path: Path) -> None:
+    """Above the limit of unread answers it looks at all its descriptors, of which the database is one."""
+    root = tmp_path / "root"
+    with registry() as source, serving(root) as server, server.client() as client:
+        client.pull(ImageSpec(source.server.reference(LARGE)))
+        before = locks_on(root, server.process.pid)
+        digest = max((root / "content" / "blobs" / "sha256").iterdir(), key=lambda path: path.stat().st_size).name
+        with grpc.insecure_channel(server.endpoint) as channel:
+            stub: Any = content_pb2_grpc.ContentStub(channel)
+            request = content_pb2.ReadContentRequest(digest=f"sha256:{digest}")
+            metadata = (("containerd-namespace", "k8s.io"),)
+            unread = [stub.Read(request, metadata=metadata) for _ in range(80)]
+            time.sleep(3)
+            for each in unread:
+                each.cancel()
+        assert before
+        assert locks_on(root, server.process.pid) == before
+        listed = subprocess.run(
+            [sys.executable, "-m", "imagestore", "--root", str(root), "images", "-q"],
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        assert (root / "metadata.db-wal").exists()
+        client.pull(ImageSpec(source.server.reference(SMALL)))
+        assert len(client.list()) == 2
+        assert listed.stdout.count("sha256:") == 1
 
 
 @pytest.mark.parametrize("how", ["timeout", "second signal"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import sqlite3
@@ -26,11 +27,13 @@ from imagestore.errors import (
     StoreReadOnlyError,
 )
 from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
+from imagestore.metadata import location
 from imagestore.metadata.ballast import BALLAST_BYTES
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.schema import CURRENT
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
+from tests.support.locks import locks_on
 
 
 class Clock:
@@ -382,3 +385,24 @@ def test_all_who_make_the_database_at_once_get_it(tmp_path: Path) -> None:
         for worker in workers:
             worker.join()
     assert failures == []
+
+
+def test_looking_for_the_cause_of_a_failure_drops_no_lock(tmp_path: Path) -> None:
+    """SQLite has its locks on descriptors of this process; to close another one of that file drops them."""
+    path = tmp_path / "metadata.db"
+    with contextlib.closing(SqliteMetadataStore(path)) as metadata:
+        metadata.find_images()
+        before = locks_on(tmp_path)
+        assert location.cause(path) is None
+        assert locks_on(tmp_path) == before
+        assert before
+    assert location.cause(tmp_path / "none") is None
+
+
+def test_the_cause_of_a_failure_may_be_a_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "metadata.db"
+    path.touch()
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may open everything
+    assert location.cause(path) == errno.EACCES
+    monkeypatch.setattr(location, "is_read_only", lambda _: True)
+    assert location.cause(path) == errno.EROFS

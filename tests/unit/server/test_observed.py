@@ -79,6 +79,10 @@ class Service:
         finally:
             self.closed += 1
 
+    async def StreamLarge(self, request: bytes, context: ServicerContext) -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(int(request))
+
     async def Watch(self, request: bytes, context: ServicerContext) -> None:
         await context.write(b"first")
         await asyncio.Event().wait()
@@ -106,7 +110,7 @@ def register(server: grpc.aio.Server, service: Service) -> None:
         name: grpc.unary_unary_rpc_method_handler(getattr(service, name), parsed, bytes)
         for name in ("Echo", "Slow", "Bug", "Busy", "Abort", "RemoveImage", "Wait", "Refused")
     }
-    for name in ("StreamNumbers", "Watch"):
+    for name in ("StreamNumbers", "StreamLarge", "Watch"):
         handlers[name] = grpc.unary_stream_rpc_method_handler(getattr(service, name), bytes, bytes)
     handlers["Sum"] = grpc.stream_unary_rpc_method_handler(service.Sum, parsed, bytes)
     handlers["Double"] = grpc.stream_stream_rpc_method_handler(service.Double, parsed, bytes)
@@ -264,6 +268,43 @@ def test_stream_whose_reader_leaves_is_closed_at_once(folder: Path) -> None:
         assert bench.service.closed == 1
 
     assert play(folder, scene).numbers.ended_calls == [("/t.T/StreamNumbers", "CANCELLED")]
+
+
+@pytest.mark.parametrize("size", [b"1000000", b"10000"])
+@pytest.mark.parametrize("how", ["cancel", "deadline", "close"])
+def test_who_leaves_an_answer_that_waits_is_no_bug(
+    folder: Path, caplog: pytest.LogCaptureFixture, size: bytes, how: str
+) -> None:
+    async def scene(bench: Bench) -> None:
+        channel: Any = grpc.aio.insecure_channel(f"unix:{folder}/s", options=[("grpc.use_local_subchannel_pool", 1)])
+        stream: Any = channel.unary_stream("/t.T/StreamLarge")(size, timeout=0.5 if how == "deadline" else None)
+        await stream.read()
+        await asyncio.sleep(0.3)  # nothing more is taken: a write waits
+        if how == "cancel":
+            stream.cancel()
+        elif how == "close":
+            await channel.close()
+        await bench.settled(1)
+        await channel.close()
+
+    code = "DEADLINE_EXCEEDED" if how == "deadline" else "CANCELLED"
+    assert play(folder, scene).numbers.ended_calls == [("/t.T/StreamLarge", code)]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_while_the_server_stops_new_calls_are_turned_away(folder: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        assert await bench.ask("Echo", b"1") == b"1"
+        waiting = bench.channel.unary_unary("/t.T/Slow")(b"slow")
+        await asyncio.sleep(0.02)
+        bench.watch.is_stopping = True
+        for request in (b"1", b"2"):  # one is remembered
+            with pytest.raises(grpc.aio.AioRpcError, match="the server is being stopped") as caught:
+                await bench.ask("Echo", request)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert await waiting == b"slow"
+
+    play(folder, scene, ["/t.T/Echo"])
 
 
 def test_endless_calls_end_alone_and_all_calls_end_together(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagestore.errors import StoreBusyError
+from imagestore.metadata.sqlite import SqliteMetadataStore
+from imagestore.server import connections
 from imagestore.server import unread as module
 from imagestore.server.deaf import STUCK_SECONDS, DeafConnections
 from imagestore.server.unread import Unread
+from tests.support.locks import locks_on
 
 
 class Clock:
@@ -169,6 +173,29 @@ def test_slow_reader_idle_connection_and_strangers_are_left_alone(pair: Pair) ->
             assert deaf.cut() == 0
         pair.accepted.send(b"still there")
         assert pair.client.recv(100) == b"still there"
+
+
+def test_a_look_at_connections_costs_the_database_no_lock(pair: Pair, tmp_path: Path) -> None:
+    """To close any descriptor of a file drops the process's locks on it; who comes next would delete SQLite's log."""
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as metadata:
+        metadata.find_images()
+        before = locks_on(tmp_path)
+        DeafConnections([pair.name], Clock()).cut()
+        assert locks_on(tmp_path) == before
+        assert before
+
+
+def test_accepted_connections_are_cut_and_no_others(pair: Pair) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connections.cut_all([pair.name])
+        assert pair.client.recv(100) == b""
+        theirs.send(b"still there")
+        assert ours.recv(100) == b"still there"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as another:
+        another.connect(pair.name)
+        accepted, _ = pair.listener.accept()
+        accepted.close()
 
 
 def test_what_waited_at_an_earlier_time_of_need_says_nothing_now(pair: Pair) -> None:
