@@ -1,7 +1,8 @@
 """The control group of a whole pod, which its containers' are below: what the kubelet itself writes there.
 
 Shares from the sum of requests. A quota and a memory limit only where every container has a limit (or the pod itself),
-since a container without one may use what it likes. BestEffort pods get the smallest shares and nothing else.
+since a container without one may use what it likes. For the kubelet an init container has one also where a sidecar
+that started before it has. BestEffort pods get the smallest shares and nothing else.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def pod_cgroup(pod: Pod, *, node: Node, settings: KubeletSettings) -> PodCgroup:
 def _is_declared(pod: Pod, name: str) -> bool:
     if pod.pod_level is not None and not pod.pod_level.limit(name).is_zero:
         return True
-    return all(not container.resources.limit(name).is_zero for container in pod.all_containers)
+    return all(not limits.get(name, ZERO).is_zero for limits in totals.effective_limits(pod))
 
 
 def _unified(requested_bytes: int, qos: QosClass, *, node: Node, settings: KubeletSettings) -> Mapping[str, str]:
