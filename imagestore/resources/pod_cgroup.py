@@ -46,13 +46,13 @@ class PodCgroup:
     unified: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
     def to_json(self) -> dict[str, object]:
-        """What is written, by the attributes' names."""
+        """What is written, by the attributes' names; huge pages of sizes that control groups can name."""
         found: dict[str, object] = {"cpu_shares": self.cpu_shares}
         for name in ("cpu_quota", "cpu_period", "memory_bytes"):
             value = getattr(self, name)
             if value is not None:
                 found[name] = value
-        found["huge_page_limits"] = {huge_pages.page_size_text(size): n for size, n in self.huge_page_limits.items()}
+        found["huge_page_limits"] = huge_pages.by_name(self.huge_page_limits)
         found["unified"] = dict(self.unified)
         return found
 
