@@ -1,6 +1,7 @@
 """A pod, a pod's spec, a container or bare ``resources``, from decoded JSON; and what the API server would refuse.
 
-Only what changes a number is read; every other member is passed over, as the kubelet would have had it validated.
+Only what changes a number is read; every other member is passed over, as the kubelet would have had it validated. A
+quantity of null is one of 0: the API server stores it so, and doesn't take it for a missing one.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def _requirements(document: Document, path: str) -> Requirements:
 def _amounts(document: Document, path: str) -> Mapping[str, Quantity]:
     found: dict[str, Quantity] = {}
     for name, value in document.items():
-        if not isinstance(value, str | int | float) or isinstance(value, bool):
+        if isinstance(value, bool) or not isinstance(value, str | int | float | None):
             raise _wrong(f"{path}.{name}", "a quantity", value)
         try:
             found[name] = from_json(value)

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
-from imagestore.resources import reading
-from imagestore.resources.quantity import parse
+from imagestore.resources import reading, totals
+from imagestore.resources.quantity import ZERO, parse
 from imagestore.resources.spec import Pod
 from tests.unit.resources.pods import container, init, needs, pod
 
@@ -52,6 +52,25 @@ def test_a_spec_a_container_or_its_resources_will_do(document: dict[str, object]
     assert reading.pod_from_json(document).containers[0].resources == expected
 
 
+def test_a_quantity_of_null_is_there_and_is_zero_as_for_the_api_server() -> None:
+    document = {
+        "initContainers": [{"resources": {"limits": {"cpu": None}}}],
+        "containers": [{"resources": {"requests": {"cpu": None}, "limits": {"cpu": "1", "memory": None}}}],
+        "overhead": {"cpu": None},
+    }
+    found = reading.pod_from_json(document)
+    assert found.overhead == {"cpu": ZERO}
+    reading.check(found)
+    stored = totals.with_defaults(found)
+    assert stored.containers[0].resources == needs("memory=0 cpu=0", "cpu=1 memory=0")
+    assert stored.init_containers[0].resources == needs("cpu=0", "cpu=0")
+
+
+def test_a_limit_of_null_is_below_any_request() -> None:
+    given = reading.pod_from_json({"requests": {"memory": "1Gi"}, "limits": {"memory": None}})
+    assert list(reading.faults(given)) == ["container 0: requests.memory is 1Gi, more than its limit 0"]
+
+
 @pytest.mark.parametrize(
     ("document", "said"),
     [
@@ -64,7 +83,7 @@ def test_a_spec_a_container_or_its_resources_will_do(document: dict[str, object]
         ({"containers": [{"name": 5}]}, r"\$.containers\[0\].name: expected a string"),
         ({"containers": [{"resources": []}] * 2}, r"resources: expected an object, found list"),
         ({"limits": {"cpu": True}}, r"\$.limits.cpu: expected a quantity, found bool"),
-        ({"limits": {"cpu": None}}, r"\$.limits.cpu: expected a quantity, found NoneType"),
+        ({"limits": {"cpu": []}}, r"\$.limits.cpu: expected a quantity, found list"),
         ({"limits": {"cpu": "1x"}}, r"quantity '1x': \$.limits.cpu: expected a number"),
         ({"containers": [], "priority": True}, "priority: expected an integer"),
         ({"containers": [], "priority": "1"}, "priority: expected an integer"),
