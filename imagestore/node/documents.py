@@ -2,7 +2,8 @@
 
 Rules: a size, a depth and a count are allowed; anchors and aliases are not (a few lines of them grow without end, and
 no configuration needs them); a key that comes twice is an error; every value is what Kubernetes' own reader would make
-of it (YAML 1.1 words for true and false; no dates, no numbers to the base of 60).
+of it (YAML 1.1 words for true and false, also y and n; underscores in numbers mean nothing; no dates, no numbers to the
+base of 60). As on its way through JSON, a number without a fraction is a whole one, and there is no infinity.
 """
 
 from __future__ import annotations
@@ -23,13 +24,18 @@ _MAX_NODES: Final = 20_000
 _MAX_SCALAR: Final = 64 * 1024
 _BOOLEANS: Final = {
     spelling: value
-    for value, words in ((True, ("true", "yes", "on")), (False, ("false", "no", "off")))
+    for value, words in ((True, ("true", "yes", "y", "on")), (False, ("false", "no", "n", "off")))
     for word in words
     for spelling in (word, word.capitalize(), word.upper())
 }
 _NULLS: Final = ("", "~", "null", "Null", "NULL")
-_INTEGER: Final = pattern(r"[-+]?(?:0b[01]+|0o?[0-7]+|0x[0-9a-fA-F]+|0|[1-9][0-9]*)")
-_FLOAT: Final = pattern(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
+_INTEGER: Final = pattern(r"[-+]?(?:0[bB][01]+|0[oO]?[0-7]+|0[xX][0-9a-fA-F]+|0|[1-9][0-9]*)")
+_FLOAT: Final = pattern(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_NOT_IN_JSON: Final = pattern(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_BETWEEN_DIGITS: Final = pattern(r"(?<=[0-9])_(?=[0-9])")
+_INTEGERS: Final = range(-(2**63), 2**64)
+#: From here on JSON has an exponent, which is no whole number for those who read it.
+_LEAST_WITH_EXPONENT: Final = 1e21
 _MAX_DIGITS: Final = 400
 _MERGE: Final = "<<"
 
@@ -145,12 +151,29 @@ class _Reader:
             return None
         if text in _BOOLEANS:
             return _BOOLEANS[text]
-        if len(text) <= _MAX_DIGITS and _INTEGER.fullmatch(text):
-            return _integer(text)
-        if len(text) <= _MAX_DIGITS and _FLOAT.fullmatch(text):
-            number = float(text)
-            return number if math.isfinite(number) else text
-        return text
+        if _NOT_IN_JSON.fullmatch(text):
+            raise ConfigError(f"{self._what}: line {line}: {text} is no number that JSON has", hint="quote a text")
+        number = _number(text) if len(text) <= _MAX_DIGITS else None
+        return text if number is None else number
+
+
+def _number(text: str) -> int | float | None:
+    """What Kubernetes' reader counts with; beyond 64 bits decimal numbers lose digits, as they do there."""
+    if text[0] == ".":
+        plain = _BETWEEN_DIGITS.sub("", text)
+    elif text[0] in "+-0123456789":
+        plain = text.replace("_", "")
+    else:
+        return None
+    whole = _integer(plain) if _INTEGER.fullmatch(plain) else None
+    if whole is not None and whole in _INTEGERS:
+        return whole
+    if not _FLOAT.fullmatch(plain):
+        return whole
+    number = float(plain)
+    if not math.isfinite(number):
+        return None
+    return int(number) if number.is_integer() and abs(number) < _LEAST_WITH_EXPONENT else number
 
 
 def _integer(text: str) -> int:

@@ -8,15 +8,14 @@ from imagestore.errors import InvalidQuantityError, InvalidResourcesError
 from imagestore.patterns import pattern
 from imagestore.resources.integers import UINT64, byte_count, fitting
 from imagestore.resources.messages import HugepageLimit
-from imagestore.resources.quantity import parse
+from imagestore.resources.quantity import MAXIMUM_BINARY, ZERO, Quantity, parse
 from imagestore.resources.spec import HUGE_PAGES_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from imagestore.resources.quantity import Quantity
-
 _FOLDER: Final = pattern(r"hugepages-([0-9]{1,18})kB")
+_LARGEST: Final = Quantity(MAXIMUM_BINARY)
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
@@ -58,6 +57,27 @@ def page_size_text(size: int) -> str:
     return f"{value}{_UNITS[unit]}"
 
 
+def expected(resource_name: str, amount: Quantity) -> str:
+    """What the API server expects instead of an amount of ``hugepages-<size>`` that is 0 or more; empty if it takes it.
+
+    >>> from imagestore.resources.quantity import parse
+    >>> expected("hugepages-2Mi", parse("3Mi")), expected("hugepages-2Mi", parse("4Mi"))
+    ('a multiple of the page size, such as 4Mi', '')
+    """
+    try:
+        size = parse(resource_name.removeprefix(HUGE_PAGES_PREFIX))
+    except InvalidQuantityError:
+        size = ZERO
+    if size.exponent < 0 or not ZERO < size <= _LARGEST:
+        return "a page size in its name that is a whole number of bytes above 0, such as 2Mi"
+    if amount > _LARGEST:
+        return f"at most {MAXIMUM_BINARY}"
+    pages = -(-amount.value() // size.value())
+    if amount.value() == pages * size.value():
+        return ""
+    return f"a multiple of the page size, such as {size * pages}"
+
+
 def limits(node_sizes: Sequence[str], *levels: Mapping[str, Quantity]) -> tuple[HugepageLimit, ...]:
     """One limit for each page size of the node: 0, or what the last level that names it says.
 
@@ -93,6 +113,17 @@ def totals_by_size(requests: Mapping[str, Quantity]) -> dict[int, int]:
     return found
 
 
+def by_name(by_size: Mapping[int, int]) -> dict[str, int]:
+    """Bytes for each page size as control groups name it.
+
+    A size they have no name for is dropped, as the kubelet does with a line in its log.
+
+    >>> by_name({2 * 2**20: 7, 3_000_000: 8})
+    {'2MB': 7}
+    """
+    return {name: amount for size, amount in by_size.items() if (name := _name_of(size))}
+
+
 def sizes_of_node(folder_names: Iterable[str]) -> tuple[str, ...]:
     """The page sizes of a node from the names below /sys/kernel/mm/hugepages; others are passed over.
 
@@ -109,10 +140,17 @@ def sizes_of_node(folder_names: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _readable_size(name: str) -> str:
-    if not name.startswith(HUGE_PAGES_PREFIX):
+def _readable_size(resource_name: str) -> str:
+    if not resource_name.startswith(HUGE_PAGES_PREFIX):
         return ""
     try:
-        return page_size_text(page_bytes(name))
+        return _name_of(page_bytes(resource_name))
     except (InvalidQuantityError, InvalidResourcesError):
+        return ""
+
+
+def _name_of(size: int) -> str:
+    try:
+        return page_size_text(size)
+    except InvalidResourcesError:
         return ""

@@ -1,7 +1,8 @@
 """The control group of a whole pod, which its containers' are below: what the kubelet itself writes there.
 
 Shares from the sum of requests. A quota and a memory limit only where every container has a limit (or the pod itself),
-since a container without one may use what it likes. BestEffort pods get the smallest shares and nothing else.
+since a container without one may use what it likes. For the kubelet an init container has one also where a sidecar
+that started before it has. BestEffort pods get the smallest shares and nothing else.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class PodCgroup:
     unified: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
     def to_json(self) -> dict[str, object]:
-        """What is written, by the attributes' names."""
+        """What is written, by the attributes' names; huge pages of sizes that control groups can name."""
         found: dict[str, object] = {"cpu_shares": self.cpu_shares}
         for name in ("cpu_quota", "cpu_period", "memory_bytes"):
             value = getattr(self, name)
             if value is not None:
                 found[name] = value
-        found["huge_page_limits"] = {huge_pages.page_size_text(size): n for size, n in self.huge_page_limits.items()}
+        found["huge_page_limits"] = huge_pages.by_name(self.huge_page_limits)
         found["unified"] = dict(self.unified)
         return found
 
@@ -92,7 +93,7 @@ def pod_cgroup(pod: Pod, *, node: Node, settings: KubeletSettings) -> PodCgroup:
 def _is_declared(pod: Pod, name: str) -> bool:
     if pod.pod_level is not None and not pod.pod_level.limit(name).is_zero:
         return True
-    return all(not container.resources.limit(name).is_zero for container in pod.all_containers)
+    return all(not limits.get(name, ZERO).is_zero for limits in totals.effective_limits(pod))
 
 
 def _unified(requested_bytes: int, qos: QosClass, *, node: Node, settings: KubeletSettings) -> Mapping[str, str]:

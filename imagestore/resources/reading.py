@@ -1,6 +1,7 @@
 """A pod, a pod's spec, a container or bare ``resources``, from decoded JSON; and what the API server would refuse.
 
-Only what changes a number is read; every other member is passed over, as the kubelet would have had it validated.
+Only what changes a number is read; every other member is passed over, as the kubelet would have had it validated. A
+quantity of null is one of 0: the API server stores it so, and doesn't take it for a missing one.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
+from imagestore.resources import huge_pages
 from imagestore.resources.quantity import Quantity, from_json
-from imagestore.resources.spec import HUGE_PAGES_PREFIX, Container, Pod, Requirements, is_pod_level
+from imagestore.resources.spec import CPU, HUGE_PAGES_PREFIX, MEMORY, Container, Pod, Requirements, is_pod_level
 from imagestore.resources.totals import container_requests, with_defaults
 
 if TYPE_CHECKING:
@@ -50,7 +52,9 @@ def pod_from_json(document: Document) -> Pod:
 
 
 def faults(pod: Pod) -> Iterator[str]:
-    """What the API server would refuse: negative quantities, requests above limits, huge pages overcommitted.
+    """What the API server would refuse: negative quantities, requests above limits, huge pages that can't be had.
+
+    Huge pages are overcommitted nowhere, come in whole pages, and only beside cpu or memory.
 
     Args:
         pod: before or after defaults were filled in, which may bring further ones.
@@ -58,6 +62,7 @@ def faults(pod: Pod) -> Iterator[str]:
     for kind, containers in (("container", pod.containers), ("init container", pod.init_containers)):
         for number, container in enumerate(containers):
             yield from _faults_of(container.resources, f"{kind} {container.name or number}")
+    yield from _faults_of_amounts({"overhead": pod.overhead}, "pod")
     if pod.resources is not None:
         yield from _faults_of(pod.resources, "pod")
         for name in {**pod.resources.requests, **pod.resources.limits}:
@@ -91,16 +96,27 @@ def check(pod: Pod) -> None:
 
 
 def _faults_of(resources: Requirements, what: str) -> Iterator[str]:
-    for part, amounts in (("requests", resources.requests), ("limits", resources.limits)):
-        for name, amount in amounts.items():
-            if amount.sign < 0:
-                yield f"{what}: {part}.{name} is {amount}, expected 0 or more"
+    yield from _faults_of_amounts({"requests": resources.requests, "limits": resources.limits}, what)
     for name, amount in resources.requests.items():
         limit = resources.limits.get(name)
         if limit is not None and amount > limit:
             yield f"{what}: requests.{name} is {amount}, more than its limit {limit}"
         if name.startswith(HUGE_PAGES_PREFIX) and limit != amount:
             yield f"{what}: requests.{name} is {amount}, expected the limit, {limit or 'which is missing'}"
+
+
+def _faults_of_amounts(parts: Mapping[str, Mapping[str, Quantity]], what: str) -> Iterator[str]:
+    alone = ""
+    for part, amounts in parts.items():
+        for name, amount in amounts.items():
+            is_huge = name.startswith(HUGE_PAGES_PREFIX)
+            expected = "0 or more" if amount.sign < 0 else huge_pages.expected(name, amount) if is_huge else ""
+            if expected:
+                yield f"{what}: {part}.{name} is {amount}, expected {expected}"
+            if is_huge and not alone:
+                alone = f"{what}: {part}.{name} has neither cpu nor memory beside it, expected one of them too"
+    if alone and not any(name in amounts for amounts in parts.values() for name in (CPU, MEMORY)):
+        yield alone
 
 
 def _pod(spec: Document, metadata: Document, path: str) -> Pod:
@@ -155,7 +171,7 @@ def _requirements(document: Document, path: str) -> Requirements:
 def _amounts(document: Document, path: str) -> Mapping[str, Quantity]:
     found: dict[str, Quantity] = {}
     for name, value in document.items():
-        if not isinstance(value, str | int | float) or isinstance(value, bool):
+        if isinstance(value, bool) or not isinstance(value, str | int | float | None):
             raise _wrong(f"{path}.{name}", "a quantity", value)
         try:
             found[name] = from_json(value)

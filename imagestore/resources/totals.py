@@ -9,16 +9,18 @@ where there is one.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from imagestore.resources.spec import HUGE_PAGES_PREFIX, Requirements, is_pod_level
 from imagestore.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from imagestore.resources.quantity import Quantity
     from imagestore.resources.spec import Container, Pod
+
+_Part: TypeAlias = "Callable[[Container], Mapping[str, Quantity]]"
 
 
 def with_defaults(pod: Pod) -> Pod:
@@ -84,30 +86,47 @@ def pod_limits(pod: Pod) -> dict[str, Quantity]:
     return total
 
 
+def effective_limits(pod: Pod) -> Iterator[Mapping[str, Quantity]]:
+    """The limits that count for each container: its own; an init container's with those of the sidecars before it.
+
+    The kubelet asks these, not the container's own, whether every container of a pod has a limit.
+    """
+    for container in pod.containers:
+        yield container.resources.limits
+    for _, needed in _starting(pod, lambda container: container.resources.limits):
+        yield needed
+
+
 def _defaulted(container: Container) -> Container:
     own = container.resources
     requests = MappingProxyType({**own.limits, **own.requests})
     return replace(container, resources=Requirements(requests, own.limits))
 
 
-def _aggregate(pod: Pod, part: Callable[[Container], Mapping[str, Quantity]]) -> dict[str, Quantity]:
+def _aggregate(pod: Pod, part: _Part) -> dict[str, Quantity]:
     total: dict[str, Quantity] = {}
     for container in pod.containers:
         _add(total, part(container))
-    sidecars: dict[str, Quantity] = {}
     while_starting: dict[str, Quantity] = {}
-    for container in pod.init_containers:
-        own = part(container)
+    for container, needed in _starting(pod, part):
         if container.is_restartable:
-            _add(total, own)
-            _add(sidecars, own)
-            needed = sidecars
-        else:
-            needed = dict(own)
-            _add(needed, sidecars)
+            _add(total, part(container))
         _raise(while_starting, needed)
     _raise(total, while_starting)
     return total
+
+
+def _starting(pod: Pod, part: _Part) -> Iterator[tuple[Container, Mapping[str, Quantity]]]:
+    """Each init container with what is needed while it starts: by itself and the sidecars before it."""
+    sidecars: dict[str, Quantity] = {}
+    for container in pod.init_containers:
+        if container.is_restartable:
+            _add(sidecars, part(container))
+            yield container, dict(sidecars)
+        else:
+            needed = dict(part(container))
+            _add(needed, sidecars)
+            yield container, needed
 
 
 def _add(total: dict[str, Quantity], more: Mapping[str, Quantity]) -> None:

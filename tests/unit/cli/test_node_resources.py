@@ -156,12 +156,21 @@ def test_every_option_of_node_and_kubelet_changes_its_number(line: Line) -> None
         (("missing.json",), "No such file"),
         (("--memory-limit", "1E", "--memory-request", "9E", "--os", "linux"), "more than its limit"),
         (("--memory-limit", "10E", "--os", "linux"), "does not fit"),
+        (("--huge-page-limit", "2Mi=4Mi", "--os", "linux"), "has neither cpu nor memory beside it"),
+        (("--memory-limit", "1Gi", "--huge-page-limit", "0=0", "--os", "linux"), "expected a page size in its name"),
+        (("--memory-limit", "1Gi", "--huge-page-limit", "2Mi=3Mi", "--os", "windows"), "such as 4Mi"),
     ],
 )
 def test_what_cant_be_done_is_one_clear_line(line: Line, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     (tmp_path / "pod.json").write_text(json.dumps(POD))
-    line(*(str(tmp_path / "pod.json") if each == "FILE" else each for each in arguments), status=2)
-    assert said in line.error
+    shown = line(*(str(tmp_path / "pod.json") if each == "FILE" else each for each in arguments), status=2)
+    assert (shown, said in line.error) == ("", True), line.error
+
+
+def test_a_page_size_that_control_groups_have_no_name_for_is_passed_over(line: Line) -> None:
+    options = ("--os", "linux", "--memory-limit", "1Gi", "--huge-page-limit", "3M=6M", *NODE)
+    assert "huge_page" not in line(*options)
+    assert line.json(*options, "--huge-page-limit", "2Mi=4Mi")["podCgroup"]["huge_page_limits"] == {"2MB": 4 * 2**20}
 
 
 @pytest.mark.parametrize(

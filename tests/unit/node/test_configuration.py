@@ -245,6 +245,17 @@ def test_runtime_class_objects_are_read() -> None:
         ("a: 0o10", {"a": 8}),
         ("a: 1.5e3", {"a": 1500.0}),
         ("a: yes\nb: Off\nc: 'yes'", {"a": True, "b": False, "c": "yes"}),
+        ("a: y\nb: Y\nc: n\nd: N", {"a": True, "b": True, "c": False, "d": False}),
+        (
+            "a: 'y'\nb: \"n\"\nc: !!str y\nd: |-\n  N\ne: yy\nf: yEs",
+            {"a": "y", "b": "n", "c": "y", "d": "N", "e": "yy", "f": "yEs"},
+        ),
+        ("y: 1\nN: 2", {"true": 1, "false": 2}),
+        ("a: 1_0\nb: 1__0_\nc: -_1_000\nd: 0_x1_F\ne: 0_8", {"a": 10, "b": 10, "c": -1000, "d": 31, "e": 8}),
+        ("a: 1_0.5_0\nb: 1_e1_0\nc: .5_0\nd: -.5__0", {"a": 10.5, "b": 10**10, "c": 0.5, "d": -0.5}),
+        ("a: _1\nb: +_\nc: ._5\nd: .5__0\ne: 0x_", {"a": "_1", "b": "+_", "c": "._5", "d": ".5__0", "e": "0x_"}),
+        ("a: '1_0'\nb: \"1_0\"\nc: !!str 1_0", {"a": "1_0", "b": "1_0", "c": "1_0"}),
+        ("a: 0B11\nb: 0O17\nc: -0XfF\nd: 08\ne: 0o8", {"a": 3, "b": 15, "c": -255, "d": 8, "e": "0o8"}),
         ("a: 2024-01-01\nb: 1:30\nc: 5m", {"a": "2024-01-01", "b": "1:30", "c": "5m"}),
         ("a:\nb: ~\nc: ''", {"a": None, "b": None, "c": ""}),
         ("a: [1, {b: c}]", {"a": [1, {"b": "c"}]}),
@@ -258,6 +269,28 @@ def test_runtime_class_objects_are_read() -> None:
 )
 def test_yaml_is_read_as_kubernetes_reads_it(text: str, value: dict[str, Any]) -> None:
     assert parse_documents(text.encode(), "file") == [value]
+
+
+def test_a_number_without_a_fraction_is_a_whole_one_however_it_is_written() -> None:
+    found = parse_documents(b"{a: 1e3, b: 1.0, c: 1_0., d: 1e20, e: 0.5, f: -0.0}", "file")[0]
+    assert found == {"a": 1000, "b": 1, "c": 10, "d": 10**20, "e": 0.5, "f": 0}
+    assert [type(each) for each in found.values()] == [int, int, int, int, float, int]
+    assert type(parse_documents(b"a: 1e21", "file")[0]["a"]) is float
+
+
+@pytest.mark.parametrize("text", [".inf", "-.Inf", "+.INF", ".nan", ".NaN"])
+def test_numbers_that_json_does_not_have_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"line 2: [^ ]* is no number that JSON has"):
+        parse_documents(f"a: '{text}'\nb: {text}".encode(), "file")
+    assert parse_documents(f"a: '{text}'\nb: {text}x".encode(), "file") == [{"a": text, "b": f"{text}x"}]
+
+
+def test_the_kubelets_members_are_read_from_all_its_spellings() -> None:
+    lines = ("serializeImagePulls: n", "registryPullQPS: 1_0", "registryBurst: 2e1")
+    text = "\n".join((*lines, "featureGates: {RuntimeClassInImageCriApi: Y}"))
+    settings = KubeletImageSettings.parse(parse_documents(text.encode(), "file")[0])
+    assert (settings.serialize_image_pulls, settings.registry_pull_qps, settings.registry_burst) == (False, 10, 20)
+    assert settings.gates.runtime_class_in_image_cri
 
 
 def test_several_documents_and_empty_ones() -> None:

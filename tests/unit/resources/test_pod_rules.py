@@ -207,6 +207,7 @@ def test_critical_pods(given: Pod, is_critical: bool) -> None:
 
 NODE = Node(memory_bytes=8 * GIGABYTE)
 LIMITED = container("cpu=100m memory=100Mi", "cpu=200m memory=200Mi")
+SIDECAR = init("cpu=50m memory=50Mi", "cpu=100m memory=50Mi", is_sidecar=True)
 GROUPS = {
     "best effort": (pod(container()), PodCgroup(2)),
     "guaranteed": (pod(EQUAL), PodCgroup(1024, 100_000, 100_000, 2**30)),
@@ -217,6 +218,30 @@ GROUPS = {
         PodCgroup(204, 30_000, 100_000),
     ),
     "an init container without limits": (pod(LIMITED, init_containers=(init("cpu=50m"),)), PodCgroup(102)),
+    "an init container without limits after a sidecar with them": (
+        pod(LIMITED, init_containers=(SIDECAR, init())),
+        PodCgroup(153, 30_000, 100_000, 250 * 2**20),
+    ),
+    "an init container without limits before a sidecar with them": (
+        pod(LIMITED, init_containers=(init(), SIDECAR)),
+        PodCgroup(153),
+    ),
+    "a sidecar without limits after one with them": (
+        pod(LIMITED, init_containers=(SIDECAR, init(is_sidecar=True))),
+        PodCgroup(153, 30_000, 100_000, 250 * 2**20),
+    ),
+    "a sidecar without limits before one with them": (
+        pod(LIMITED, init_containers=(init(is_sidecar=True), SIDECAR)),
+        PodCgroup(153),
+    ),
+    "an init container without limits after a sidecar with one of cpu": (
+        pod(LIMITED, init_containers=(init("cpu=50m", "cpu=100m", is_sidecar=True), init())),
+        PodCgroup(153, 30_000, 100_000),
+    ),
+    "sidecars with limits beside a container without": (
+        pod(container("cpu=100m"), init_containers=(SIDECAR, init())),
+        PodCgroup(153),
+    ),
     "limits of the pod itself": (
         pod(container("cpu=100m"), resources=needs("cpu=100m", "cpu=1 memory=1Gi")),
         PodCgroup(102, 100_000, 100_000, 2**30),

@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
-from imagestore.resources import reading
-from imagestore.resources.quantity import parse
+from imagestore.resources import reading, totals
+from imagestore.resources.quantity import ZERO, parse
 from imagestore.resources.spec import Pod
-from tests.unit.resources.pods import container, needs, pod
+from tests.unit.resources.pods import container, init, needs, pod
 
 POD = {
     "metadata": {"name": "web", "annotations": {"kubernetes.io/config.source": "file"}},
@@ -52,6 +52,25 @@ def test_a_spec_a_container_or_its_resources_will_do(document: dict[str, object]
     assert reading.pod_from_json(document).containers[0].resources == expected
 
 
+def test_a_quantity_of_null_is_there_and_is_zero_as_for_the_api_server() -> None:
+    document = {
+        "initContainers": [{"resources": {"limits": {"cpu": None}}}],
+        "containers": [{"resources": {"requests": {"cpu": None}, "limits": {"cpu": "1", "memory": None}}}],
+        "overhead": {"cpu": None},
+    }
+    found = reading.pod_from_json(document)
+    assert found.overhead == {"cpu": ZERO}
+    reading.check(found)
+    stored = totals.with_defaults(found)
+    assert stored.containers[0].resources == needs("memory=0 cpu=0", "cpu=1 memory=0")
+    assert stored.init_containers[0].resources == needs("cpu=0", "cpu=0")
+
+
+def test_a_limit_of_null_is_below_any_request() -> None:
+    given = reading.pod_from_json({"requests": {"memory": "1Gi"}, "limits": {"memory": None}})
+    assert list(reading.faults(given)) == ["container 0: requests.memory is 1Gi, more than its limit 0"]
+
+
 @pytest.mark.parametrize(
     ("document", "said"),
     [
@@ -64,7 +83,7 @@ def test_a_spec_a_container_or_its_resources_will_do(document: dict[str, object]
         ({"containers": [{"name": 5}]}, r"\$.containers\[0\].name: expected a string"),
         ({"containers": [{"resources": []}] * 2}, r"resources: expected an object, found list"),
         ({"limits": {"cpu": True}}, r"\$.limits.cpu: expected a quantity, found bool"),
-        ({"limits": {"cpu": None}}, r"\$.limits.cpu: expected a quantity, found NoneType"),
+        ({"limits": {"cpu": []}}, r"\$.limits.cpu: expected a quantity, found list"),
         ({"limits": {"cpu": "1x"}}, r"quantity '1x': \$.limits.cpu: expected a number"),
         ({"containers": [], "priority": True}, "priority: expected an integer"),
         ({"containers": [], "priority": "1"}, "priority: expected an integer"),
@@ -86,11 +105,11 @@ def test_documents_of_another_shape_are_refused_with_the_path(document: dict[str
         (pod(container("cpu=-1")), ["container c: requests.cpu is -1, expected 0 or more"]),
         (pod(container("", "memory=-1n")), ["container c: limits.memory is -1n, expected 0 or more"]),
         (
-            pod(container("hugepages-2Mi=2Mi", "hugepages-2Mi=4Mi")),
+            pod(container("cpu=1 hugepages-2Mi=2Mi", "hugepages-2Mi=4Mi")),
             ["container c: requests.hugepages-2Mi is 2Mi, expected the limit, 4Mi"],
         ),
         (
-            pod(container("hugepages-2Mi=2Mi")),
+            pod(container("cpu=1 hugepages-2Mi=2Mi")),
             ["container c: requests.hugepages-2Mi is 2Mi, expected the limit, which is missing"],
         ),
         (
@@ -109,6 +128,74 @@ def test_what_the_api_server_would_refuse(given: Pod, faults: list[str]) -> None
             reading.check(given)
     else:
         reading.check(given)
+
+
+NO_SIZE = "expected a page size in its name that is a whole number of bytes above 0, such as 2Mi"
+ALONE = "has neither cpu nor memory beside it, expected one of them too"
+
+
+@pytest.mark.parametrize(
+    ("given", "faults"),
+    [
+        (pod(container("", "memory=1Gi hugepages-2Mi=4Mi hugepages-1Gi=0")), []),
+        (pod(container("cpu=1", "hugepages-2Mi=4194303500m")), []),
+        (pod(container("cpu=0 hugepages-2Mi=2Mi", "hugepages-2Mi=2Mi")), []),
+        (
+            pod(container("", "memory=1Gi hugepages-2Mi=3Mi")),
+            ["container c: limits.hugepages-2Mi is 3Mi, expected a multiple of the page size, such as 4Mi"],
+        ),
+        (
+            pod(container(), init_containers=(init("", "memory=1Gi hugepages-1M=1"),)),
+            ["init container i: limits.hugepages-1M is 1, expected a multiple of the page size, such as 1M"],
+        ),
+        (
+            pod(container("", "memory=1Gi hugepages-2Mi=1e400")),
+            [f"container c: limits.hugepages-2Mi is 10e399, expected at most {2**63 - 1}"],
+        ),
+        (
+            pod(container("", "memory=1Gi hugepages-2Mi=-2Mi")),
+            ["container c: limits.hugepages-2Mi is -2Mi, expected 0 or more"],
+        ),
+        *(
+            (
+                pod(container("", f"memory=1Gi hugepages-{size}=0")),
+                [f"container c: limits.hugepages-{size} is 0, {NO_SIZE}"],
+            )
+            for size in ("0", "-2Mi", "", "x", "1500m", "0.5", "1e400", "1n")
+        ),
+        (
+            pod(container("hugepages-2Mi=4Mi x/y=1", "hugepages-2Mi=4Mi x/y=1")),
+            [f"container c: requests.hugepages-2Mi {ALONE}"],
+        ),
+        (pod(container("", "hugepages-2Mi=4Mi")), [f"container c: limits.hugepages-2Mi {ALONE}"]),
+        (
+            pod(container("cpu=1", "hugepages-2Mi=4Mi"), resources=needs("", "hugepages-2Mi=4Mi")),
+            [f"pod: limits.hugepages-2Mi {ALONE}"],
+        ),
+    ],
+)
+def test_huge_pages_that_the_api_server_would_refuse(given: Pod, faults: list[str]) -> None:
+    assert list(reading.faults(given)) == faults
+
+
+@pytest.mark.parametrize(
+    ("overhead", "faults"),
+    [
+        ("cpu=250m memory=120Mi hugepages-2Mi=2Mi x/y=1", []),
+        (
+            "memory=-2Gi cpu=-3",
+            ["pod: overhead.memory is -2Gi, expected 0 or more", "pod: overhead.cpu is -3, expected 0 or more"],
+        ),
+        ("x/y=-1", ["pod: overhead.x/y is -1, expected 0 or more"]),
+        (
+            "cpu=1 hugepages-2Mi=1Mi",
+            ["pod: overhead.hugepages-2Mi is 1Mi, expected a multiple of the page size, such as 2Mi"],
+        ),
+        ("hugepages-2Mi=2Mi", [f"pod: overhead.hugepages-2Mi {ALONE}"]),
+    ],
+)
+def test_overhead_is_checked_as_limits_are(overhead: str, faults: list[str]) -> None:
+    assert list(reading.faults(pod(container(), overhead=overhead))) == faults
 
 
 def test_the_package_needs_the_standard_library_alone() -> None:
