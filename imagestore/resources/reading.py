@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
 from imagestore.resources import huge_pages
-from imagestore.resources.quantity import Quantity, from_json
+from imagestore.resources.quantity import MILLI, Quantity, from_json
 from imagestore.resources.spec import CPU, HUGE_PAGES_PREFIX, MEMORY, Container, Pod, Requirements, is_pod_level
 from imagestore.resources.totals import container_requests, with_defaults
 
@@ -174,7 +174,7 @@ def _amounts(document: Document, path: str) -> Mapping[str, Quantity]:
         if isinstance(value, bool) or not isinstance(value, str | int | float | None):
             raise _wrong(f"{path}.{name}", "a quantity", value)
         try:
-            found[name] = from_json(value)
+            found[name] = from_json(value).round_up(MILLI)  # as the API server stores it
         except InvalidQuantityError as error:
             raise InvalidQuantityError(error.text, f"{path}.{name}: {error.reason}", hint=error.hint) from error
     return MappingProxyType(found)

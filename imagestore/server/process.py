@@ -1,8 +1,8 @@
 """The life of a server: open, listen, say so, serve, reload on SIGHUP, drain on SIGTERM.
 
 Draining: the sockets go away, health turns to NOT_SERVING and new calls are turned away; calls in progress get their
-time, then their tokens are cancelled, which closes their connections to registries. Unfinished downloads stay on disk and are resumed by whoever
-asks next. A second signal ends the patience.
+time, then their tokens are cancelled, which closes their connections to registries. Unfinished downloads stay on disk
+and are resumed by whoever asks next. A second signal ends the patience.
 """
 
 from __future__ import annotations

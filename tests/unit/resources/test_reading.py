@@ -217,3 +217,11 @@ def test_the_package_needs_the_standard_library_alone() -> None:
         ),
         "[]",
     ]
+
+
+def test_amounts_are_rounded_up_to_a_thousandth_each_before_they_are_added() -> None:
+    containers = [{"resources": {"requests": {"cpu": "0.5m"}, "limits": {"cpu": "500001n"}}}] * 10
+    pod = reading.pod_from_json({"containers": containers})
+    assert [str(each.resources.requests["cpu"]) for each in pod.containers] == ["1m"] * 10
+    assert [str(each.resources.limits["cpu"]) for each in pod.containers] == ["1m"] * 10
+    assert str(totals.container_requests(pod)["cpu"]) == "10m"
