@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
 from typing import TYPE_CHECKING
@@ -26,12 +25,18 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[str]:
-    """The id of an image that was pulled."""
+def reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Of an image at a registry."""
     monkeypatch.setenv("IMAGESTORE_ROOT", str(tmp_path / "store"))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with RegistryServer({APP: build_index(("linux/amd64", "linux/arm64"), seed="app")}) as running:
-        yield run(capsys, "ensure", running.server.reference(APP))[1]["imageRef"]
+        yield running.server.reference(APP)
+
+
+@pytest.fixture
+def image(reference: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The id of an image that was pulled."""
+    return str(run(capsys, "ensure", reference)[1]["imageRef"])
 
 
 @pytest.fixture
@@ -124,13 +129,11 @@ def test_a_plan_leaves_no_trace_in_what_is_remembered(
 
 
 def test_a_plan_notes_no_gate_and_leaves_records_alone(
-    unknown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    unknown: str, reference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     off = ("--feature-gates", "RuntimeClassInImageCriApi=false")
     folder = tmp_path / "store" / "node"
-    with contextlib.closing(App(tmp_path / "store")) as app:
-        (listed,) = app.store.list()
-    PullRecordFiles(folder).begin(listed.reference).release()
+    PullRecordFiles(folder).begin(reference).release()
     shutil.rmtree(folder / "image_manager" / "pulled")
     (folder / "image_manager" / "pulled").mkdir()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -141,14 +144,16 @@ def test_a_plan_notes_no_gate_and_leaves_records_alone(
     assert (status, len(told["gateChange"])) == (0, 4)
 
 
-def test_a_pull_notes_the_gate_and_tells_when_it_was_turned(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pull_notes_the_gate_and_tells_when_it_was_turned(
+    image: str, reference: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     off = ("--feature-gates", "RuntimeClassInImageCriApi=false")
     _, told = run(capsys, "gc", "--after-gate-change", "--dry-run", *off)
     assert ([each["id"] for each in told["removed"]], len(told["gateChange"])) == ([image], 4)
-    assert len(run(capsys, "ensure", image, "--policy", "IfNotPresent", *off)[1]["gateChange"]) == 4
-    main(["node", "ensure", image, "--policy", "IfNotPresent", *off])
+    assert len(run(capsys, "ensure", reference, "--policy", "IfNotPresent", *off)[1]["gateChange"]) == 4
+    main(["node", "ensure", reference, "--policy", "IfNotPresent", *off])
     assert "gate: RuntimeClassInImageCriApi went from on to off" in capsys.readouterr().out
-    assert run(capsys, "ensure", image, "--policy", "IfNotPresent")[1]["gateChange"] == []
+    assert run(capsys, "ensure", reference, "--policy", "IfNotPresent")[1]["gateChange"] == []
 
 
 def test_gates_of_the_command_line_leave_the_others_of_the_file(

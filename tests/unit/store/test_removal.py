@@ -98,7 +98,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SqliteMeta
         yield [stack.enter_context(contextlib.closing(SqliteMetadataStore(path))) for path in paths]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(images, asked, st.sampled_from([None, "kata", "all"]))
 def test_many_together_go_as_one_after_the_other(
     stores: list[SqliteMetadataStore],
