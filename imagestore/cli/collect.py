@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be removed and freed.")
 @click.option("--keep-last", type=click.IntRange(min=0), metavar="N", help="Spare the newest N of each repository.")
-@duration_option("--unused-for", help="Remove images that nobody pulled or used for so long.")
+@duration_option("--unused-for", help="Remove images that nobody pulled or used for so long, for example 7d.")
 @click.option("--high", type=click.FloatRange(0, 100), metavar="PERCENT", help="Remove when the disk is fuller.")
 @click.option(
     "--low", type=click.FloatRange(0, 100), metavar="PERCENT", help="Then go on down to this [default: high]."

@@ -9,6 +9,7 @@ import click
 from imagestore.cli import access, actions, describe, render
 from imagestore.cli.access import access_options
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.cli.durations import duration_option
 from imagestore.cli.rate import limit_rate_option
 from imagestore.reference import Reference
 
@@ -30,12 +31,7 @@ if TYPE_CHECKING:
     "Default: the configured default handler.",
 )
 @click.option("--platform", metavar="P", help="Pull for this platform, for example 'windows(10.0.17763)/amd64'.")
-@click.option(
-    "--deadline",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="Give up after this time; what came can be resumed.",
-)
+@duration_option("--deadline", help="Give up after this time, for example 90s; what came can be resumed.")
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be fetched, and what is here already.")
 @click.option(
     "--progress",
