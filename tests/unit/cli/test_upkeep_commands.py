@@ -153,7 +153,8 @@ def test_df_shows_each_image_and_the_sum(line: Line) -> None:
     (image,) = line.json("df")["images"]
     assert image["uniqueBytes"] == image["bytes"] == line.json("df")["keptBytes"]
     out = line("df")
-    assert re.search(rf"python +3 +{HYPERV} ", out)
+    # Like every time that is shown, with its zone.
+    assert re.search(rf"python +3 +{HYPERV} .* {re.escape(image['lastUsedAt'][:16])}Z\n", out)
     assert "disk free" in out
 
 
