@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from imagestore.cli import render
+from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.errors import UndeletableError
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 @click.option(
     "--low", type=click.FloatRange(0, 100), metavar="PERCENT", help="Then go on down to this [default: high]."
 )
-@click.option("--runtime-handler", metavar="H", help="Remove only this handler's images by these rules.")
+@click.option(
+    "--runtime-handler",
+    metavar="H",
+    shell_complete=complete.handlers,
+    help="Remove only this handler's images by these rules.",
+)
 @output_option
 @pass_app
 def gc(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import access, actions, describe, render
+from imagestore.cli import access, actions, complete, describe, render
 from imagestore.cli.access import access_options
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 from imagestore.cli.durations import duration_option
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("references", nargs=-1, metavar="REFERENCE...")
+@click.argument("references", nargs=-1, metavar="REFERENCE...", shell_complete=complete.images)
 @click.option("--sandbox", is_flag=True, help="Fetch the handler's sandbox (pause) image, for the same platform.")
 @click.option(
     "--runtime-handler",
     "handlers",
     metavar="H",
     multiple=True,
+    shell_complete=complete.handlers,
     help="Pull for this handler's platform and keep it under its name; may be repeated. "
     "Default: the configured default handler.",
 )
