@@ -209,7 +209,7 @@ class ImportWork:
                 raise DocumentError(self.source.what, [f"{fault}; import some of its images at a time"])
         for name, target in dict.fromkeys((plan.record.reference, plan.choice.target) for plan in plans):
             self.verifier.verify(name, target, cancel=self.cancel)
-        self._check_free(plans)
+        self._check_free(plans, contents.origin)
         return self._report(self._bring(plans, contents.origin), plans, contents.origin)
 
     def _plans(self, reference: Reference, image: ArchiveImage, origin: ArchiveOrigin) -> list[_Plan]:
@@ -305,15 +305,16 @@ class ImportWork:
             with self.metadata.exclusive():
                 confirm(self.content, everything.values(), what=self.source.what)
                 # Somebody else may have pulled the name meanwhile.
-                here = self._check_free(plans)
+                here = self._check_free(plans, origin)
                 return self.metadata.put_images(
                     [(self._joined(plan, here.get(plan.key)), plan.edges) for plan in plans]
                 )
 
-    def _check_free(self, plans: Iterable[_Plan]) -> Mapping[tuple[str, str], ImageRecord]:
+    def _check_free(self, plans: Iterable[_Plan], origin: ArchiveOrigin) -> Mapping[tuple[str, str], ImageRecord]:
         """Check that no name would be moved that may not be, and return the records of these names that are here."""
         here = self.metadata.get_images([plan.key for plan in plans])
-        names.check_free(here, (plan.record for plan in plans), may_replace=self.options.may_replace)
+        records = (plan.record for plan in plans)
+        names.check_free(here, records, origin.has, may_replace=self.options.may_replace)
         return here
 
     def _joined(self, plan: _Plan, current: ImageRecord | None) -> ImageRecord:

@@ -7,17 +7,21 @@ put their content behind a name that is trusted here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AlreadyExistsError, DigestMismatchError, ImageNotFoundError, InvalidInputError
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from imagestore.archive.contents import ArchiveImage
     from imagestore.descriptor import Descriptor
+    from imagestore.digest import Digest
     from imagestore.metadata.records import ImageRecord
+
+_HINT: Final = "--replace moves the name to the archive's content; --name gives the archive's another name"
+_HINT_LACKING: Final = "--platform takes what the archive has; --replace moves the name to that content of the store"
 
 
 def assign(
@@ -70,13 +74,18 @@ def check_digest(reference: Reference, target: Descriptor) -> None:
 
 
 def check_free(
-    here: Mapping[tuple[str, str], ImageRecord], records: Iterable[ImageRecord], *, may_replace: bool
+    here: Mapping[tuple[str, str], ImageRecord],
+    records: Iterable[ImageRecord],
+    has: Callable[[Digest], bool],
+    *,
+    may_replace: bool,
 ) -> None:
     """Check that no record would be moved to other content, unless it may.
 
     Args:
         here: records of these names that there are, by (reference, handler).
         records: that are to be.
+        has: whether the archive has a document; what it leads to may be in the store alone.
         may_replace: whether it may.
 
     Raises:
@@ -91,9 +100,11 @@ def check_free(
         what, there, new = "target", current.target.digest, record.target.digest
         if there == new:
             what, there, new = "manifest", current.manifest.digest, record.manifest.digest
+        said, hint = f"the archive has {new}", _HINT
+        if not has(new):
+            said, hint = f"the archive leads to {new}, which it lacks", _HINT_LACKING
         raise AlreadyExistsError(
-            f"{record.reference} ({record.handler}): is in the store with {what} {there}, the archive has {new}",
-            hint="--replace moves the name to the archive's content; --name gives the archive's another name",
+            f"{record.reference} ({record.handler}): is in the store with {what} {there}, {said}", hint=hint
         )
 
 

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from imagestore import unwritable
 from imagestore.content.disk import sync_directory
-from imagestore.errors import AlreadyExistsError, InvalidInputError, StoreError, StoreFullError
+from imagestore.errors import AlreadyExistsError, InvalidInputError
 from imagestore.observe import BlobAdvanced, BlobStarted
 from imagestore.values import dataclass
 
@@ -36,7 +37,6 @@ STDOUT: Final = "-"
 FILE_MODE: Final = 0o644
 BLOB_MODE: Final = 0o444
 _FOLDER_MODE: Final = 0o755
-_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _POLL_SECONDS: Final = 0.1
 # Without O_NONBLOCK a pipe would wait for its reader, and nothing could end that.
 _PIPE_FLAGS: Final = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -80,7 +80,7 @@ def write_tar(path: str, members: Iterable[Member], *, observer: Observer, cance
         Bytes written.
 
     Raises:
-        StoreFullError, StoreError: the file can't be written; an older one stays as it was.
+        InvalidInputError, PreconditionError: the file can't be written; an older one stays as it was.
         IntegrityError, ContentNotFoundError: from the members.
     """
     ordered = sorted(members, key=lambda member: member.name)
@@ -102,7 +102,7 @@ def write_folder(path: str, members: Iterable[Member], *, observer: Observer, ca
 
     Raises:
         AlreadyExistsError: there is something at that path.
-        StoreFullError, StoreError: the folder can't be written; nothing stays.
+        InvalidInputError, PreconditionError: the folder can't be written; nothing stays.
         IntegrityError, ContentNotFoundError: from the members.
     """
     # A link stays a link, as for files: what it points at is filled.
@@ -259,7 +259,4 @@ def _translated(path: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        message = f"{path}: can't be written: {os.strerror(error.errno or 0)}"
-        if error.errno in _FULL:
-            raise StoreFullError(message, hint="free space there, or choose another place") from error
-        raise StoreError(message, hint="choose another place") from error
+        raise unwritable.refusal(path, error) from error

@@ -51,15 +51,20 @@ def default_root() -> Path:
 
 
 def default_config() -> Path | None:
-    """The configuration used without --config: the first file there is, the user's before the system's; or none."""
-    candidates = [SYSTEM_CONFIG]
+    """The configuration used without --config: the first file there is; or none."""
+    return next((path for path in config_places() if _is_file(path)), None)
+
+
+def config_places() -> list[Path]:
+    """Where a configuration is looked for without --config: the user's place before the system's."""
+    places = [SYSTEM_CONFIG]
     if os.geteuid() != 0:
         import platformdirs
 
         folder = _below_home(platformdirs.user_config_dir)
         if folder is not None:
-            candidates.insert(0, folder / "config.toml")
-    return next((path for path in candidates if _is_file(path)), None)
+            places.insert(0, folder / "config.toml")
+    return places
 
 
 def _below_home(folder_of: Callable[[str], str]) -> Path | None:

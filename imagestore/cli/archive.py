@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imagestore.cli import describe, render
+from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 from imagestore.errors import InvalidInputError
 
@@ -28,6 +28,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "handlers",
             metavar="H",
             multiple=True,
+            shell_complete=complete.handlers,
             help="For this handler; may be repeated. Default: the configured default handler.",
         ),
         click.option("--all-handlers", is_flag=True, help="For every handler."),
@@ -48,7 +49,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @click.argument("file")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete.images)
 @_shared_options
 @click.option("--all-platforms", is_flag=True, help="Every manifest that the store has whole, whoever pulled it.")
 @click.option(

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from imagestore.cli import render
-from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.context import App, GivenPath, output_option, pass_app
 
 
 @click.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=GivenPath(dir_okay=False, path_type=Path))
 @output_option
 @pass_app
 def backup(app: App, file: Path, output: str) -> None:

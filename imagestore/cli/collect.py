@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from imagestore.cli import render
+from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.errors import UndeletableError
@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be removed and freed.")
 @click.option("--keep-last", type=click.IntRange(min=0), metavar="N", help="Spare the newest N of each repository.")
-@duration_option("--unused-for", help="Remove images that nobody pulled or used for so long.")
+@duration_option("--unused-for", help="Remove images that nobody pulled or used for so long, for example 7d.")
 @click.option("--high", type=click.FloatRange(0, 100), metavar="PERCENT", help="Remove when the disk is fuller.")
 @click.option(
     "--low", type=click.FloatRange(0, 100), metavar="PERCENT", help="Then go on down to this [default: high]."
 )
-@click.option("--runtime-handler", metavar="H", help="Remove only this handler's images by these rules.")
+@click.option(
+    "--runtime-handler",
+    metavar="H",
+    shell_complete=complete.handlers,
+    help="Remove only this handler's images by these rules.",
+)
 @output_option
 @pass_app
 def gc(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import fields
 from datetime import date, time
 from pathlib import Path
@@ -11,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagestore.cli import render
-from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.app import config_places
+from imagestore.cli.context import App, GivenPath, output_option, pass_app
 from imagestore.cli.failure import ExitStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from imagestore.config import Finding, HandlerPlatform, Report
     from imagestore.platforms import Platform
 
-_FILE = click.argument("file", type=click.Path(path_type=Path), required=False)
+_FILE = click.argument("file", type=GivenPath(path_type=Path), required=False)
 
 
 def _host_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,13 +50,14 @@ def check(app: App, file: Path | None, host_text: str | None, output: str) -> Ex
 
     Lists every runtime handler with the platform its images are chosen for and where each part of it comes from; then
     what is wrong, with file, line and mend. Exit status 9 when loading the file is refused, 0 when there are only
-    warnings.
+    warnings. Files that were checked and places that couldn't be looked at are named.
     """
     report = _report(app, file, _host(host_text))
+    passed_over = [] if file or app.given_config else list(_passed_over(app.config_path))
     if output == "json":
-        render.dump_json(_as_json(report))
+        render.dump_json({**_as_json(report), "passedOver": passed_over})
     else:
-        _print(report)
+        _print(report, passed_over)
     return ExitStatus.CONFIG if report.has_errors else ExitStatus.OK
 
 
@@ -118,13 +121,28 @@ def _report(app: App, file: Path | None, host: Platform) -> Report:
     return configuration.check(path, host=host)
 
 
-def _print(report: Report) -> None:
+def _passed_over(used: Path | None) -> Iterator[str]:
+    """Places before the one in use where a file may be, but can't be looked at; and why."""
+    for path in config_places():
+        if path == used:
+            return
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            yield f"{path}: {error.strerror}"
+
+
+def _print(report: Report, passed_over: Sequence[str]) -> None:
     if report.config is not None:
         rows = [row for resolved in report.handlers for row in _rows(resolved, report.config.default_handler)]
         render.table(["HANDLER", "PLATFORM", "MEMBER", "VALUE", "FROM"], rows)
-    for number, finding in enumerate(report.findings):
-        if not number and report.config is not None:
-            click.echo()
+        files = ", ".join(map(render.printable, report.config.files))
+        click.echo(f"\nchecked: {files or 'the built-in default (no file was found)'}")
+    for each in passed_over:
+        click.echo(f"passed over: {render.printable(each)}")
+    for finding in report.findings:
         click.echo(f"{finding.severity.value}: {render.printable(str(finding))}")
         if finding.mend:
             click.echo(f"  mend: {render.printable(finding.mend)}")

@@ -53,7 +53,7 @@ def _row(usage: ImageUsage) -> tuple[str, ...]:
 
     record = usage.record
     sizes = (render.size(each) for each in (usage.size, usage.unique_bytes, usage.shared_bytes))
-    used = describe.time(last_use(record))[:16].replace("T", " ")
+    used = f"{describe.time(last_use(record))[:16]}Z"
     return (*describe.familiar(record.reference), record.handler, *sizes, used, "yes" if record.is_pinned else "")
 
 

@@ -8,10 +8,11 @@ import click
 
 from imagestore.cli import render
 from imagestore.cli.context import App, output_option, pass_app
+from imagestore.errors import ConfigError
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from imagestore.config.hosts import RegistryHosts
     from imagestore.reference import Reference
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the ways to endpoints depend on: proxies, whose credentials mirrors see, and which mirrors rest now."""
+    """What the ways to endpoints depend on: proxies, whose credentials mirrors see, which mirrors rest now, and which
+    endpoints' certificate files can't be used, and why."""
 
     proxies: ProxyRules
     mirror_credentials: Mapping[str, str]
     resting: frozenset[str]
+    faults: Mapping[str, ConfigError]
 
 
 @click.command()
@@ -35,7 +38,8 @@ class _Known:
 def hosts(app: App, reference: str, output: str) -> None:
     """Show which hosts would be asked for REFERENCE, in order, and what made them so.
 
-    Nothing is sent. A host without the capability "resolve" is not asked what a tag means ("content" in the column
+    Nothing is sent. Certificate files are read as a pull would read them, and end this command as they would end that.
+    A host without the capability "resolve" is not asked what a tag means ("content" in the column
     ASKED), one without "pull" is not asked at all; the registry itself comes last.
     """
     from imagestore.config.hosts import reader_for
@@ -52,11 +56,32 @@ def hosts(app: App, reference: str, output: str) -> None:
         ProxyRules.from_environment(),
         app.config.settings.registry.mirror_credentials,
         frozenset(each.base for each in endpoints if not each.is_upstream and breaker.is_resting(each)),
+        dict(_faults(endpoints)),
     )
     if output == "json":
         render.dump_json(_as_json(parsed, configured, endpoints, known))
-        return
-    rows = [_row(position, endpoint, parsed) for position, endpoint in enumerate(endpoints, 1)]
+    else:
+        _print(parsed, configured, endpoints, known)
+    for fault in known.faults.values():
+        raise fault
+
+
+def _faults(endpoints: Iterable[Endpoint]) -> Iterator[tuple[str, ConfigError]]:
+    """What a pull would fail with before it has sent anything, by the endpoint's URL."""
+    for endpoint in filter(_is_asked, endpoints):
+        settings = endpoint.connection
+        if endpoint.origin.scheme != "https" or not (settings.ca_files or settings.client_pairs):
+            continue
+        from imagestore.registry.transport import tls
+
+        try:
+            tls.make_context(settings, roots_folder=tls.quick_roots())
+        except ConfigError as error:
+            yield endpoint.base, error
+
+
+def _print(reference: Reference, configured: RegistryHosts, endpoints: Sequence[Endpoint], known: _Known) -> None:
+    rows = [_row(position, endpoint, reference) for position, endpoint in enumerate(endpoints, 1)]
     render.table(("#", "ENDPOINT", "ROLE", "ASKED", "CAPABILITIES", "BECAUSE OF"), rows)
     for endpoint in endpoints:
         for note in _notes(endpoint, known):
@@ -89,12 +114,15 @@ def _notes(endpoint: Endpoint, known: _Known) -> list[str]:
 
     shown_to = {} if endpoint.is_upstream else known.mirror_credentials
     settings, proxy = endpoint.connection, known.proxies.proxy_for(endpoint.origin)
+    fault = known.faults.get(endpoint.base)
     told = {
         "could not be reached and is left out for up to a minute": endpoint.base in known.resting,
         "not encrypted: plain http": endpoint.origin.scheme == "http",
         "certificates are not checked: skip_verify": settings.skip_verify,
-        f"trusts authorities in {', '.join(settings.ca_files)}": bool(settings.ca_files),
-        f"shows client certificate {', '.join(pair[0] for pair in settings.client_pairs)}": bool(settings.client_pairs),
+        f"can't be asked: {fault}": fault is not None,
+        f"trusts authorities in {', '.join(settings.ca_files)}": bool(settings.ca_files) and fault is None,
+        f"shows client certificate {', '.join(pair[0] for pair in settings.client_pairs)}": bool(settings.client_pairs)
+        and fault is None,
         f"sends header fields {', '.join(dict.fromkeys(name for name, _ in endpoint.headers))}": bool(endpoint.headers),
         f"through proxy {urls.shown(proxy)}": bool(proxy),
         f"is shown the credentials of {shown_to.get(endpoint.host, '')}": endpoint.host in shown_to,

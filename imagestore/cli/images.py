@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from imagestore.cli import actions, render
+from imagestore.cli import actions, complete, render
 from imagestore.cli.context import App, output_option, pass_app
 
 
 @click.command()
-@click.argument("name", required=False)
-@click.option("--runtime-handler", metavar="H", help="Only images of this handler.")
+@click.argument("name", required=False, shell_complete=complete.images)
+@click.option("--runtime-handler", metavar="H", shell_complete=complete.handlers, help="Only images of this handler.")
 @click.option("-q", "--quiet", is_flag=True, help="Only image ids.")
 @click.option("--no-trunc", is_flag=True, help="Whole image ids.")
 @output_option
@@ -18,7 +18,7 @@ from imagestore.cli.context import App, output_option, pass_app
 def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool, no_trunc: bool, output: str) -> None:
     """List images, one line for each (image, runtime handler).
 
-    NAME limits the list to a reference, an image id or the beginning of one.
+    NAME limits the list to a reference, an image id or the beginning of one (four digits or more).
     """
     if app.remote is not None:
         from imagestore.cli.remote.images import show_list
@@ -29,14 +29,19 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
 
 
 @click.command()
-@click.argument("name")
-@click.option("--runtime-handler", metavar="H", help="This handler's image; by default the default handler's.")
+@click.argument("name", shell_complete=complete.images)
+@click.option(
+    "--runtime-handler",
+    metavar="H",
+    shell_complete=complete.handlers,
+    help="This handler's image; by default the default handler's.",
+)
 @output_option
 @pass_app
 def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> None:
     """Show one image: manifest, config, platform, and its layers' files.
 
-    NAME is a reference, an image id or the beginning of one, or name@digest.
+    NAME is a reference, an image id or the beginning of one (four digits or more), or name@digest.
     """
     if app.remote is not None:
         from imagestore.cli.remote.images import show_image
@@ -68,8 +73,8 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True)
-@click.option("--runtime-handler", metavar="H", help="Only this handler's records.")
+@click.argument("names", nargs=-1, required=True, shell_complete=complete.images)
+@click.option("--runtime-handler", metavar="H", shell_complete=complete.handlers, help="Only this handler's records.")
 @click.option("--all-handlers", is_flag=True, help="Every handler's records.")
 @click.option("--gc", "collect", is_flag=True, help="Free the bytes that only these images needed at once.")
 @output_option
@@ -79,9 +84,9 @@ def rmi(
 ) -> None:
     """Remove images; 'imagestore gc' then frees their bytes.
 
-    NAMES are references, image ids, beginnings of ids, or name@digest. As in CRI an image goes with all its
-    references. Without --runtime-handler and --all-handlers an id means the image under every handler; a name means the
-    default handler's, or the others' when the default handler doesn't have it.
+    NAMES are references, image ids, beginnings of ids (four digits or more), or name@digest. As in CRI an image goes
+    with all its references. Without --runtime-handler and --all-handlers an id means the image under every handler; a
+    name means the default handler's, or the others' when the default handler doesn't have it.
     """
     if runtime_handler is not None and all_handlers:
         raise click.UsageError("--runtime-handler and --all-handlers exclude each other")

@@ -46,7 +46,9 @@ def list_leases(app: App, output: str) -> None:
 @leases.command()
 @click.argument("lease_id", metavar="ID", required=False)
 @click.option("--content", "digests", metavar="DIGEST", multiple=True, help="Content to hold; may be repeated.")
-@duration_option("--expires", default="24h", show_default=True, help="When it ends; 0 means only when deleted.")
+@duration_option(
+    "--expires", default="24h", show_default=True, help="When it ends, for example 7d; 0 means only when deleted."
+)
 @click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="A label; may be repeated.")
 @click.option("--flat", is_flag=True, help="Hold the named content only, not what that refers to.")
 @output_option
@@ -78,7 +80,9 @@ def create(
 
 @leases.command()
 @click.argument("lease_id", metavar="ID")
-@duration_option("--expires", default="24h", show_default=True, help="From now; 0 means only when deleted.")
+@duration_option(
+    "--expires", default="24h", show_default=True, help="From now, for example 7d; 0 means only when deleted."
+)
 @output_option
 @pass_app
 def renew(app: App, lease_id: str, expires: float, output: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagestore import platforms
-from imagestore.cli import describe, render
+from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import ExitStatus
 
@@ -22,8 +22,15 @@ _MARKS = {0: "CHOSEN", 1: "2nd", 2: "3rd"}
 
 
 @click.command()
-@click.argument("reference", required=False)
-@click.option("--runtime-handler", "handlers", metavar="H", multiple=True, help="Only this handler; may be repeated.")
+@click.argument("reference", required=False, shell_complete=complete.images)
+@click.option(
+    "--runtime-handler",
+    "handlers",
+    metavar="H",
+    multiple=True,
+    shell_complete=complete.handlers,
+    help="Only this handler; may be repeated.",
+)
 @click.option(
     "--index",
     "index_file",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from imagestore.cli import render
+from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True)
-@click.option("--runtime-handler", metavar="H", help="Only this handler's records.")
+@click.argument("names", nargs=-1, required=True, shell_complete=complete.images)
+@click.option("--runtime-handler", metavar="H", shell_complete=complete.handlers, help="Only this handler's records.")
 @output_option
 @pass_app
 def pin(app: App, names: tuple[str, ...], runtime_handler: str | None, output: str) -> None:
@@ -22,8 +22,8 @@ def pin(app: App, names: tuple[str, ...], runtime_handler: str | None, output: s
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True)
-@click.option("--runtime-handler", metavar="H", help="Only this handler's records.")
+@click.argument("names", nargs=-1, required=True, shell_complete=complete.images)
+@click.option("--runtime-handler", metavar="H", shell_complete=complete.handlers, help="Only this handler's records.")
 @output_option
 @pass_app
 def unpin(app: App, names: tuple[str, ...], runtime_handler: str | None, output: str) -> None:

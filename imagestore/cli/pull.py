@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import access, actions, describe, render
+from imagestore.cli import access, actions, complete, describe, render
 from imagestore.cli.access import access_options
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.cli.durations import duration_option
 from imagestore.cli.rate import limit_rate_option
 from imagestore.reference import Reference
 
@@ -19,23 +20,19 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("references", nargs=-1, metavar="REFERENCE...")
+@click.argument("references", nargs=-1, metavar="REFERENCE...", shell_complete=complete.images)
 @click.option("--sandbox", is_flag=True, help="Fetch the handler's sandbox (pause) image, for the same platform.")
 @click.option(
     "--runtime-handler",
     "handlers",
     metavar="H",
     multiple=True,
+    shell_complete=complete.handlers,
     help="Pull for this handler's platform and keep it under its name; may be repeated. "
     "Default: the configured default handler.",
 )
 @click.option("--platform", metavar="P", help="Pull for this platform, for example 'windows(10.0.17763)/amd64'.")
-@click.option(
-    "--deadline",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="Give up after this time; what came can be resumed.",
-)
+@duration_option("--deadline", help="Give up after this time, for example 90s; what came can be resumed.")
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be fetched, and what is here already.")
 @click.option(
     "--progress",

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from imagestore.cli import unit
 from imagestore.cli.context import App, GivenPath, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.extras import needed
 from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from imagestore.server.settings import ProxyContent
     from imagestore.store import ImageStore
 
 _MODE: Final = pattern(r"0?[0-7]{3}")
 _PROXY_NAME: Final = "containerd"
-_UNITS: Final = ("imagestore.service", "imagestore.socket")
 
 
 def mode(text: str) -> int:
@@ -47,6 +48,24 @@ def proxy(text: str) -> ProxyContent:
     if not equals or "/" in name:
         name, endpoint = _PROXY_NAME, text
     return ProxyContent(name, Endpoint.parse(endpoint).path)
+
+
+def sockets(listen: Iterable[str], proxy_content: Iterable[str]) -> tuple[tuple[str, ...], tuple[ProxyContent, ...]]:
+    """Paths of the sockets to serve at, each once, and the content proxies.
+
+    Raises:
+        InvalidInputError: an endpoint can't be used.
+        UsageError: a content proxy's socket is another one's too.
+    """
+    from imagestore.cri.endpoint import Endpoint
+
+    proxies = tuple(proxy(each) for each in proxy_content)
+    paths = tuple(dict.fromkeys(Endpoint.parse(each).path for each in listen))
+    every = [*paths, *(each.path for each in proxies)]
+    for each in proxies:
+        if every.count(each.path) > 1:
+            raise click.UsageError(f"socket {each.path}: a content proxy needs a socket of its own")
+    return paths, proxies
 
 
 def group(text: str) -> int:
@@ -117,7 +136,11 @@ def group(text: str) -> int:
     show_default=True,
     help="info: calls that change something, fail or take long; debug: every call.",
 )
-@click.option("--print-unit", type=click.Choice(_UNITS), help="Print a systemd unit file and exit.")
+@click.option(
+    "--print-unit",
+    type=click.Choice([unit.SERVICE, unit.SOCKET]),
+    help="Print a systemd unit file for this command with its other options, and exit.",
+)
 @pass_app
 def serve(
     app: App,
@@ -142,12 +165,17 @@ def serve(
     SIGHUP reads the configuration again; a broken one changes nothing. SIGTERM drains: no new calls, those in progress
     get --drain-timeout, a second SIGTERM ends them at once. Unfinished downloads are resumed by the next pull.
     """
-    if print_unit is not None:
-        click.echo(unit_text(print_unit), nl=False)
-        return
-    from imagestore.cri.endpoint import Endpoint
-    from imagestore.server import logs
     from imagestore.server.endpoints import loopback_address
+
+    paths, proxies = sockets(listen, proxy_content)
+    metrics = loopback_address(metrics_listen) if metrics_listen is not None else None
+    sources = app.sources
+    given_root, given_config = root or app.given_root, config_path or app.given_config
+    if print_unit is not None:
+        places = unit.Places.of(given_root, given_config, sources, paths, (each.path for each in proxies))
+        click.echo(unit.text(print_unit, click.get_current_context(), places), nl=False)
+        return
+    from imagestore.server import logs
 
     with needed("cri", what="serve"):
         from imagestore.server.process import ServerProcess
@@ -155,10 +183,6 @@ def serve(
     from imagestore.server.sockets import SocketRights
     from imagestore.server.tracing import Tracing, named_exporter
 
-    proxies = tuple(proxy(each) for each in proxy_content)
-    paths = tuple(dict.fromkeys(Endpoint.parse(each).path for each in listen))
-    for path in {each.path for each in proxies if [*paths, *(other.path for other in proxies)].count(each.path) > 1}:
-        raise click.UsageError(f"socket {path}: a content proxy needs a socket of its own")
     settings = ServerSettings(
         listen=paths,
         proxies=proxies,
@@ -167,11 +191,9 @@ def serve(
         max_concurrent_pulls=max_concurrent_pulls,
         max_connections=max_connections,
         gc_seconds=gc_interval,
-        metrics=loopback_address(metrics_listen) if metrics_listen is not None else None,
+        metrics=metrics,
         tracing=Tracing(named_exporter()) if tracing else None,
     )
-    sources = app.sources
-    given_root, given_config = root or app.given_root, config_path or app.given_config
 
     def open_store() -> ImageStore:
         # An App of its own each time: it reads the configuration once.
@@ -179,12 +201,3 @@ def serve(
 
     logs.install(log_format, log_level)
     ServerProcess(settings, open_store).run()
-
-
-def unit_text(name: str) -> str:
-    """A unit file as it comes with the package.
-
-    Args:
-        name: ``imagestore.service`` or ``imagestore.socket``.
-    """
-    return (importlib.resources.files("imagestore.server") / "units" / name).read_text("utf-8")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from imagestore.cli import describe, render
+from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.images)
 @click.argument("reference")
-@click.option("--runtime-handler", metavar="H", help="Only this handler's image.")
+@click.option("--runtime-handler", metavar="H", shell_complete=complete.handlers, help="Only this handler's image.")
 @click.option("--all-handlers", is_flag=True, help="Every handler's.")
 @output_option
 @pass_app
@@ -34,8 +34,10 @@ def tag(app: App, name: str, reference: str, runtime_handler: str | None, all_ha
 
 
 @click.command()
-@click.argument("references", metavar="REFERENCE...", nargs=-1, required=True)
-@click.option("--runtime-handler", metavar="H", help="Only from this handler's image.")
+@click.argument("references", metavar="REFERENCE...", nargs=-1, required=True, shell_complete=complete.images)
+@click.option(
+    "--runtime-handler", metavar="H", shell_complete=complete.handlers, help="Only from this handler's image."
+)
 @click.option("--all-handlers", is_flag=True, help="From every handler's.")
 @output_option
 @pass_app

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import render
+from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option
 from imagestore.cli.failure import ExitStatus
 from imagestore.digest import Digest
@@ -28,14 +28,15 @@ class _Reasons:
 
 
 @click.command()
-@click.argument("what", metavar="DIGEST|NAME")
+@click.argument("what", metavar="DIGEST|NAME", shell_complete=complete.images)
 @output_option
 @click.pass_context
 def why(ctx: click.Context, what: str, output: str) -> None:
     """Show what keeps a blob: a chain from each image, lease or label down to it.
 
-    DIGEST is the blob's. NAME is an image's reference, or the beginning of an image id: each of its records is shown
-    with what keeps its manifest. Ends with status 3 when the blob, or the image, isn't in the store.
+    DIGEST is the blob's. NAME is an image's reference, or the beginning (four digits or more) of an image id: each of
+    its records is shown with what keeps its manifest. Ends with status 3 when the blob, or the image, isn't in the
+    store.
     """
     app = ctx.find_object(App)
     assert app is not None

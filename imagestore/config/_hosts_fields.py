@@ -96,12 +96,20 @@ class Fields:
 
     def connection(self) -> ConnectionSettings:
         """TLS and dialling."""
+        authorities, pairs = tuple(self._file(name) for name in self._texts("ca")), self._client_pairs()
         return ConnectionSettings(
-            ca_files=tuple(self._file(name) for name in self._texts("ca")),
-            client_pairs=self._client_pairs(),
+            ca_files=authorities,
+            client_pairs=pairs,
             skip_verify=self.flag("skip_verify"),
             dial_timeout_seconds=self._duration("dial_timeout"),
+            places={
+                **dict.fromkeys(authorities, self._place("ca")),
+                **dict.fromkeys((certificate for certificate, _ in pairs), self._place("client")),
+            },
         )
+
+    def _place(self, member: str) -> str:
+        return str(Location(self.file, self.lines.find((*self.path, member))))
 
     def _texts(self, member: str) -> tuple[str, ...]:
         """A text or a list of texts."""

@@ -114,9 +114,11 @@ def _tls(host: str, document: Table) -> ConnectionSettings:
         return str(entry.value) if entry is not None else ""
 
     skip = table.get("insecure_skip_verify")
+    places = {str(entry.value): str(entry.location) for key, entry in table.items() if key in ("ca_file", "cert_file")}
     authority, certificate, key = text("ca_file"), text("cert_file"), text("key_file")
     return ConnectionSettings(
         ca_files=(authority,) if authority else (),
         client_pairs=((certificate, key),) if certificate else (),
         skip_verify=skip is not None and skip.value is True,
+        places=places,
     )

@@ -8,12 +8,14 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import StoreError
+from imagestore import unwritable
+from imagestore.errors import AlreadyExistsError, PreconditionError, StoreFullError
 from imagestore.failpoint import reach
 from imagestore.metadata.failures import Translated
 from imagestore.metadata.schema import COPIED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 #: What file systems say that know no second names (those of memory sticks, some of the network).
@@ -24,14 +26,14 @@ def copy_to(connection: sqlite3.Connection, target: Path) -> None:
     """Write what a connection sees to a new file.
 
     Raises:
-        StoreError: the target exists or can't be written.
-        sqlite3.Error: the database can't be read.
+        AlreadyExistsError, InvalidInputError, PreconditionError: the target exists or can't be written.
+        StoreError: the database can't be read.
     """
     if os.path.lexists(target):
-        raise StoreError(f"{target}: expected a new file, but it exists", hint="name another file")
+        raise AlreadyExistsError(f"{target}: expected a new file, but it exists", hint="name another file")
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with Translated(target):
+        with _writing(target):
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             reach("backup-write")
             copy = sqlite3.connect(temporary, isolation_level=None)
@@ -49,6 +51,19 @@ def copy_to(connection: sqlite3.Connection, target: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """What goes wrong with the copy is no fault of the store: it isn't full because that disk is."""
+    try:
+        with Translated(target):
+            try:
+                yield
+            except OSError as error:
+                raise unwritable.refusal(target, error) from error
+    except StoreFullError as error:
+        raise PreconditionError(str(error), hint=unwritable.FULL_HINT) from error
 
 
 def _name(temporary: Path, target: Path) -> None:

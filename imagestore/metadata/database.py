@@ -157,7 +157,8 @@ class Database:
         """Write a consistent copy to a new file while others go on reading and writing.
 
         Raises:
-            StoreError: the target exists or can't be written, or the database can't be read.
+            AlreadyExistsError, InvalidInputError, PreconditionError: the target exists or can't be written.
+            StoreError: the database can't be read.
         """
         with self._reading() as db:
             from imagestore.metadata.copying import copy_to

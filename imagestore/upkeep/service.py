@@ -380,7 +380,8 @@ class Upkeep(abc.ABC):
         """Copy the records to a new file while others go on; the content is not in it.
 
         Raises:
-            StoreError: the file exists already or can't be written.
+            AlreadyExistsError, InvalidInputError, PreconditionError: the file exists already or can't be written.
+            StoreError: the records can't be read.
         """
         self.metadata.backup(target)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from imagestore import config, platforms
 from imagestore.cli.failure import MEANINGS
-from imagestore.cli.main import COMMANDS
+from imagestore.cli.main import COMMANDS, main
 from imagestore.testing import replay
 
 TOP = Path(__file__).parents[2]
@@ -28,6 +29,27 @@ def test_the_examples_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
         assert len(test.examples) > 5
         result = doctest.DocTestRunner(optionflags=doctest.FAIL_FAST).run(test)
     assert result.failed == 0
+
+
+def test_the_lines_of_the_readme_work_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (TOP / "README.md").read_text("utf-8")
+    (tmp_path / "config.toml").write_text(text.partition("```toml\n")[2].partition("```")[0])
+    (tmp_path / "edgecore.yaml").write_text("apiVersion: edgecore.config.kubeedge.io/v1alpha2\nkind: EdgeCore\n")
+    (tmp_path / "pod.json").write_text('{"spec": {"containers": [{"name": "a"}]}}')
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("ROOT", "store"), ("CONFIG", "config.toml")):
+        monkeypatch.setenv(f"IMAGESTORE_{name}", value)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    lines = text.partition("export IMAGESTORE_CONFIG=config.toml\n")[2].partition("```")[0].splitlines()
+    with replay(TOP / "fixtures" / "tapes" / "python-kep4216") as recorded, recorded.serve() as server:
+        python = server.reference("docker.io/library/python:3")
+        for line in lines:
+            named = re.sub(r"(?<= )python:3\b", python, line).replace("sha256:...", python)
+            status = main(shlex.split(named, comments=True)[1:])
+            assert (line, status, capsys.readouterr().err if status else "") == (line, 0, "")
+    assert len(lines) > 20
 
 
 def test_the_readme_lists_every_exit_status() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from imagestore.cli import render
+from imagestore.cli import complete, render
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 from imagestore.cli.failure import ExitStatus, exit_status
 from imagestore.cli.node.services import connected, service_options
@@ -36,9 +36,17 @@ _STATUSES: Final = {
 
 
 @click.command()
-@click.argument("image")
+@click.argument("image", shell_complete=complete.images)
 @click.option("--policy", type=click.Choice(_POLICIES), help="Default: as the API server chooses for the image.")
-@click.option("--runtime-handler", "--handler", "handler", metavar="H", default="", help="Runtime handler of the pod.")
+@click.option(
+    "--runtime-handler",
+    "--handler",
+    "handler",
+    metavar="H",
+    default="",
+    shell_complete=complete.handlers,
+    help="Runtime handler of the pod.",
+)
 @click.option("--runtime-class", metavar="NAME", help="RuntimeClass of the pod; needs --runtime-classes.")
 @click.option(
     "--runtime-classes",

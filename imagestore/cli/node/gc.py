@@ -38,7 +38,7 @@ _PERCENT = click.IntRange(0, 100)
 @click.option("--high", type=_PERCENT, metavar="PERCENT", help="Free space from this usage on [default: 85].")
 @click.option("--low", type=_PERCENT, metavar="PERCENT", help="Down to this usage [default: 80].")
 @duration_option("--min-age", help="Spare images seen for a shorter time [default: 2m].")
-@duration_option("--max-age", help="Remove images unused for longer, whatever the usage.")
+@duration_option("--max-age", help="Remove images unused for longer, for example 7d, whatever the usage.")
 @click.option("--all", "is_all", is_flag=True, help="Remove all that is unused, as under disk pressure.")
 @click.option("--after-gate-change", is_flag=True, help="Clean up after RuntimeClassInImageCriApi was turned.")
 @click.option(

@@ -63,7 +63,7 @@ def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl
             reads all that the system has.
 
     Raises:
-        ConfigError: a certificate or key file can't be read or used.
+        ConfigError: a certificate or key file can't be read or used; names the file and line that name it.
     """
     import ssl
 
@@ -81,14 +81,17 @@ def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl
         try:
             context.load_verify_locations(path)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"ca {path}: not a readable PEM file of certificates: {error}") from error
+            raise ConfigError(
+                f"{settings.named(path)}ca {path}: not a readable PEM file of certificates: {error}"
+            ) from error
     for certificate, key in settings.client_pairs:
         try:
             # An empty password: a key that needs one fails instead of asking on the terminal.
             context.load_cert_chain(certificate, key or None, password="")
         except (OSError, ssl.SSLError, ValueError) as error:
             named = f"{certificate} with key {key}" if key else certificate
-            raise ConfigError(f"client certificate {named}: can't be used: {error}") from error
+            where = settings.named(certificate)
+            raise ConfigError(f"{where}client certificate {named}: can't be used: {error}") from error
     if settings.skip_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -27,7 +27,7 @@ from imagestore.errors import (
     InvalidInputError,
     NoMatchingManifestError,
     OperationCancelledError,
-    StoreError,
+    PreconditionError,
 )
 from imagestore.observe import BlobAdvanced
 from imagestore.testing import Entry, build_artifact, build_image, build_index
@@ -292,8 +292,14 @@ def test_content_is_leased_while_it_is_copied(here: Node, tmp_path: Path) -> Non
 
 
 def test_a_place_that_can_not_be_written_is_named(here: Node, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"none/a\.tar: can't be written: No such file or directory"):
+    with pytest.raises(InvalidInputError, match=r"none/a\.tar: can't be written: No such file or directory"):
         here.store.export_images([PYTHON], tmp_path / "none" / "a.tar")
+    with pytest.raises(InvalidInputError, match="can't be written: Is a directory"):
+        here.store.export_images([PYTHON], tmp_path)
+    # The archive's disk is full, the store isn't.
+    with pytest.raises(PreconditionError, match="can't be written: No space left") as caught:
+        here.store.export_images([PYTHON], "/dev/full")
+    assert "free space there" in caught.value.hint
 
 
 @pytest.mark.parametrize("path", ["", "a\0b"])

@@ -231,6 +231,24 @@ def test_a_name_is_not_moved_to_other_content_silently(here: Node, tmp_path: Pat
     assert moved.record.created_at == before.record.created_at
 
 
+def test_a_refusal_does_not_say_that_the_archive_has_what_only_the_store_has(here: Node, tmp_path: Path) -> None:
+    """As after an export of another platform than the handler's own, while the store has both."""
+    arm = ImportOptions(platform="linux/arm64")
+    here.store.pull(PYTHON, runtime_handler="kata")
+    here.store.pull(PYTHON, runtime_handler="kata", platform="linux/arm64")
+    amd64, arm64, *others = (each.descriptor.digest for each in image().manifests)
+    archive = write(tmp_path / "a.tar", layout_files({PYTHON: image()}, without=[amd64, *others]))
+    refused(
+        here, archive, KATA, AlreadyExistsError, f"with manifest {arm64}, the archive leads to {amd64}, which it lacks"
+    )
+    with pytest.raises(AlreadyExistsError) as caught:
+        here.store.import_images(archive, options=KATA)
+    assert caught.value.hint.startswith("--platform takes what the archive has")
+    assert here.store.import_images(archive, options=arm).images[0].platform.architecture == "arm64"
+    (moved,) = here.store.import_images(archive, options=replace(KATA, may_replace=True)).images
+    assert moved.manifest.digest == amd64
+
+
 def test_a_name_that_appears_during_the_import_is_not_moved(here: Node, tmp_path: Path) -> None:
     archive = write(tmp_path / "a.tar", layout_files({PYTHON: build_index(PLATFORMS, seed="other")}))
 

@@ -287,6 +287,29 @@ def test_progress_lines_of_many_threads_stay_whole(monkeypatch: pytest.MonkeyPat
     assert stream.getvalue().splitlines() == ["note: " + "x" * 50] * 20
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("gc", "--unused-for"),
+        ("node", "gc", "--min-age"),
+        ("node", "gc", "--max-age"),
+        ("leases", "create", "--expires"),
+        ("leases", "renew", "mine", "--expires"),
+        ("pull", "a", "--deadline"),
+        ("serve", "--drain-timeout"),
+        ("serve", "--gc-interval"),
+    ],
+    ids=" ".join,
+)
+def test_a_duration_without_a_unit_is_refused_before_anything_is_done(line: Line, arguments: tuple[str, ...]) -> None:
+    """Whoever writes 7 may mean days, and seconds would remove everything."""
+    line(*arguments, "7", status=2)
+    assert "'7': a unit is missing; expected a duration such as 90s, 30m, 12h or 7d" in line.error
+    assert not line.root.exists()
+    line(*arguments[:-1], "--help")
+    assert "DURATION" in line.captured.out
+
+
 @pytest.mark.parametrize("deadline", ["nan", "-1"])
 def test_a_deadline_that_is_no_time_is_refused(line: Line, deadline: str) -> None:
     line("pull", line.python, "--deadline", deadline, status=2)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from imagestore.cli import app
 from imagestore.cli.main import main
 
 ROOT = Path(__file__).parents[3]
@@ -91,7 +93,41 @@ def test_check_without_a_file_takes_the_configuration_in_use(capsys: pytest.Capt
     write.write_text('version = 3\n[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.mine]\n')
     status, out, _ = run(capsys, "--config", str(write), "config", "check", "--host", "linux/amd64")
     assert status == 0
-    assert [line.split()[0] for line in out.splitlines() if not line.startswith(" ")] == ["HANDLER", "mine", "runc"]
+    words = [line.split()[0] for line in out.splitlines() if line and not line.startswith(" ")]
+    assert words == ["HANDLER", "mine", "runc", "checked:"]
+
+
+def test_check_says_which_files_it_checked(
+    capsys: pytest.CaptureFixture[str], write: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more, system = tmp_path / "more.toml", tmp_path / "etc" / "config.toml"
+    write.write_text(f'version = 3\nimports = ["{more}"]\n')
+    more.write_text("version = 3\n")
+    assert run(capsys, "config", "check", str(write))[1].splitlines()[-1] == f"checked: {write}, {more}"
+    monkeypatch.setattr(app, "SYSTEM_CONFIG", system)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    built_in = "checked: the built-in default (no file was found)"
+    assert run(capsys, "config", "check")[1].splitlines()[-1] == built_in
+    # A link to itself stands for a folder that is closed to us, which root never meets.
+    mine = tmp_path / "home" / "imagestore"
+    mine.parent.mkdir()
+    mine.symlink_to(mine)
+    passed_over = f"{mine}/config.toml: Too many levels of symbolic links"
+    status, out, _ = run(capsys, "config", "check")
+    assert (status, out.splitlines()[-2:]) == (0, [built_in, f"passed over: {passed_over}"])
+    document = json.loads(run(capsys, "config", "check", "-o", "json")[1])
+    assert (document["files"], document["passedOver"]) == ([], [passed_over])
+    system.parent.mkdir()
+    system.write_text("version = 3\n")
+    assert run(capsys, "config", "check")[1].splitlines()[-2:] == [f"checked: {system}", f"passed over: {passed_over}"]
+    assert "passed over" not in run(capsys, "config", "check", str(write))[1]
+
+
+@pytest.mark.parametrize("command", ["check", "dump"])
+def test_an_empty_file_name_is_a_usage_error(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    status, _, error = run(capsys, "config", command, "")
+    assert (status, "expected a path, it is empty" in error) == (2, True)
 
 
 def test_an_unreadable_host_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,6 +113,8 @@ override_path = true
         dial_timeout_seconds=61.5,
     )
     assert second.location == f"{folder}/hosts.toml:7"
+    assert second.connection.named("/etc/b.pem") == f"{folder}/hosts.toml:9: "
+    assert second.connection.named(f"{folder}/both.pem") == f"{folder}/hosts.toml:10: "
     assert first.headers == (("X-Token", "secret"),)
     assert first.capabilities == harbor.capabilities == CAPABILITIES
     assert found.server.base == "https://upstream.example/v2"
@@ -298,6 +300,7 @@ def test_mirrors_of_the_main_configuration() -> None:
         "https://plain.example/v2",
     ]
     assert found.mirrors[0].connection == ConnectionSettings(("/etc/ca.pem",), (("/etc/c.pem", "/etc/c.key"),), True)
+    assert found.mirrors[0].connection.named("/etc/ca.pem") == "config.toml:8: "
     assert found.mirrors[0].capabilities == {"pull", "resolve"}
     assert found.mirrors[1].connection == ConnectionSettings()
     assert [mirror.base for mirror in legacy(LEGACY, "ghcr.io").mirrors] == ["https://any.example/v2"]

@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from imagestore.digest import Digest
-from imagestore.errors import StoreError, StoreReadOnlyError
-from imagestore.metadata import location, schema
+from imagestore.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    PreconditionError,
+    StoreError,
+    StoreReadOnlyError,
+)
+from imagestore.metadata import copying, location, schema
 from imagestore.metadata.location import NETWORK, file_system
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
@@ -156,10 +162,28 @@ def test_a_backup_is_a_whole_database_and_never_replaces_a_file(tmp_path: Path) 
         assert sorted(path.name for path in copy.parent.iterdir()) == ["metadata.db"]
         with contextlib.closing(SqliteMetadataStore(copy)) as copied:
             assert copied.find_images() == store.find_images()
-        with pytest.raises(StoreError, match="expected a new file"):
+        with pytest.raises(AlreadyExistsError, match="expected a new file"):
             store.backup(copy)
-        with pytest.raises(StoreError, match="No such file"):
+        with pytest.raises(InvalidInputError, match="No such file"):
             store.backup(tmp_path / "nowhere" / "file")
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, ""), sqlite3.OperationalError("database or disk is full")])
+def test_a_backup_to_a_full_disk_does_not_say_that_the_store_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    if isinstance(error, sqlite3.Error):
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+
+    def fail(_: str) -> None:
+        raise error
+
+    monkeypatch.setattr(copying, "reach", fail)
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        with pytest.raises(PreconditionError, match=r"/copy: ") as caught:
+            store.backup(tmp_path / "copy")
+        assert caught.value.hint == "free space there, or choose another place"
+    assert not list(tmp_path.glob("*copy*"))
 
 
 def test_an_older_database_on_a_read_only_disk_says_what_it_needs(
@@ -220,7 +244,7 @@ def test_a_backup_goes_where_no_file_has_two_names(tmp_path: Path, monkeypatch: 
         store.create_lease("mine", lifetime_seconds=60)
         store.backup(tmp_path / "copy")
         (tmp_path / "there").write_text("mine")
-        with pytest.raises(StoreError, match="it exists"):
+        with pytest.raises(AlreadyExistsError, match="it exists"):
             store.backup(tmp_path / "there")
     with contextlib.closing(sqlite3.connect(tmp_path / "copy")) as copy:
         assert copy.execute("SELECT id FROM lease").fetchall() == [("mine",)]

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from imagestore.cli.context import App
 from imagestore.cli.hosts import hosts
+from imagestore.cli.main import main
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import ConfigError, InvalidReferenceError, RegistryUnavailableError
 from imagestore.registry.breaker import Breaker
@@ -98,6 +99,34 @@ def test_a_mirror_that_is_left_out_for_now_is_named(app: App, tmp_path: Path) ->
 def test_without_configuration_the_built_in_rule_is_named(app: App) -> None:
     assert "https://ghcr.io/v2" in run(app, "ghcr.io/a/b")
     assert "built-in rule" in run(app, "ghcr.io/a/b")
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_certificate_files_that_can_not_be_used_are_an_error_with_file_and_line(
+    app: App, tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "certs" / "docker.io" / "hosts.toml"
+    place.write_text('[host."https://cache.example"]\n  skip_verify = true\n  ca = ["nope.pem"]\n')
+    told = f"{place}:3: ca {tmp_path}/certs/docker.io/nope.pem: not a readable PEM file of certificates"
+    line = ["--root", str(app.root), "--config", str(app.config_path)]
+    assert main([*line, "hosts", "python:3", "-o", form]) == 9
+    out, error = capsys.readouterr()
+    assert error.startswith(f"imagestore: {told}")
+    assert f"can't be asked: {told}" in out
+    assert "trusts" not in out
+    assert "https://registry-1.docker.io/v2" in out
+    assert main([*line, "pull", "python:3"]) == 9
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("member", ['ca = "nope.pem"', 'client = [["nope.pem", "nope.key"]]'])
+def test_certificate_files_that_nothing_needs_are_no_error(app: App, tmp_path: Path, member: str) -> None:
+    place = tmp_path / "certs" / "docker.io" / "hosts.toml"
+    place.write_text(f'[host."https://cache.example"]\n  capabilities = ["push"]\n  {member}\n')
+    assert "nope.pem" in run(app, "python:3")
+    place.write_text(f'[host."https://cache.example"]\n  {member}\n')
+    with pytest.raises(ConfigError, match=r"hosts\.toml:2: .*nope\.pem"):
+        run(app, "python:3")
 
 
 def test_errors_are_the_usual_ones(app: App, tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""What shells complete: it is true, quick to find, and never in the way of whoever types."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from imagestore.cli.main import cli
+from tests.support.node import HYPERV, PROCESS
+from tests.unit.cli.lines import Line
+
+
+def completed(line: Line, *words: str, incomplete: str = "") -> list[str]:
+    where = ["--root", str(line.root), "--config", str(line.config)]
+    found = ShellComplete(cli, {}, "imagestore", "_IMAGESTORE_COMPLETE").get_completions([*where, *words], incomplete)
+    return [each.value for each in found]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("pull",), ("images",), ("inspecti", "a"), ("rmi", "a"), ("tag", "a", "b"), ("untag", "a"), ("pin", "a")),
+        *(("unpin", "a"), ("gc",), ("export", "file", "a"), ("import", "file"), ("match",), ("node", "ensure", "a")),
+    ],
+    ids=" ".join,
+)
+def test_every_runtime_handler_option_completes_those_of_the_configuration(
+    line: Line, command: tuple[str, ...]
+) -> None:
+    assert completed(line, *command, "--runtime-handler", incomplete="runhcs") == [PROCESS, HYPERV]
+    assert not line.root.exists()
+
+
+def test_names_complete_the_images_of_the_store(line: Line) -> None:
+    line("pull", line.python, "--runtime-handler", HYPERV, "--runtime-handler", PROCESS)
+    line("tag", line.python, "python:3", "--all-handlers")
+    commands = ("pull", "images", "inspecti", "rmi", "tag", "untag", "pin", "unpin", "why", "match")
+    for command in [*((each,) for each in commands), ("export", "file"), ("node", "ensure")]:
+        assert completed(line, *command) == [line.python, "python:3"]
+    assert completed(line, "rmi", incomplete="py") == ["python:3"]
+    assert completed(line, "rmi", incomplete="docker.io/lib") == ["docker.io/library/python:3"]
+    assert completed(line, "--endpoint", "unix:///run/x.sock", "rmi") == []
+
+
+def test_what_can_not_be_read_completes_nothing_and_makes_nothing(
+    line: Line, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line.config.write_text("[")
+    assert completed(line, "rmi") == completed(line, "rmi", "--runtime-handler") == []
+    assert not line.root.exists()
+    line.root.mkdir()
+    (line.root / "metadata.db").write_bytes(b"no database")
+    assert completed(line, "rmi") == []
+    assert [each.name for each in line.root.iterdir()] == ["metadata.db"]
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shells_of_the_readme_get_a_program(shell: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "_IMAGESTORE_COMPLETE": f"{shell}_source", "IMAGESTORE_ROOT": str(tmp_path / "store")}
+    done = subprocess.run(
+        [sys.executable, "-m", "imagestore"], capture_output=True, text=True, check=True, env=environment, timeout=60
+    )
+    assert "_IMAGESTORE_COMPLETE" in done.stdout
+    assert done.stderr == ""
+    assert f"{shell}_source" in (Path(__file__).parents[3] / "README.md").read_text("utf-8")
