@@ -207,3 +207,32 @@ def test_nothing_at_all_means_a_connection_that_was_closed_before() -> None:
 def test_what_never_ends_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidAnswerError):
         ours("GET", data, [])
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"5 5", b"5x", b"5 ;a=b;\x00", b"0x5", b"5\r", b"5,5", b" 5", b"", b";a=b", b"+5", b"-5", b"5_0", b"1" * 16],
+)
+def test_a_chunk_s_size_is_a_size_and_nothing_else(line: bytes) -> None:
+    """Where a proxy before us reads another size, one answer can be hidden in another."""
+    with pytest.raises(InvalidAnswerError):
+        ours("GET", CHUNKED + line + b"\r\nhello\r\n0\r\n\r\n", [])
+
+
+@pytest.mark.parametrize("cuts", [[], [1] * 120, [len(CHUNKED)], [len(CHUNKED) + 3]])
+def test_chunks_with_extensions_and_trailers_are_read_however_they_are_cut(cuts: list[int]) -> None:
+    data = CHUNKED + b'5;a="b" \r\nhello\r\n0a \t\r\n, and more\r\n00;x\r\nTrailer: x\r\nAnother: y\r\n\r\n'
+    assert ours("GET", data, cuts)[2:] == (b"hello, and more", True)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", CHUNKED + b"5\r\nhello\r\n0\r\n\r\n"],
+    ids=["length", "chunks"],
+)
+def test_a_connection_with_an_answer_that_nobody_asked_for_serves_no_more(answer: bytes) -> None:
+    data = answer + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+    assert ours("GET", data, [])[2:] == (b"hello", False)

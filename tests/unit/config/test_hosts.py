@@ -198,6 +198,12 @@ def test_unknown_members_are_reported_with_their_line(tmp_path: Path) -> None:
         ('[host."https://m.example?token=secret"]', 1, "host and path only"),
         ('[header]\nAuthorization = ["Bearer secret", 1]', 2, "list of texts"),
         ('header = "Bearer secret"', 1, "a table of header fields"),
+        ('server = "https://x.example:0"', 1, "http or https URL with a host"),
+        ('[host."https://m.example"]\nca = "a\\u0000b"', 1, "expected a file name"),
+        ('[host."https://m.example"]\nca = ["good.pem", ""]', 1, "expected a file name"),
+        ('[host."https://m.example"]\nclient = [["a", 1]]', 2, "pairs"),
+        ('[host."https://m.example"]\nclient = ["a", 1]', 2, "pairs"),
+        ('capabilities = ["fly"]\n[host."https://m.example"]', 1, "'fly'"),
     ],
 )
 def test_a_broken_file_is_refused_with_its_line(tmp_path: Path, text: str, line: int, what: str) -> None:
@@ -367,6 +373,19 @@ ca_file = "/etc/ca.pem"
     read(tmp_path, 'server = "https://own.example"', host="reg.example")
     assert legacy(text, "reg.example").server.base == "https://own.example/v2"
     assert not legacy(text, "reg.example").server.connection.skip_verify
+
+
+@pytest.mark.parametrize("value", ['"false"', '"true"', "0", "1", "[]", "false"])
+def test_nothing_but_true_turns_checks_of_certificates_off(value: str) -> None:
+    tables = '[plugins."io.containerd.cri.v1.images".registry.configs."reg.example".tls]'
+    found = legacy(f"version = 3\n{tables}\ninsecure_skip_verify = {value}\n", "reg.example")
+    assert not found.server.connection.skip_verify
+
+
+def test_an_authority_that_is_no_file_name_is_refused_and_not_looked_for() -> None:
+    tables = '[plugins."io.containerd.cri.v1.images".registry.configs."reg.example".tls]'
+    with pytest.raises(ConfigError, match="expected a file name"):
+        legacy(f"version = 3\n{tables}\nca_file = 7\n", "reg.example")
 
 
 def test_config_path_beats_mirrors_of_the_main_configuration(tmp_path: Path) -> None:

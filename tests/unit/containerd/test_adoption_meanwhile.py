@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,8 +11,11 @@ import grpc
 import pytest
 
 from imagestore.containerd._proto import images_pb2 as wire
+from imagestore.content.local import LocalContentStore
+from imagestore.descriptor import Descriptor
 from imagestore.errors import ConfigError, ImageDeniedError, ImageStoreError, StoreBusyError
 from imagestore.pull.present import PresentImage
+from imagestore.pull.settle import settle
 from imagestore.store import ImageStore
 from imagestore.testing import build_image
 from imagestore.testing.images.builders import Image
@@ -69,6 +72,22 @@ def test_what_is_collected_meanwhile_makes_no_record(
     with refused(PRECONDITION, "can't be moved: collected"):
         move(home, second)
     assert store.get(NAME).record.target.digest == first.target.digest
+
+
+def test_what_is_gone_when_its_record_would_be_written_makes_none(
+    home: Client, store: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the store would list an image that it can't hand out."""
+
+    def settle_and_lose(content: LocalContentStore, descriptors: Collection[Descriptor]) -> None:
+        settle(content, descriptors)
+        assert content.delete([*descriptors][-1].digest)
+
+    image = build_image()
+    bring(home, image)
+    monkeypatch.setattr("imagestore.pull.present.settle", settle_and_lose)
+    make(home, image)
+    assert (home.image_names(), store.metadata.find_images()) == ([NAME], [])
 
 
 @pytest.mark.parametrize("error", [ImageDeniedError(NAME, "never", "not this"), ConfigError("too many programs")])

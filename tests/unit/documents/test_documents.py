@@ -20,6 +20,8 @@ from imagestore.platforms.spec import Platform
 
 INDEXES = Path(__file__).parents[3] / "fixtures" / "indexes"
 DIGEST = "sha256:" + "a" * 64
+LINUX = {"os": "linux", "architecture": "amd64"}
+MIB = 1024 * 1024
 
 
 def descriptor(**members: Any) -> dict[str, Any]:
@@ -125,6 +127,38 @@ def test_null_optional_members_count_as_absent() -> None:
 def test_bad_indexes_are_refused_with_the_path(raw: bytes, reason: str) -> None:
     with pytest.raises(DocumentError, match=reason):
         Index.parse(raw)
+
+
+@pytest.mark.parametrize(
+    ("platform", "reason"),
+    [
+        ({**LINUX, "os.features": ["x"] * 65}, r"manifests\[0\]\.platform\['os\.features'\]: has 65 items, at most 64"),
+        ({**LINUX, "os.features": ["x" * 1025]}, r"os\.features'\]\[0\]: is 1025 characters long, at most 1024"),
+        ({**LINUX, "variant": "x" * 1025}, r"platform\.variant: is 1025 characters long"),
+        ({**LINUX, "os.version": "x" * 1025}, r"platform\['os\.version'\]: is 1025 characters long"),
+        ({**LINUX, "os": "x" * 257}, r"platform\.os: is 257 characters long"),
+        ({**LINUX, "architecture": 7}, r"platform\.architecture: expected string, found"),
+        ({**LINUX, "os.features": ["x", None]}, r"os\.features'\]\[1\]: expected string"),
+    ],
+)
+def test_platforms_of_entries_are_bounded(platform: dict[str, Any], reason: str) -> None:
+    with pytest.raises(DocumentError, match=reason):
+        Index.parse(index(manifests=[descriptor(platform=platform)]))
+
+
+def inline(length: int, **members: Any) -> bytes:
+    """An index whose entry brings that many bytes along."""
+    data = b"x" * length
+    entry = descriptor(data=base64.b64encode(data).decode(), digest=str(Digest.of(data)), size=length)
+    return index(manifests=[{**entry, **members}])
+
+
+def test_inline_data_is_bounded() -> None:
+    """An index can't make us decode and keep whatever it likes, whatever size it states."""
+    assert len(Index.parse(inline(MIB)).manifests[0].data or b"") == MIB
+    for raw in (inline(MIB + 1), inline(2 * MIB, size=7)):
+        with pytest.raises(DocumentError, match=r"manifests\[0\]\.data: longer than 1048576 bytes"):
+            Index.parse(raw)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from imagestore.errors import ConfigError, ProtocolError
 from imagestore.registry.exchange import Origin
 from imagestore.registry.transport import addresses, urls
-from imagestore.registry.transport.addresses import PeerMemory, is_literal, is_loopback_name, is_public, parse
+from imagestore.registry.transport.addresses import (
+    PeerMemory,
+    is_address_in_disguise,
+    is_literal,
+    is_loopback_name,
+    is_public,
+    parse,
+)
 from imagestore.registry.transport.proxies import ProxyRules
 
 
@@ -44,9 +51,14 @@ from imagestore.registry.transport.proxies import ProxyRules
         "2001:db8::1",
         "2002:a00:1::1",
         "2001:0:a00:1::",
+        # Teredo names two: a public server of a private client, and the other way round.
+        "2001:0:101:101::f5ff:fffe",
+        "2001:0:a00:1::fefe:fefe",
         "2001:1::1",
         "2001:20::1",
         "3fff::1",
+        # Reserved, and yet global by Python's tables.
+        "4000::1",
         "fc00::1",
         "fd12::1",
         "fe80::1",
@@ -93,6 +105,20 @@ def test_an_embedded_address_is_judged_as_itself(address: ipaddress.IPv4Address)
 )
 def test_only_literal_loopback_counts_as_this_machine(host: str, expected: bool) -> None:
     assert is_loopback_name(host) is expected
+
+
+@pytest.mark.parametrize(
+    ("host", "is_private"),
+    [("1.1.1.1", False), ("93.184.216.34", False), ("10.0.0.1", True), ("127.0.0.1", True), ("localhost", True)],
+)
+def test_a_registry_whose_host_is_an_address_is_judged_by_it(host: str, is_private: bool) -> None:
+    """Or a public one that is named by its address could send us to our neighbours."""
+    assert PeerMemory().is_private(Origin("https", host, 443)) is is_private
+
+
+@pytest.mark.parametrize("host", ["3com.example", "1.example", "127.0.0.1.example", "0x7f.example", "r1", "1a"])
+def test_a_name_that_only_begins_with_a_number_is_no_address_in_disguise(host: str) -> None:
+    assert not is_address_in_disguise(host)
 
 
 def test_one_public_answer_is_enough_to_distrust() -> None:
@@ -238,6 +264,14 @@ RULES = ProxyRules("http://plain.example:1", "http://tls.example:2", "")
         ("10.0.0.1", "https://10.0.0.1:5000", True),
         ("10.0.0.1:5000", "https://10.0.0.1:5000", True),
         ("::ffff", "https://registry.example", False),
+        # A bare IPv6 address has colons and no port, and not every text behind a colon is one.
+        ("fd12::1", "https://[fd12::1]", True),
+        ("fd12::1", "https://[fd12::1]:5000", True),
+        ("[fd12::1]:5000", "https://[fd12::1]:5000", True),
+        ("[fd12::1]:5000", "https://[fd12::1]", False),
+        ("registry.example:", "https://registry.example", False),
+        ("registry.example:port", "https://registry.example", False),
+        ("registry.example:5000x", "https://registry.example:5000", False),
         ("300.0.0.0/8", "https://10.0.0.1", False),
         ("0.0.0.0/0", "https://fd.example", False),
         ("", "https://localhost:5000", True),

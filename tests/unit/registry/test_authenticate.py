@@ -96,6 +96,23 @@ def test_post_first_falls_back_to_get(status: int) -> None:
     assert [asked.method for asked in server.asked] == ["POST", "GET"]
 
 
+@pytest.mark.parametrize("status", [403, 429, 503])
+def test_post_first_shows_the_password_once_where_its_form_is_not_at_fault(status: int) -> None:
+    """A service that counts wrong passwords would lock the account in half the tries."""
+    server = TokenServer(lambda _: FakeResponse(status))
+    policy = AuthPolicy(password_form=PasswordForm.POST_FIRST)
+    with pytest.raises(RegistryError):
+        answer(RegistryAuthenticator(server, given(ALICE), policy=policy))
+    assert [asked.method for asked in server.asked] == ["POST"]
+
+
+def test_a_password_that_both_forms_have_shown_is_not_shown_again() -> None:
+    server = TokenServer(lambda asked: FakeResponse(404 if asked.method == "GET" else 401))
+    with pytest.raises(AuthenticationError):
+        answer(RegistryAuthenticator(server, given(ALICE)))
+    assert [asked.method for asked in server.asked] == ["GET", "POST"]
+
+
 def test_a_wrong_password_is_tried_once_and_its_source_named() -> None:
     server = TokenServer(lambda _: FakeResponse(401, b'{"errors":[{"code":"UNAUTHORIZED","message":"CANARY"}]}'))
     with pytest.raises(AuthenticationError) as caught:
@@ -272,6 +289,15 @@ def test_statuses_of_a_service(status: int, kind: type[Exception]) -> None:
         assert "7 s" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    "body", [b"[]", b"7", b"null", b'"denied"', b'{"errors": []}', b'{"errors": {"a": 1}}', b'{"errors": [7]}', b"\xff"]
+)
+def test_a_refusal_in_any_shape_is_a_typed_error(body: bytes) -> None:
+    server = TokenServer(lambda _: FakeResponse(403, body))
+    with pytest.raises(AuthenticationError, match=r"with status 403$"):
+        answer(RegistryAuthenticator(server, given(ALICE)))
+
+
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_service_s_date_is_read_too(status: int) -> None:
     moment = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
@@ -320,3 +346,13 @@ def test_a_service_that_echoes_secrets_gives_none_away(caplog: pytest.LogCapture
     everything = "\n".join([*shown, caplog.text])
     assert len(shown) > 20
     assert [secret for secret in (*SECRETS, "CANARY") if secret in everything] == []
+
+
+@pytest.mark.parametrize(
+    "said", [{"errors": [{"code": PASSWORD}]}, {"error": PASSWORD}, {"errors": [], "error": PASSWORD}]
+)
+def test_a_secret_in_the_place_of_an_error_s_code_is_not_repeated(said: object) -> None:
+    server = TokenServer(lambda _: FakeResponse(401, json.dumps(said).encode()))
+    with pytest.raises(AuthenticationError, match=r"with status 401$") as caught:
+        answer(RegistryAuthenticator(server, given(ALICE)))
+    assert PASSWORD.casefold() not in f"{caught.value!r} {caught.value.hint}".casefold()

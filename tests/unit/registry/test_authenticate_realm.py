@@ -101,6 +101,11 @@ REFUSED = [
     ("https://registry.example", "https://[fe80::1]/t"),
     ("https://registry.example", "https://[fd00::1]/t"),
     ("https://10.0.0.5:5000", "https://10.0.0.6/t"),
+    # A registry on this machine may be a tunnel to any other: it has no more leave to send us elsewhere.
+    ("http://127.0.0.1:5000", "http://auth.example/t"),
+    ("http://127.0.0.1:5000", "http://169.254.169.254/latest/meta-data"),
+    ("http://localhost:5000", "https://169.254.169.254/latest/meta-data"),
+    ("https://localhost:5000", "https://10.0.0.1/t"),
 ]
 
 
@@ -138,6 +143,13 @@ def test_a_configured_pair_may_be_private_but_never_weakens_https() -> None:
         ("docker.io.evil.example", "auth.docker.io", False),
         ("registry", "auth", False),
         ("10.0.0.1", "11.0.0.1", False),
+        ("registry", "registry", True),
+        ("10.0.0.1", "10.0.0.1", True),
+        ("localhost", "127.0.0.1", True),
+        # Two letters at the end alone, or "com" in the middle alone, make no strangers of neighbours.
+        ("registry.example.io", "auth.example.io", True),
+        ("registry.example.de", "auth.example.de", True),
+        ("registry.com.example", "auth.com.example", True),
         ("registry.example.com", "notexample.com", False),
     ],
 )

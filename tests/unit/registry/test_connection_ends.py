@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
 
 import pytest
 import trustme
@@ -23,7 +24,20 @@ from imagestore.registry.transport.message import outgoing
 from imagestore.registry.transport.network import Exchange, Pace
 from imagestore.registry.transport.proxies import ProxyRules
 from tests.support.streams import drain, pieces
-from tests.unit.registry.scripted_server import BODY, HEAD, PATIENT, PIECE, SIZE, Script, Serve, get, read, say, whole
+from tests.unit.registry.scripted_server import (
+    BODY,
+    HEAD,
+    PATIENT,
+    PIECE,
+    SIZE,
+    Script,
+    Serve,
+    get,
+    read,
+    reset,
+    say,
+    whole,
+)
 
 TIMEOUTS = PATIENT
 
@@ -58,24 +72,58 @@ def test_cancelling_ends_a_blocked_read_at_once(serve: Serve) -> None:
         timer.join()
 
 
-def test_over_tls_the_connection_serves_again(serve: Serve) -> None:
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    server = serve(whole(), whole(b"small"), whole(), context=context)
-    with authority.cert_pem.tempfile() as path, contextlib.closing(HttpSender(proxies=ProxyRules())) as sender:
-        origin = Origin("https", "127.0.0.1", server.port)
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def context(authority: trustme.CA) -> ssl.SSLContext:
+    """A server's on this machine, vouched for by the authority."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(made)
+    return made
+
+
+@contextlib.contextmanager
+def asking_over_tls(
+    authority: trustme.CA, port: int, timeouts: Timeouts | None = None
+) -> Iterator[Callable[[], bytes]]:
+    """What asks a server on this machine, over connections that are kept between the requests."""
+    with (
+        authority.cert_pem.tempfile() as path,
+        contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=timeouts)) as sender,
+    ):
+        origin = Origin("https", "127.0.0.1", port)
         bound = sender.bound(origin, ConnectionSettings(ca_files=(path,)))
-        for expected in (BODY, b"small", BODY):
-            with bound.send(Request("GET", f"{origin}/x"), cancel=CancelToken()) as response:
-                assert drain(response) == expected
+
+        def ask() -> bytes:
+            with bound.send(Request("GET", f"{origin}/x"), cancel=CancelToken(6)) as response:
+                return drain(response)
+
+        yield ask
+
+
+def test_over_tls_the_connection_serves_again(serve: Serve, authority: trustme.CA, context: ssl.SSLContext) -> None:
+    server = serve(whole(), whole(b"small"), whole(), context=context)
+    with asking_over_tls(authority, server.port) as ask:
+        assert [ask() for _ in range(3)] == [BODY, b"small", BODY]
     assert server.connections == 1
 
 
-def test_a_closed_tls_connection_keeps_no_memory(serve: Serve) -> None:
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
+def test_bytes_behind_an_answer_over_tls_reach_nobody(
+    serve: Serve, authority: trustme.CA, context: ssl.SSLContext
+) -> None:
+    """What comes in the same record was deciphered with the answer: the socket itself shows nothing of it."""
+    # The head apart: what comes with it is judged by the body.
+    surplus = say(HEAD % 5, b"hello" + HEAD % 4 + b"evil", pause=0.05)
+    server = serve(surplus, whole(b"next"), context=context)
+    with asking_over_tls(authority, server.port) as ask:
+        assert [ask(), ask()] == [b"hello", b"next"]
+    assert server.connections == 2
+
+
+def test_a_closed_tls_connection_keeps_no_memory(serve: Serve, authority: trustme.CA, context: ssl.SSLContext) -> None:
     server = serve(whole(), context=context)
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority.configure_trust(trusting)
@@ -124,18 +172,9 @@ def dripping(context: ssl.SSLContext, data: bytes, pause: float, *, after_handsh
     return run
 
 
-@pytest.mark.parametrize("after_handshake", [False, True], ids=["handshake", "record"])
-def test_limits_hold_inside_a_tls_record_and_handshake(after_handshake: bool) -> None:
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    timeouts = Timeouts(connect=0.4, idle=0.4, pace=Pace(head_seconds=0.8))
-    script = dripping(context, HEAD % SIZE + BODY[:8000], 0.02, after_handshake=after_handshake)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        authority.cert_pem.tempfile() as path,
-        contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=timeouts)) as sender,
-    ):
+def give_up(authority: trustme.CA, script: Script, timeouts: Timeouts, reason: str) -> None:
+    """Ask a server of one connection, and hold that it is given up soon."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
             with contextlib.suppress(OSError), listener.accept()[0] as connection:
@@ -143,13 +182,28 @@ def test_limits_hold_inside_a_tls_record_and_handshake(after_handshake: bool) ->
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        origin = Origin("https", "127.0.0.1", listener.getsockname()[1])
-        bound = sender.bound(origin, ConnectionSettings(ca_files=(path,)))
-        started = time.monotonic()
-        with pytest.raises(RegistryUnavailableError, match="within the time"):
-            bound.send(Request("GET", f"{origin}/x"), cancel=CancelToken(6))
-        assert time.monotonic() - started < 3
+        with asking_over_tls(authority, listener.getsockname()[1], timeouts) as ask:
+            started = time.monotonic()
+            with pytest.raises(RegistryUnavailableError, match=reason):
+                ask()
+            assert time.monotonic() - started < 3
     thread.join()
+
+
+@pytest.mark.parametrize("after_handshake", [False, True], ids=["handshake", "record"])
+def test_limits_hold_inside_a_tls_record_and_handshake(
+    authority: trustme.CA, context: ssl.SSLContext, after_handshake: bool
+) -> None:
+    timeouts = Timeouts(connect=0.4, idle=0.4, pace=Pace(head_seconds=0.8))
+    script = dripping(context, HEAD % SIZE + BODY[:8000], 0.02, after_handshake=after_handshake)
+    give_up(authority, script, timeouts, "within the time")
+
+
+def test_a_handshake_that_drips_ends_with_the_time_to_connect(authority: trustme.CA, context: ssl.SSLContext) -> None:
+    """Where the head's limit is far longer, and some byte always comes before the idle one is over."""
+    timeouts = Timeouts(connect=0.3, idle=5.0, pace=Pace(head_seconds=30.0))
+    script = dripping(context, b"", 0.02, after_handshake=False)
+    give_up(authority, script, timeouts, "no connection within the time allowed")
 
 
 def test_cancelling_is_no_end_of_a_body_that_ends_with_its_connection(sender: HttpSender, serve: Serve) -> None:
@@ -171,6 +225,28 @@ def test_bytes_that_come_too_late_for_their_answer_reach_nobody(sender: HttpSend
     assert read(sender, server) == b""
     assert read(sender, server) == b"next"
     assert server.connections == 2
+
+
+def test_bytes_behind_an_answer_reach_nobody(sender: HttpSender, serve: Serve) -> None:
+    server = serve(say(HEAD % 5 + b"hello" + HEAD % 4 + b"evil"), whole(b"next"))
+    assert [read(sender, server) for _ in range(2)] == [b"hello", b"next"]
+    assert server.connections == 2
+
+
+def test_what_came_before_a_connection_broke_is_handed_out_first(sender: HttpSender, serve: Serve) -> None:
+    """Or those bytes of a download would be fetched again."""
+
+    def half(connection: socket.socket) -> None:
+        for part in (HEAD % 100, b"half"):
+            connection.sendall(part)
+            time.sleep(0.03)
+        reset(connection)
+
+    buffer = memoryview(bytearray(100))
+    with get(sender, serve(half)) as response:
+        assert bytes(buffer[: response.readinto(buffer)]) == b"half"
+        with pytest.raises(RegistryUnavailableError):
+            drain(response)
 
 
 def test_an_unread_body_that_came_with_its_head_costs_no_connection(sender: HttpSender, serve: Serve) -> None:

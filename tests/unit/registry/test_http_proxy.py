@@ -120,6 +120,24 @@ def test_behind_a_proxy_private_literals_named_by_a_server_are_still_refused(raw
     assert proxy.requests == []
 
 
+def test_behind_a_proxy_a_public_literal_named_by_a_server_is_asked(raw_server: RawServers) -> None:
+    proxy = raw_server(lambda connection: connection.sendall(OK))
+    assert fetch(ProxyRules(http=f"http://{proxy.host}"), "http://93.184.216.34/blob") == b"hello"
+
+
+def test_the_private_address_of_a_proxy_is_not_that_of_its_registries(raw_server: RawServers) -> None:
+    """Or every registry behind a proxy could send us to the proxy's neighbours."""
+    proxy = raw_server(*[lambda connection: connection.sendall(OK)] * 2)
+    home = Origin("http", "registry.example", 80)
+    with contextlib.closing(HttpSender(proxies=ProxyRules(http=f"http://{proxy.host}"), timeouts=SHORT)) as sender:
+        bound = sender.bound(home, ConnectionSettings())
+        with bound.send(Request("GET", f"{home}/v2/"), cancel=CancelToken()) as response:
+            assert response.read(100) == b"hello"
+        with pytest.raises(ProtocolError, match="expected a public address"):
+            bound.send(Request("GET", "http://10.0.0.1/"), cancel=CancelToken()).close()
+    assert len(proxy.requests) == 1
+
+
 def test_socks_without_its_package_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="socksio"):
         fetch(ProxyRules(https="socks5://127.0.0.1:1"), "https://registry.example/v2/")

@@ -30,8 +30,11 @@ MakeBench = Callable[..., Any]
 class OneEndpoint:
     """The registry with a configured header."""
 
+    def __init__(self, scheme: str = "https") -> None:
+        self._scheme = scheme
+
     def endpoints(self, host: str) -> tuple[Endpoint, ...]:
-        base = f"https://{host}/v2"
+        base = f"{self._scheme}://{host}/v2"
         return (
             Endpoint(
                 base, origin_of(base), host, is_upstream=True, headers=(("X-Team", "secret-team"), ("Cookie", "a=b"))
@@ -176,6 +179,17 @@ def test_an_unsafe_target_is_refused_and_never_asked(bench: Any, location: str) 
     assert "pass" not in str(raised.value)
     assert raised.value.host == "registry.example"
     assert len(web.ledger) == 1
+
+
+def test_a_redirect_that_leads_nowhere_is_said_to_be_one(bench: Any) -> None:
+    with pytest.raises(ProtocolError, match="answered 307 without saying where to go"):
+        read(bench(Web().on(FIRST, httpx.Response(307))))
+
+
+@pytest.mark.parametrize("elsewhere", ["http://storage.example/blob", "https://storage.example/blob"])
+def test_a_registry_without_encryption_has_none_to_lose_by_a_redirect(make_bench: MakeBench, elsewhere: str) -> None:
+    web = Web().on(FIRST.replace("https", "http", 1), to(elsewhere)).on(elsewhere, GOOD)
+    assert read(make_bench(web, endpoints=OneEndpoint("http"))) == CONTENT
 
 
 def test_relative_targets_are_resolved_and_fragments_dropped(bench: Any) -> None:

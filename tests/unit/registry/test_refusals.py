@@ -113,6 +113,26 @@ def test_whose_login_was_refused_is_said(
     assert "needs a login" not in error.hint
 
 
+def test_where_storage_refuses_no_login_is_blamed(make_bench: MakeBench, authenticator: Any) -> None:
+    """The registry's login was good enough to be sent on, and storage never saw it."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "registry.example":
+            return httpx.Response(307, headers={"Location": "https://storage.example/blob"})
+        return httpx.Response(403)
+
+    authenticator.account = "file /x, member auths['h']"
+    error, _ = refused(make_bench, authenticator, answer, open_blob)
+    assert error.hint == "registry.example redirected there, where nobody logs in; try again later"
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_a_failure_that_is_no_refusal_blames_no_login(make_bench: MakeBench, authenticator: Any, status: int) -> None:
+    authenticator.account = "file /x, member auths['h']"
+    error, _ = refused(make_bench, authenticator, lambda _: httpx.Response(status), open_blob)
+    assert "file /x" not in error.hint
+
+
 def test_without_a_login_the_hint_is_to_log_in(make_bench: MakeBench, authenticator: Any) -> None:
     error, _ = refused(make_bench, authenticator, lambda _: httpx.Response(403))
     assert "needs a login at registry.example" in error.hint

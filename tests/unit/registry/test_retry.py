@@ -224,6 +224,16 @@ def test_a_mirror_that_asked_for_a_long_wait_is_not_asked_again_meanwhile(make_b
     assert asked[4:] == ["mirror.example", "registry.example"]
 
 
+def test_a_registry_that_asked_for_a_long_wait_is_asked_again_by_the_next_operation(make_bench: MakeBench) -> None:
+    """Nobody else serves meanwhile, and perhaps it has changed its mind."""
+    answer, methods = script(httpx.Response(429, headers={"Retry-After": "3600"}), httpx.Response(200, headers=GOOD))
+    bench = make_bench(answer)
+    with pytest.raises(RateLimitedError, match="answered 429"):
+        bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    assert (len(methods), bench.time.slept) == (2, [])
+
+
 def test_retries_of_one_operation_are_counted_together(make_bench: MakeBench) -> None:
     answer, methods = script(*(httpx.Response(503) for _ in range(9)))
     bench = make_bench(answer, policy=TransferPolicy(total_retries=3))

@@ -121,3 +121,15 @@ def test_a_buffer_that_is_kept_by_the_caller_may_be_used_for_something_else_betw
         received += buffer[:count]
         buffer[:] = bytes(len(buffer))
     assert received == data
+
+
+def test_what_was_deciphered_and_not_read_is_known() -> None:
+    """Bytes behind an answer would otherwise be taken for the answer to the next request."""
+    peer = Peer([1 << 30])
+    peer.say(b"hello, and more")
+    buffer = memoryview(bytearray(5))
+    assert peer.client.recv_into(buffer) == 5
+    assert peer.client.has_received
+    rest = memoryview(bytearray(100))
+    assert bytes(rest[: peer.client.recv_into(rest)]) == b", and more"
+    assert not peer.client.has_received

@@ -13,6 +13,8 @@ from imagestore.config.model import VerifierSettings
 from imagestore.descriptor import Descriptor
 from imagestore.errors import ConfigError, ImageDeniedError
 from imagestore.pull.verify import ProgramVerifiers
+from imagestore.testing import FaultRule, Where
+from imagestore.testing.faults import WrongDigest
 from tests.support.node import CONFIG, PYTHON, node, python_image
 
 TARGET = python_image().target
@@ -107,6 +109,12 @@ def test_more_programs_than_allowed_are_not_silently_left_out(tmp_path: Path) ->
         ask(tmp_path, max_verifiers=enough)
 
 
+def test_no_verifiers_allowed_is_no_leave_to_pass_over_those_there(tmp_path: Path) -> None:
+    program(tmp_path, "a", "exit 0")
+    with pytest.raises(ConfigError, match="1 programs, more than max_verifiers = 0"):
+        ask(tmp_path, max_verifiers=0)
+
+
 def test_a_pull_asks_before_it_fetches_anything(tmp_path: Path) -> None:
     program(tmp_path / "bin", "no", "echo unsigned; exit 1")
     text = f'{CONFIG}\n[plugins."io.containerd.image-verifier.v1.bindir"]\nbin_dir = "{tmp_path}/bin"\n'
@@ -133,3 +141,21 @@ def test_an_embedder_can_bring_a_verifier_of_its_own(tmp_path: Path) -> None:
 
     with node(tmp_path, verifier=OnlyExample()) as here, pytest.raises(ImageDeniedError, match="not ours"):
         here.store.pull(PYTHON)
+
+
+def test_what_is_pulled_is_judged_and_not_only_what_was_announced(tmp_path: Path) -> None:
+    """Or a registry could announce what is signed, not have it, and hand out something else."""
+    asked: list[Descriptor] = []
+
+    class AllButPython:
+        def verify(self, reference: str, target: Descriptor, *, cancel: CancelToken) -> None:
+            asked.append(target)
+            if target.digest == TARGET.digest:
+                raise ImageDeniedError(reference, "all-but-python", "not signed")
+
+    fault = FaultRule(WrongDigest(), Where(kind="manifest", method="HEAD"), times=0)
+    with node(tmp_path, faults=[fault], verifier=AllButPython()) as here:
+        with pytest.raises(ImageDeniedError, match="not signed"):
+            here.store.pull(PYTHON)
+        assert list(here.store.list()) == []
+    assert len({target.digest for target in asked}) == 2, "first what HEAD announced, then what the body is"

@@ -253,3 +253,19 @@ def test_what_is_no_unicode_text_is_refused_before_it_has_to_be_sent(entry: dict
     with pytest.raises(ConfigError, match=r"f: auths: .* is no Unicode text") as caught:
         files.decode_entry(entry, "f: auths")
     assert "CANARY" not in f"{caught.value!r} {caught.value.__context__!r}"
+
+
+@pytest.mark.parametrize("member", ["password", "identitytoken", "registrytoken", "username"])
+def test_what_is_absurdly_long_is_refused_and_not_shown(member: str) -> None:
+    entry = {"username": "a", "password": "p"}
+    files.decode_entry({**entry, member: "C" * 256 * 1024}, "f: auths")
+    with pytest.raises(ConfigError, match=r"f: auths: .* is longer than 262144 characters") as caught:
+        files.decode_entry({**entry, member: "C" * (256 * 1024 + 1)}, "f: auths")
+    assert "CCC" not in str(caught.value)
+
+
+@pytest.mark.parametrize("password", ["", "CANARY-p"])
+def test_an_identity_token_beside_the_token_user_is_the_login(password: str) -> None:
+    auth = base64.b64encode(f"<token>:{password}".encode()).decode()
+    found = files.decode_entry({"auth": auth, "identitytoken": "CANARY-i"}, "f: auths")
+    assert (found.username, found.identity_token.reveal(), bool(found.password)) == ("", "CANARY-i", False)
