@@ -75,6 +75,8 @@ def show_images(
         has_whole_ids: in the table.
         output: ``table`` or ``json``.
     """
+    if name is not None:
+        _refuse_unreadable(name)
     if output == "json" and not is_quiet:
         from imagestore.cli import describe
 
@@ -121,6 +123,7 @@ def remove(
     removed: list[tuple[str, str]] = []
     try:
         if frees:
+            _refuse_unreadable(*names)
             try:
                 removals = app.store.delete_each(names, runtime_handler=handler, all_handlers=is_everywhere)
             except UndeletableError as error:
@@ -130,6 +133,7 @@ def remove(
                 removed += _told(name, gone)
         else:
             for name in dict.fromkeys(names):
+                _refuse_unreadable(name)
                 removed += _told(name, app.store.remove(name, runtime_handler=handler, all_handlers=is_everywhere))
     finally:
         # Also what went before a failure.
@@ -143,6 +147,13 @@ def remove(
         print(f"freed {render.size(freed)}")
     if failure is not None:
         raise failure
+
+
+def _refuse_unreadable(*names: str) -> None:
+    from imagestore import lookup  # a list of everything does without
+
+    for name in names:
+        lookup.refuse_unreadable(name)
 
 
 def _told(name: str, gone: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

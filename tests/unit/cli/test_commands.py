@@ -213,7 +213,7 @@ def test_a_damaged_database_has_the_store_status_and_keeps_the_content(line: Lin
 
 
 def test_control_characters_from_outside_never_reach_the_terminal(line: Line) -> None:
-    line("rmi", "a\x1b[31m")
+    line("rmi", "a\x1b[31m", status=2)
     assert "\x1b" not in line.error
     assert "\\x1b" in line.error
 
