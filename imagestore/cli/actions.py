@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, cast
 
 from imagestore.cli import render
@@ -96,6 +97,8 @@ def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSum
     from imagestore.metadata.summaries import ImageSummary, read_summaries
 
     if name is None and handler is None:
+        if app.given_config is not None and not os.access(app.given_config, os.R_OK):
+            _ = app.config  # says why
         found = read_summaries(app.root / "metadata.db")
         if found is not None:
             return found

@@ -189,6 +189,14 @@ def test_a_config_that_is_not_there_is_named(line: Line) -> None:
     assert str(line.config) in line.error
 
 
+@pytest.mark.parametrize("words", ["images", "images -q", "images -o json"])
+def test_a_config_that_is_not_there_is_named_whatever_is_printed(line: Line, words: str) -> None:
+    line("pull", line.python)
+    line.config.unlink()
+    line(*words.split(), status=9)
+    assert str(line.config) in line.error
+
+
 def test_a_root_that_cannot_be_written_has_the_store_status(line: Line) -> None:
     line.root = Path("/sys/imagestore")  # closed even for root
     line("images", status=8)
