@@ -42,6 +42,7 @@ def pull(
     from imagestore.cli import progress as shown
     from imagestore.reference import Reference
 
+    app.missing = "make"
     for reference, _ in work:
         Reference.parse(reference)
     pulled: list[Image] = []
@@ -121,6 +122,7 @@ def remove(
         frees: also the bytes that only they needed.
         output: ``table`` or ``json``.
     """
+    app.is_freeing = True
     freed: int | None = None
     failure: UndeletableError | None = None
     removed: list[tuple[str, str]] = []

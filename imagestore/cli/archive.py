@@ -103,6 +103,7 @@ def export(
     for name in names:
         lookup.refuse_unreadable(name)
     options = ExportOptions(handlers, all_handlers, platform, all_platforms, ArchiveFormat(form), ExportShape(shape))
+    app.missing = "refuse"
     with cancelled_by_signals() as token, shown.observer(progress) as observer:
         report = app.store.export_images(names, file, options=options, observer=observer, cancel=token)
     if output == "json":
@@ -150,6 +151,7 @@ def import_(
     from imagestore.cli import progress as shown
 
     _check_exclusive(handlers, all_handlers, platform)
+    app.missing = "make"
     options = ImportOptions(handlers, all_handlers, platform, all_platforms, images, name, replace)
     with cancelled_by_signals() as token, shown.observer(progress) as observer:
         report = app.store.import_images(file, options=options, observer=observer, cancel=token)

@@ -44,6 +44,7 @@ def tag(app: App, name: str, reference: str, runtime_handler: str | None, all_ha
 def untag(app: App, references: tuple[str, ...], runtime_handler: str | None, all_handlers: bool, output: str) -> None:
     """Take references away from images that have others too; 'rmi' removes an image with all its references."""
     _check(runtime_handler, all_handlers)
+    app.is_freeing = True
     removed: list[tuple[str, str]] = []
     for reference in references:
         now = app.store.untag(reference, runtime_handler=runtime_handler, all_handlers=all_handlers)

@@ -199,7 +199,7 @@ def test_a_config_that_is_not_there_is_named_whatever_is_printed(line: Line, wor
 
 def test_a_root_that_cannot_be_written_has_the_store_status(line: Line) -> None:
     line.root = Path("/sys/imagestore")  # closed even for root
-    line("images", status=8)
+    line("pull", line.python, status=8)
     assert "/sys" in line.error
     assert "--root" in line.error
 
