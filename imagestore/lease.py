@@ -90,11 +90,36 @@ def held(
         _release(metadata, lease_id)
 
 
+class _NoLease(HeldLease):
+    """Of what can't go away."""
+
+    def hold(self, digests: Collection[Digest]) -> None:
+        """Nothing has to be done."""
+
+    def renew(self) -> None:
+        """Nothing has to be done."""
+
+
+@contextlib.contextmanager
+def held_to_read(metadata: MetadataStore, *, purpose: str) -> Iterator[HeldLease]:
+    """As held(), for work that only reads: where the store can't change nobody collects, and no lease is needed.
+
+    Args:
+        metadata: where the lease lives.
+        purpose: first part of its id.
+    """
+    if metadata.is_unchanging:
+        yield _NoLease(metadata, purpose)
+        return
+    with held(metadata, purpose=purpose) as lease:
+        yield lease
+
+
 def _release(metadata: MetadataStore, lease_id: str) -> None:
     """What the work achieved, or why it failed, matters more than a lease that stays for its lifetime."""
     try:
         with metadata.transient():
-            metadata.delete_lease(lease_id)
+            metadata.delete_lease(lease_id, is_of_work=True)
     except StoreError as error:
         _warn("released", lease_id, error)
 

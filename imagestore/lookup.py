@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 _ID: Final = pattern(r"(?:(sha256|sha384|sha512):)?([a-f0-9]{4,128})")
 
 
+def refuse_unreadable(text: str) -> None:
+    """Refuse what can mean no image, whatever the store has.
+
+    Raises:
+        InvalidReferenceError: it is neither an image id, or the beginning of one, nor a reference.
+    """
+    try:
+        Reference.parse(text)
+    except InvalidReferenceError:
+        if _ID.fullmatch(text) is None:
+            raise
+
+
 def by_name(metadata: MetadataStore, text: str) -> list[ImageRecord]:
     """Records under a reference, for every handler; empty when the text isn't one or has none.
 

@@ -20,6 +20,7 @@ from imagestore.content.disk import make_directory, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.image import Image
+from imagestore.metadata.location import refuse_missing
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.observe import ignore
 from imagestore.reference import Reference
@@ -58,9 +59,11 @@ class ImageStore(Archives, Upkeep):
         sources: folders with ``blobs`` (containerd's content, OCI layouts) to adopt content from instead of fetching.
         verifier: asked before an image is fetched; by default the programs the configuration names.
         clock: seconds since 1970.
+        is_making: make the store where there is none.
+        is_freeing: open a full disk's store with the space kept back for removals; else it can only be read there.
 
     Raises:
-        StoreReadOnlyError, StoreFullError, StoreCorruptError: the folder can't be used.
+        StoreReadOnlyError, StoreFullError, StoreCorruptError, StoreMissingError: the folder can't be used.
     """
 
     def __init__(
@@ -75,6 +78,8 @@ class ImageStore(Archives, Upkeep):
         sources: Sequence[str | os.PathLike[str]] = (),
         verifier: ImageVerifier | None = None,
         clock: Callable[[], float] = time.time,
+        is_making: bool = True,
+        is_freeing: bool = True,
     ) -> None:
         self.root = Path(root).absolute()  # whoever opens a store may go elsewhere, as daemons do
         self.host = host or platforms.host.detect()
@@ -86,12 +91,16 @@ class ImageStore(Archives, Upkeep):
         self._given_verifier = verifier
         self._own_registry: RegistryClient | None = None
         self._lock = threading.Lock()
-        with translated("make the store's folder", self.root):
-            make_directory(self.root, 0o700)
+        database = self.root / "metadata.db"
+        if is_making:
+            with translated("make the store's folder", self.root):
+                make_directory(self.root, 0o700)
+        else:
+            refuse_missing(database)
         self.content = LocalContentStore(
             self.root / "content", self.root / "locks", sources=[Path(source).absolute() for source in sources]
         )
-        self.metadata = SqliteMetadataStore(self.root / "metadata.db", clock=clock)
+        self.metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing)
 
     def pull(
         self,

@@ -147,7 +147,7 @@ class ExportWork:
             ContentNotFoundError, IntegrityError: the store was damaged from outside.
             StoreError, OperationCancelledError.
         """
-        with lease.held(self.metadata, purpose="export") as held:
+        with lease.held_to_read(self.metadata, purpose="export") as held:
             images = tuple(self._image(Reference.parse(name), found, held) for name, found in self.records.items())
             members = self._members(images)
             write = write_folder if self.options.format is ArchiveFormat.OCI_FOLDER else write_tar

@@ -38,6 +38,10 @@ class Archives(abc.ABC):
         """Asked before an image is fetched or imported."""
 
     @abc.abstractmethod
+    def _known(self, handler: str | None) -> str | None:
+        """The handler a request means."""
+
+    @abc.abstractmethod
     def explicit_platform(self, platform: str | Platform | None) -> Platform | None:
         """The platform that a call names.
 
@@ -95,6 +99,7 @@ class Archives(abc.ABC):
             cancel: ends the export.
 
         Raises:
+            UnknownRuntimeHandlerError: neither configured nor in any record.
             ImageStoreError: as :meth:`imagestore.archive.exporting.ExportWork.run` and find_records().
         """
         with translated("load what exports from it", self.content.root):
@@ -102,6 +107,8 @@ class Archives(abc.ABC):
 
         chosen, default = options or exporting.ExportOptions(), self.config.default_handler
         path = _path(archive)
+        for handler in chosen.runtime_handlers:
+            self._known(handler)
         records = exporting.find_records(self.metadata, names, chosen, default_handler=default)
         wanted, platform = None, self.explicit_platform(chosen.platform or None)
         if platform is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, cast
 
 from imagestore.cli import render
@@ -41,6 +42,7 @@ def pull(
     from imagestore.cli import progress as shown
     from imagestore.reference import Reference
 
+    app.missing = "make"
     for reference, _ in work:
         Reference.parse(reference)
     pulled: list[Image] = []
@@ -75,6 +77,8 @@ def show_images(
         has_whole_ids: in the table.
         output: ``table`` or ``json``.
     """
+    if name is not None:
+        _refuse_unreadable(name)
     if output == "json" and not is_quiet:
         from imagestore.cli import describe
 
@@ -94,6 +98,8 @@ def _summaries(app: App, name: str | None, handler: str | None) -> list[ImageSum
     from imagestore.metadata.summaries import ImageSummary, read_summaries
 
     if name is None and handler is None:
+        if app.given_config is not None and not os.access(app.given_config, os.R_OK):
+            _ = app.config  # says why
         found = read_summaries(app.root / "metadata.db")
         if found is not None:
             return found
@@ -116,11 +122,13 @@ def remove(
         frees: also the bytes that only they needed.
         output: ``table`` or ``json``.
     """
+    app.is_freeing = True
     freed: int | None = None
     failure: UndeletableError | None = None
     removed: list[tuple[str, str]] = []
     try:
         if frees:
+            _refuse_unreadable(*names)
             try:
                 removals = app.store.delete_each(names, runtime_handler=handler, all_handlers=is_everywhere)
             except UndeletableError as error:
@@ -130,6 +138,7 @@ def remove(
                 removed += _told(name, gone)
         else:
             for name in dict.fromkeys(names):
+                _refuse_unreadable(name)
                 removed += _told(name, app.store.remove(name, runtime_handler=handler, all_handlers=is_everywhere))
     finally:
         # Also what went before a failure.
@@ -143,6 +152,13 @@ def remove(
         print(f"freed {render.size(freed)}")
     if failure is not None:
         raise failure
+
+
+def _refuse_unreadable(*names: str) -> None:
+    from imagestore import lookup  # a list of everything does without
+
+    for name in names:
+        lookup.refuse_unreadable(name)
 
 
 def _told(name: str, gone: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

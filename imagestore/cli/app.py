@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore.cli import frame
-from imagestore.errors import ConfigError
+from imagestore.errors import ConfigError, StoreError, StoreMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from tempfile import TemporaryDirectory
+    from typing import Literal
 
     from imagestore.cancel import CancelToken
     from imagestore.cli.remote.connect import RemoteOptions
@@ -97,6 +99,8 @@ class App:
         credentials: used instead of stored logins, or None.
         bytes_per_second: limit of a pull instead of the configuration's, or None.
         remote: the CRI server to ask instead of a local store, or None.
+        missing: what stands for a store that isn't there: an empty one that goes with the command, a new one, nothing.
+        is_freeing: whether a full disk's store is opened with the space kept back for removals.
     """
 
     def __init__(
@@ -108,7 +112,10 @@ class App:
         self.credentials: CredentialLookup | None = None
         self.bytes_per_second: int | None = None
         self.remote: RemoteOptions | None = None
+        self.missing: Literal["empty", "make", "refuse"] = "empty"
+        self.is_freeing = False
         self._opened: list[ImageStore] = []
+        self._folders: list[TemporaryDirectory[str]] = []
         self._services: list[CriImageService] = []
 
     @functools.cached_property
@@ -166,19 +173,45 @@ class App:
 
     @functools.cached_property
     def store(self) -> ImageStore:
-        """The store, opened when first needed and closed when the command ends."""
+        """The store, opened when first needed and closed when the command ends.
+
+        Raises:
+            StoreMissingError: it isn't there, and ``missing`` says so.
+            ConfigError, StoreError: the configuration or the folder can't be used.
+        """
+        try:
+            opened = self._open(self.root, is_making=self.missing == "make")
+        except StoreMissingError:
+            if self.missing == "refuse":
+                raise
+            opened = self._open(self._temporary_root(), is_making=True)
+        self._opened.append(opened)
+        return opened
+
+    def _open(self, root: Path, *, is_making: bool) -> ImageStore:
         from imagestore.store import ImageStore
 
-        opened = ImageStore(
-            self.root,
+        return ImageStore(
+            root,
             config=self.config,
             host=self.host,
             credentials=self.credentials,
             transfer=self.transfer,
             sources=self.sources,
+            is_making=is_making,
+            is_freeing=self.is_freeing,
         )
-        self._opened.append(opened)
-        return opened
+
+    def _temporary_root(self) -> Path:
+        """A folder that goes with the command."""
+        import tempfile
+
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="imagestore-")
+        except OSError as error:
+            raise StoreError(f"there is no store in {self.root}, and no place for an empty one: {error}") from error
+        self._folders.append(folder)
+        return Path(folder.name)
 
     def close(self) -> None:
         """Close the store, or the connection, if it was opened."""
@@ -186,6 +219,8 @@ class App:
             service.close()
         for opened in self._opened:
             opened.close()
+        for folder in self._folders:
+            folder.cleanup()
 
 
 @contextlib.contextmanager

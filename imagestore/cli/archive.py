@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from imagestore import lookup
 from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 from imagestore.errors import InvalidInputError
@@ -100,7 +101,10 @@ def export(
         raise click.UsageError("standard output can't carry the archive and also JSON, or a folder")
     if file == _PIPE and sys.__stdout__ is None:
         raise InvalidInputError("standard output is closed", hint="send it to a file or a pipe")
+    for name in names:
+        lookup.refuse_unreadable(name)
     options = ExportOptions(handlers, all_handlers, platform, all_platforms, ArchiveFormat(form), ExportShape(shape))
+    app.missing = "refuse"
     with cancelled_by_signals() as token, shown.observer(progress) as observer:
         report = app.store.export_images(names, file, options=options, observer=observer, cancel=token)
     if output == "json":
@@ -148,6 +152,7 @@ def import_(
     from imagestore.cli import progress as shown
 
     _check_exclusive(handlers, all_handlers, platform)
+    app.missing = "make"
     options = ImportOptions(handlers, all_handlers, platform, all_platforms, images, name, replace)
     with cancelled_by_signals() as token, shown.observer(progress) as observer:
         report = app.store.import_images(file, options=options, observer=observer, cancel=token)

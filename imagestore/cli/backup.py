@@ -20,6 +20,7 @@ def backup(app: App, file: Path, output: str) -> None:
     To restore, stop what uses the store, put FILE in the place of metadata.db below --root, remove metadata.db-wal,
     metadata.db-shm and records.jsonl there, then run 'imagestore check'.
     """
+    app.missing = "refuse"
     app.store.backup(file)
     size = file.stat().st_size
     if output == "json":

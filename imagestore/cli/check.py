@@ -90,6 +90,7 @@ def repair(ctx: click.Context, rate: float | None, progress: str, output: str) -
 def _app(ctx: click.Context) -> App:
     app = ctx.find_object(App)
     assert app is not None
+    app.missing = "refuse"
     return app
 
 

@@ -49,6 +49,7 @@ def gc(
     those --unused-for long enough and, while the disk is above --high, the longest unused ones until it would be at
     --low. With --keep-last alone all others go. Pinned images are always spared.
     """
+    app.is_freeing = not dry_run
     rules = _policy(app, (keep_last, unused_for, high, low), runtime_handler)
     evicted = None if rules is None else _evict(app, rules, dry_run=dry_run)
     # At once: what is gone is told, however the collection ends.

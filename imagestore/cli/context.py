@@ -17,7 +17,13 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class GivenPath(click.Path):
-    """A path that isn't empty: an unset variable of a script must not mean the folder that it runs in."""
+    """A path that isn't empty: an unset variable of a script must not mean the folder that it runs in.
+
+    Whether it can be read is for who needs it to tell, in words of ours.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(readable=False, **given)
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         """Paths between colons, as click does, without the nothing that a script leaves at an end."""

@@ -8,9 +8,10 @@ import click
 
 from imagestore.cli import describe, render
 from imagestore.cli.context import App, output_option, pass_app
+from imagestore.errors import StoreMissingError
 
 if TYPE_CHECKING:
-    from imagestore.upkeep.accounting import ImageUsage
+    from imagestore.upkeep.accounting import ImageUsage, StoreUsage
 
 
 @click.command()
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @pass_app
 def df(app: App, output: str) -> None:
     """Show how much space each image takes: in all, alone (freed when it goes), and shared with others."""
-    usage = app.store.usage()
+    usage = _usage(app)
     if output == "json":
         render.dump_json(
             {
@@ -46,6 +47,16 @@ def df(app: App, output: str) -> None:
         ("disk free", f"{render.size(usage.disk.free_bytes)} of {render.size(usage.disk.total_bytes)}"),
     ]
     render.table(("WHAT", "BYTES"), rows)
+
+
+def _usage(app: App) -> StoreUsage:
+    app.missing = "refuse"
+    try:
+        return app.store.usage()
+    except StoreMissingError:
+        from imagestore.upkeep.accounting import nothing
+
+        return nothing(app.root)
 
 
 def _row(usage: ImageUsage) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ MEANINGS: Final = {
     ExitStatus.ACCESS: "login needed, access denied, or refused by an image verifier",
     ExitStatus.UNAVAILABLE: "the registry can't be reached, answers wrongly, or limits requests",
     ExitStatus.INTEGRITY: "content is damaged or breaks the image format",
-    ExitStatus.STORE: "the store is full, read-only, busy or damaged",
+    ExitStatus.STORE: "the store is full, read-only, busy, damaged or not there",
     ExitStatus.CONFIG: "the configuration is wrong, or the runtime handler unknown",
     ExitStatus.DEADLINE: "the deadline passed",
     ExitStatus.INTERRUPTED: "interrupted",

@@ -20,6 +20,8 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
 
     NAME limits the list to a reference, an image id or the beginning of one (four digits or more).
     """
+    if name is not None and not name:
+        raise click.UsageError("an empty name means no image")
     if app.remote is not None:
         from imagestore.cli.remote.images import show_list
 
@@ -48,8 +50,10 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
 
         show_image(app.service, name, runtime_handler, output=output)
         return
+    from imagestore import lookup
     from imagestore.cli import describe
 
+    lookup.refuse_unreadable(name)
     found = app.store.get(name, runtime_handler=runtime_handler)
     shown = describe.image_in_full(found)
     if output == "json":

@@ -69,6 +69,7 @@ def create(
     kept = dict(_label(text) for text in labels)
     if flat:
         kept[gc_labels.FLAT] = "true"
+    app.missing = "make"
     made = app.store.metadata.create_lease(
         lease_id or f"user-{uuid.uuid4().hex}", lifetime_seconds=expires or math.inf, labels=kept, content=held
     )
@@ -104,6 +105,7 @@ def renew(app: App, lease_id: str, expires: float, output: str) -> None:
 @pass_app
 def delete(app: App, lease_ids: tuple[str, ...], output: str) -> None:
     """Delete leases; what only they held goes with the next 'imagestore gc'. A running pull's lease belongs to it."""
+    app.is_freeing = True
     missing = [lease_id for lease_id in lease_ids if not app.store.metadata.delete_lease(lease_id)]
     if output == "json":
         render.dump_json({"deleted": [lease_id for lease_id in lease_ids if lease_id not in missing]})

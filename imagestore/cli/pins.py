@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from imagestore import lookup
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
 
@@ -38,6 +39,7 @@ def _change(app: App, names: tuple[str, ...], handler: str | None, output: str, 
     change = app.store.pin if is_pinned else app.store.unpin
     changed: list[tuple[str, str]] = []
     for name in names:
+        lookup.refuse_unreadable(name)
         now = change(name, runtime_handler=handler)
         changed += now
         # At once: a later name may not be there.

@@ -136,8 +136,6 @@ def understand(words: Sequence[str]) -> Line | None:
         return None
     line.root = places.get("root") or os.environ.get(_ROOT) or None
     line.config_path = places.get("config_path") or os.environ.get(_CONFIG) or None
-    if not all(path is None or _is_usable(path) for path in (line.root, line.config_path)):
-        return None
     return None if line.root is not None and os.path.isfile(line.root) else line
 
 
@@ -238,8 +236,3 @@ def _value(words: Sequence[str], position: int, table: dict[str, str]) -> tuple[
     if spelling not in table or not value or value.startswith("-"):
         return None
     return table[spelling], value, following
-
-
-def _is_usable(path: str) -> bool:
-    """Whether the library would have nothing to say about it: not there yet, or readable."""
-    return not os.path.exists(path) or os.access(path, os.R_OK)

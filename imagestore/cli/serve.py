@@ -197,7 +197,9 @@ def serve(
 
     def open_store() -> ImageStore:
         # An App of its own each time: it reads the configuration once.
-        return App(given_root, given_config, sources).store
+        opened = App(given_root, given_config, sources)
+        opened.missing, opened.is_freeing = "make", True
+        return opened.store
 
     logs.install(log_format, log_level)
     ServerProcess(settings, open_store).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from imagestore import lookup
 from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 
@@ -22,6 +23,7 @@ def tag(app: App, name: str, reference: str, runtime_handler: str | None, all_ha
     loses it. A pin isn't passed on.
     """
     _check(runtime_handler, all_handlers)
+    lookup.refuse_unreadable(name)
     with cancelled_by_signals() as token:
         tagged = app.store.tag(
             name, reference, runtime_handler=runtime_handler, all_handlers=all_handlers, cancel=token
@@ -44,6 +46,7 @@ def tag(app: App, name: str, reference: str, runtime_handler: str | None, all_ha
 def untag(app: App, references: tuple[str, ...], runtime_handler: str | None, all_handlers: bool, output: str) -> None:
     """Take references away from images that have others too; 'rmi' removes an image with all its references."""
     _check(runtime_handler, all_handlers)
+    app.is_freeing = True
     removed: list[tuple[str, str]] = []
     for reference in references:
         now = app.store.untag(reference, runtime_handler=runtime_handler, all_handlers=all_handlers)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from imagestore import lookup
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option
 from imagestore.cli.failure import ExitStatus
@@ -74,6 +75,7 @@ def _reasons(app: App, digest: Digest) -> _Reasons:
 
 
 def _images(app: App, name: str) -> list[Image]:
+    lookup.refuse_unreadable(name)
     found = list(app.store.list(name=name))
     if not found:
         raise ImageNotFoundError(

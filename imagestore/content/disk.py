@@ -49,7 +49,8 @@ class translated:  # noqa: N801 - reads as the statement that it makes
         if error.errno in _FULL:
             raise StoreFullError(message, hint="free space there, or run 'imagestore gc'") from error
         if error.errno in _REFUSED:
-            raise StoreReadOnlyError(message, hint=StoreReadOnlyError.HINT) from error
+            hint = StoreReadOnlyError.MOUNTED_HINT if error.errno == errno.EROFS else StoreReadOnlyError.HINT
+            raise StoreReadOnlyError(message, hint=hint) from error
         raise StoreError(message) from error
 
 

@@ -68,6 +68,10 @@ class MetadataStore(Protocol):
             limit: so many at most, of the first.
         """
 
+    @property
+    def is_unchanging(self) -> bool:
+        """Whether nobody can change anything: the disk is mounted read-only."""
+
     def generation(self) -> int | None:
         """A number that is another one after every change of a record, in any process; None when it can't be told."""
 
@@ -164,8 +168,13 @@ class MetadataStore(Protocol):
             LeaseNotFoundError: it is gone.
         """
 
-    def delete_lease(self, lease_id: str) -> bool:
-        """Release a lease; say whether it was there."""
+    def delete_lease(self, lease_id: str, *, is_of_work: bool = False) -> bool:
+        """Release a lease; say whether it was there.
+
+        Args:
+            lease_id: which.
+            is_of_work: its own work gives it up, which a full disk's reserve isn't kept for.
+        """
 
     def leases(self, *, namespace: str | None = None) -> Iterator[Lease]:
         """Every lease, or those of a namespace; expired ones too."""

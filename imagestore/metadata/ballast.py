@@ -1,8 +1,9 @@
 """A little space kept back, so that a full disk can be emptied with our own tools.
 
-SQLite needs room for its log even to delete rows. The file is given up when the database can't be opened for want of
-space, or when records or leases are removed while there is hardly any left, whoever else has the database open. It is
-made again by the next opening or collection that finds some.
+SQLite needs room for its log even to delete rows. The file is given up when who is going to free space can't open the
+database for want of it, or when records or leases are removed while there is hardly any left, whoever else has the
+database open. Who only reads, and work that gives its own lease up, leave it: something else may take what they would
+give. It is made again by the next opening or collection that finds some space.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ long work that writes does so in batches and steps aside between them (see ``tur
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import threading
 import time
@@ -23,7 +22,7 @@ from imagestore.metadata.ballast import Ballast
 from imagestore.metadata.failures import CORRUPT_HINT, Translated
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.numbering import Numbering
-from imagestore.metadata.opening import LOG_PAGES, address, connect, migrate, tune
+from imagestore.metadata.opening import LOG_PAGES, Opened, Way, connect, migrate, tune
 from imagestore.metadata.turns import Turns, use_log
 
 if TYPE_CHECKING:
@@ -52,6 +51,8 @@ class Database:
         clock: seconds since 1970.
         file_system: tells what kind of file system a folder is on.
         is_rebuilding: make an empty database although the journal knows records.
+        is_freeing: where the disk is too full to open it, give up the space kept back for removals; else it can only be
+            read there.
 
     Raises:
         StoreError: it can't be opened, is damaged, is on a network file system, or was written by a newer version.
@@ -64,50 +65,66 @@ class Database:
         clock: Callable[[], float] = time.time,
         file_system: Callable[[Path], str] = location.file_system,
         is_rebuilding: bool = False,
+        is_freeing: bool = True,
     ) -> None:
         self._path = path
         self._clock = clock
         self._lock = threading.RLock()
-        self._process = os.getpid()
         self._depth = 0
         self._is_closed = False
         self._writer = 0
         self._changes_in_log = 0
-        self._file: os.stat_result | None = None
+        self._opened = Opened(path)
         self._turns = Turns(path.with_name("waiting"))
         self._after_commit: list[Callable[[], None]] = []
         self._journal = RecordJournal.beside(path)
         self._numbering = Numbering(self._journal, is_rebuilding=is_rebuilding)
         location.refuse_network(path, file_system(path.parent))
         self._ballast = Ballast(path.with_name("ballast"))
-        self._is_read_only = location.is_read_only(path.parent)
+        self._way = Way(path)
         try:
             self._open(is_rebuilding=is_rebuilding)
         except StoreFullError:
-            # Removing images and collecting needs a little space itself; this is what it was kept for.
-            if not self._ballast.release():
+            if is_freeing:
+                self._open_with_ballast(is_rebuilding=is_rebuilding)
+            elif not self._is_open_to_be_read():
                 raise
-            self._open(is_rebuilding=is_rebuilding)
         else:
-            if not self._is_read_only:
+            if not self._way.only_reads:
                 self._ballast.keep()
+
+    def _open_with_ballast(self, *, is_rebuilding: bool) -> None:
+        """Removing images and collecting needs a little space itself; this is what it was kept for."""
+        self._ballast.release()
+        try:
+            self._open(is_rebuilding=is_rebuilding)
+        except StoreFullError as error:
+            raise StoreFullError(str(error), hint="free space on this disk by other means first") from error
+
+    def _is_open_to_be_read(self) -> bool:
+        """Open a database without the space that is needed to write it; say whether that was possible."""
+        with contextlib.suppress(StoreError, OSError):
+            self._way.do_without_space()
+            self._open(is_rebuilding=False)
+            return True
+        return False
 
     def _open(self, *, is_rebuilding: bool) -> None:
         with Translated(self._path):
             self._connection = connect(self._address())
             try:
-                if self._is_read_only:
+                if self._way.only_reads:
                     schema.refuse_foreign(self._connection, self._path)
                     schema.refuse_older(self._connection, self._path)
                 else:
                     self._prepare(is_rebuilding=is_rebuilding)
-                self._file = os.stat(self._path)
+                self._opened.note()
             except BaseException:
                 self._connection.close()
                 raise
 
     def _address(self, *, mode: str = "rwc") -> str:
-        return address(self._path, is_read_only=self._is_read_only, mode=mode)
+        return self._way.address(mode=mode)
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -209,14 +226,14 @@ class Database:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        self._check_process()
+        self._opened.check_process()
         with self._locked():
             yield self._connection
 
     @contextlib.contextmanager
     def _reading_apart(self) -> Iterator[sqlite3.Connection]:
         """A snapshot for reads of the whole store, that neither threads nor processes wait for."""
-        self._check_process()
+        self._opened.check_process()
         if self._is_writing():  # what this thread wrote and didn't commit yet is seen only here
             yield self._connection
             return
@@ -237,7 +254,7 @@ class Database:
         """A second connection to the same file; where it is gone, or this store was closed, none is made."""
         if self._is_closed:
             raise StoreError(f"{self._path}: this store is closed", hint="open it again")
-        self._check_file()
+        self._opened.check_file()
         db = connect(self._address(mode="rw"))
         try:
             yield db
@@ -260,7 +277,8 @@ class Database:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """A write transaction; inner ones join the outer."""
-        self._check_process()
+        self._way.check_writable()
+        self._opened.check_process()
         with self._locked():
             db = self._connection
             self._depth += 1
@@ -270,7 +288,7 @@ class Database:
                     self._turns.begin(db)
                     reach("database-begun")
                     self._writer = threading.get_ident()
-                    self._check_file()
+                    self._opened.check_file()
                 yield db
                 if self._depth == 1:
                     reach("database-commit")
@@ -291,6 +309,7 @@ class Database:
     @contextlib.contextmanager
     def _removing(self) -> Iterator[sqlite3.Connection]:
         """A write transaction that frees more than it takes, also where there is hardly any space left."""
+        self._way.check_writable()
         self._ballast.release_where_full()
         with self._writing() as db:
             yield db
@@ -301,12 +320,13 @@ class Database:
 
         On a connection of its own: an interrupt in the wrong place would leave ours without them.
         """
+        self._way.check_writable()
         self._ballast.release_where_full()
-        self._check_process()
+        self._opened.check_process()
         with self._locked(), self._connected() as db:
             tune(db, has_foreign_keys=False)
             self._turns.begin(db)
-            self._check_file()
+            self._opened.check_file()
             try:
                 yield db
                 reach("database-commit")
@@ -325,7 +345,7 @@ class Database:
         Args:
             log_pages: how long the log must be for its commit to bring it home; 0: never.
         """
-        self._check_process()
+        self._opened.check_process()
         with self._locked():
             if self._depth:
                 yield self._connection
@@ -351,29 +371,6 @@ class Database:
                 before, (_, pages, _) = pages, db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 if pages == before:
                     break
-
-    def _check_process(self) -> None:
-        """SQLite's locks belong to the process that opened the file; used in a forked child they protect nothing."""
-        if os.getpid() != self._process:
-            raise StoreError(
-                f"{self._path}: this store was opened before the process forked",
-                hint="open the store again in the child process",
-            )
-
-    def _check_file(self) -> None:
-        """A rebuild puts another file in the place of ours, which then is the store's memory no longer."""
-        if self._file is None:
-            self._file = os.stat(self._path)
-        elif not os.path.samestat(os.stat(self._path), self._file):
-            raise StoreError(
-                f"{self._path}: was replaced while this process had it open", hint="open the store again, or start anew"
-            )
-
-    def _is_our_file(self) -> bool:
-        try:
-            return self._file is not None and os.path.samestat(os.stat(self._path), self._file)
-        except OSError:
-            return False
 
     def _number_change(self) -> int:
         """The next number of a change in the journal; inside a write transaction."""

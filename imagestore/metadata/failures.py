@@ -43,12 +43,13 @@ _NUMBERS: Final[dict[int, type[StoreError]]] = {
     errno.EPERM: StoreReadOnlyError,
 }
 _SHOWN: Final = 200
+FULL_HINT: Final = "free space there, or run 'imagestore gc'"
 CORRUPT_HINT: Final = (
     "the content beside it is not touched; 'imagestore check --rebuild' keeps the file and restores the records"
 )
 _HINTS: Final[dict[type[StoreError], str]] = {
     StoreBusyError: "another process holds the database; try again",
-    StoreFullError: "free space there, or run 'imagestore gc'",
+    StoreFullError: FULL_HINT,
     StoreReadOnlyError: StoreReadOnlyError.HINT,
     StoreCorruptError: CORRUPT_HINT,
 }
@@ -80,10 +81,10 @@ class Translated:
     ) -> None:
         if isinstance(value, sqlite3.Error):
             ours, text = self._judged(value)
-            raise ours(f"{self._database}: {text}", hint=_HINTS.get(ours, "")) from value
+            raise ours(f"{self._database}: {text}", hint=self._hint(ours)) from value
         if isinstance(value, OSError):
             ours = _NUMBERS.get(value.errno or 0, StoreError)
-            raise ours(f"{self._database}: {value.strerror or value}", hint=_HINTS.get(ours, "")) from value
+            raise ours(f"{self._database}: {value.strerror or value}", hint=self._hint(ours)) from value
         if isinstance(value, UnicodeEncodeError):
             raise InvalidInputError(f"{value.object[:_SHOWN]!r}: expected UTF-8") from value
 
@@ -97,5 +98,12 @@ class Translated:
             # SQLite doesn't say why; a dying disk is no question of permission.
             return _NUMBERS.get(cause, StoreError), f"{error}: {os.strerror(cause)}"
         if code == sqlite3.SQLITE_IOERR and location.is_full(self._database.parent):
-            return StoreFullError, str(error)  # what a full disk looks like to SQLite's log
+            return StoreFullError, f"the disk is full ({error})"  # what that looks like to SQLite's log
+        if code == sqlite3.SQLITE_READONLY and location.is_read_only(self._database.parent):
+            return StoreReadOnlyError, "the file system is mounted read-only"
         return StoreCorruptError if extended in _UNREADABLE else _CODES.get(code, StoreError), str(error)
+
+    def _hint(self, ours: type[StoreError]) -> str:
+        if ours is StoreReadOnlyError and location.is_read_only(self._database.parent):
+            return StoreReadOnlyError.MOUNTED_HINT
+        return _HINTS.get(ours, "")

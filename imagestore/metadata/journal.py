@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.failpoint import reach
 from imagestore.metadata import journal_lines as lines
+from imagestore.metadata.location import JOURNAL
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -46,7 +47,7 @@ class RecordJournal:
     @classmethod
     def beside(cls, database: Path) -> Self:
         """The journal of a database."""
-        return cls(database.with_name("records.jsonl"))
+        return cls(database.with_name(JOURNAL))
 
     def begin(self, number: int) -> None:
         """Say with which number the last committed change ended; inside a transaction, before its first change.

@@ -100,9 +100,9 @@ class LeaseTables(Database):
                 number = self._number_change()
                 self._after_commit.append(functools.partial(self._journal.unlease, number, lease.id, tuple(digests)))
 
-    def delete_lease(self, lease_id: str) -> bool:
+    def delete_lease(self, lease_id: str, *, is_of_work: bool = False) -> bool:
         """Release a lease; say whether it was there."""
-        with self._removing() as db:
+        with self._writing() if is_of_work else self._removing() as db:
             query = "DELETE FROM lease WHERE id = ? RETURNING expires_at - created_at"
             found = db.execute(query, (lease_id,)).fetchall()
             if found and found[0][0] > LASTING_SECONDS:

@@ -10,9 +10,11 @@ import os
 from pathlib import Path
 from typing import Final
 
-from imagestore.errors import StoreError
+from imagestore.errors import StoreCorruptError, StoreError, StoreMissingError
 from imagestore.patterns import pattern
 
+#: The journal of records, beside its database.
+JOURNAL: Final = "records.jsonl"
 MOUNTS: Final = Path("/proc/self/mountinfo")
 #: File systems that several machines write, or that lock and map files for one machine only by chance.
 NETWORK: Final = frozenset(
@@ -72,6 +74,33 @@ def refuse_network(path: Path, kind: str) -> None:
             " shared memory do not hold between machines",
             hint="choose a folder on a local disk with --root",
         )
+
+
+def refuse_missing(path: Path) -> None:
+    """Refuse to begin a store.
+
+    Args:
+        path: the database. Where it alone is gone, that is for who opens it to tell.
+
+    Raises:
+        StoreMissingError: nothing is there.
+        StoreCorruptError: only content is.
+    """
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        if os.path.exists(path.with_name(JOURNAL)):
+            return
+        if os.path.exists(path.with_name("content")):
+            raise StoreCorruptError(
+                f"{path}: the database is gone, but the content beside it is there",
+                hint="run 'imagestore check --rebuild'",
+            ) from None
+        raise StoreMissingError(
+            f"there is no store in {path.parent}", hint="is --root right, and its disk mounted? A pull would make one"
+        ) from None
+    except OSError:
+        return  # whoever opens it finds out what that means
 
 
 def is_read_only(folder: Path) -> bool:

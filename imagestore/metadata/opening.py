@@ -7,9 +7,10 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import StoreReadOnlyError
+from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
-from imagestore.metadata import schema
+from imagestore.metadata import location, schema
+from imagestore.metadata.failures import FULL_HINT
 from imagestore.metadata.turns import BUSY_SECONDS
 
 if TYPE_CHECKING:
@@ -19,26 +20,116 @@ if TYPE_CHECKING:
 LOG_PAGES: Final = 6000
 
 
-def address(path: Path, *, is_read_only: bool, mode: str = "rwc") -> str:
-    """Where a database is reached, as a URI.
+class Way:
+    """How a database is reached: to be written, or only to be read where its disk is mounted read-only or full.
 
     Args:
         path: the file.
-        is_read_only: whether its file system is: then nobody changes the file, and no log can be made beside it.
-        mode: SQLite's, see https://www.sqlite.org/uri.html, on a file system that isn't.
 
-    Raises:
-        StoreReadOnlyError: the log beside it holds changes that can't be brought in.
+    Attributes:
+        is_mounted_so: whether its file system is mounted read-only.
     """
-    if not is_read_only:
-        return schema.address(path, f"mode={mode}")
-    with contextlib.suppress(FileNotFoundError):
-        if os.stat(f"{path}-wal").st_size:
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.is_mounted_so = location.is_read_only(path.parent)
+        self._is_cramped = False
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether nothing can be written."""
+        return self.is_mounted_so or self._is_cramped
+
+    def do_without_space(self) -> None:
+        """From now on only read, since the disk has no space for the index of the log.
+
+        Whoever may not write that index makes one of his own in memory (SQLite's "readonly_shm"), and takes part in
+        the locks like everybody else; only the files have to be there. As long as it is open, no other store of this
+        process can write the database: SQLite has one such index for each process.
+
+        Raises:
+            OSError: they can't be made.
+        """
+        mode = os.stat(self._path).st_mode & 0o777
+        for end in ("-wal", "-shm"):
+            os.close(os.open(f"{self._path}{end}", os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, mode))
+        self._is_cramped = True
+
+    def address(self, *, mode: str = "rwc") -> str:
+        """Where the database is, as a URI.
+
+        Args:
+            mode: SQLite's, see https://www.sqlite.org/uri.html, where it can be written.
+
+        Raises:
+            StoreReadOnlyError: the log beside it holds changes that can't be brought in.
+        """
+        if self._is_cramped:
+            return schema.address(self._path, "mode=ro&readonly_shm=1")
+        if not self.is_mounted_so:
+            return schema.address(self._path, f"mode={mode}")
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(f"{self._path}-wal").st_size:
+                raise StoreReadOnlyError(
+                    f"{self._path}: the file system is read-only, and the log beside it holds changes to bring in",
+                    hint="mount it writable once",
+                )
+        # Nobody changes the file, and no log can be made beside it.
+        return schema.address(self._path, "immutable=1&mode=ro")
+
+    def check_writable(self) -> None:
+        """Refuse to write where that can't be.
+
+        Raises:
+            StoreReadOnlyError, StoreFullError: it was opened only to be read.
+        """
+        if self.is_mounted_so:
             raise StoreReadOnlyError(
-                f"{path}: the file system is read-only, and the log beside it holds changes to bring in",
-                hint="mount it writable once",
+                f"{self._path}: the file system is mounted read-only", hint=StoreReadOnlyError.MOUNTED_HINT
             )
-    return schema.address(path, "immutable=1&mode=ro")
+        if self._is_cramped:
+            raise StoreFullError(f"{self._path}: the disk is full", hint=FULL_HINT)
+
+
+class Opened:
+    """The file and the process that opened it: the one may be replaced, and the other fork.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._process = os.getpid()
+        self._file: os.stat_result | None = None
+
+    def note(self) -> None:
+        """Remember which file it is."""
+        self._file = os.stat(self._path)
+
+    def check_process(self) -> None:
+        """SQLite's locks belong to the process that opened the file; used in a forked child they protect nothing."""
+        if os.getpid() != self._process:
+            raise StoreError(
+                f"{self._path}: this store was opened before the process forked",
+                hint="open the store again in the child process",
+            )
+
+    def check_file(self) -> None:
+        """A rebuild puts another file in the place of ours, which then is the store's memory no longer."""
+        if self._file is None:
+            self.note()
+        elif not os.path.samestat(os.stat(self._path), self._file):
+            raise StoreError(
+                f"{self._path}: was replaced while this process had it open", hint="open the store again, or start anew"
+            )
+
+    def is_still_there(self) -> bool:
+        """Whether the file is the one that was opened."""
+        try:
+            return self._file is not None and os.path.samestat(os.stat(self._path), self._file)
+        except OSError:
+            return False
 
 
 def connect(where: str) -> sqlite3.Connection:

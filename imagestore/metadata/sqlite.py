@@ -35,8 +35,9 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
         clock: Callable[[], float] = time.time,
         file_system: Callable[[Path], str] = location.file_system,
         is_rebuilding: bool = False,
+        is_freeing: bool = True,
     ) -> None:
-        super().__init__(path, clock=clock, file_system=file_system, is_rebuilding=is_rebuilding)
+        super().__init__(path, clock=clock, file_system=file_system, is_rebuilding=is_rebuilding, is_freeing=is_freeing)
         with contextlib.ExitStack() as stack:
             # Whoever can't open a store has nothing to close.
             stack.callback(super().close)
@@ -48,16 +49,21 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
 
     def _begin_journal(self) -> None:
         """Bring journal and database together where one of them was put beside the other."""
-        if self._is_read_only:
+        if self._way.only_reads:
             return
         if not self._journal.path.exists():
             self._shorten_journal()
         elif self._is_copy():
             self._follow_journal()
 
+    @property
+    def is_unchanging(self) -> bool:
+        """Whether nobody can change anything: the disk is mounted read-only."""
+        return self._way.is_mounted_so
+
     def generation(self) -> int | None:
         """A number that is another one after every change of a record, in any process; None when it can't be told."""
-        return self._watch.generation() if self._is_our_file() else None
+        return self._watch.generation() if self._opened.is_still_there() else None
 
     def journaled(self) -> Journaled:
         """What the journal says; later changes get higher numbers than any in it."""
@@ -106,6 +112,7 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
 
     def expire(self) -> int:
         """Delete expired leases, and images whose gc.expire label is past; return how many."""
+        self._way.check_writable()
         self._ballast.release_where_full()
         return self._expire_images() + self._expire_named_images() + self._expire_leases()
 

@@ -60,7 +60,7 @@ def _undo(metadata: MetadataStore, content: LocalContentStore, held: HeldLease, 
     for descriptor in new:
         with contextlib.suppress(StoreError):  # the collection that finds it stale tells why it stays
             content.abort(ingest_ref(descriptor))
-    metadata.delete_lease(held.id)
+    metadata.delete_lease(held.id, is_of_work=True)
     # The system may have no descriptor left to read the module.
     with translated("delete from", content.root):
         from imagestore.collect import sweep

@@ -125,6 +125,20 @@ def measure(metadata: MetadataStore, content: LocalContentStore, root: Path) -> 
     )
 
 
+def nothing(root: Path) -> StoreUsage:
+    """What a store takes that isn't there; its disk is the one it would be on.
+
+    Args:
+        root: its folder.
+
+    Raises:
+        StoreError: the disk can't be looked at.
+    """
+    folders = (root.absolute(), *root.absolute().parents)
+    disk = disk_of(next(each for each in folders if os.path.isdir(each)))
+    return StoreUsage((), 0, 0, 0, 0, 0, 0, 0, disk)
+
+
 @dataclass(frozen=True, slots=True)
 class ContentUse:
     """What content takes of its file system: bytes and inodes, unfinished writes included."""

@@ -22,6 +22,7 @@ from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityErro
 from imagestore.failpoint import reach
 from imagestore.lease import LIFETIME_SECONDS
 from imagestore.media_types import DOCKER_MANIFEST, OCI_MANIFEST
+from imagestore.metadata import location
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.schema import ForeignDatabaseError, SchemaTooNewError
 from imagestore.metadata.sqlite import SqliteMetadataStore
@@ -75,9 +76,12 @@ def rebuild(root: Path) -> RebuildReport:
 
     Raises:
         StoreBusyError: another process is rebuilding it.
+        StoreMissingError: there is nothing to rebuild one from.
         StoreError: the folder can't be used, or the database is from a newer version or another program.
     """
     path = root / "metadata.db"
+    with contextlib.suppress(StoreCorruptError):  # content alone is what this is for
+        location.refuse_missing(path)
     if _is_whole(path):
         return _WHOLE
     content = LocalContentStore(root / "content", root / "locks")

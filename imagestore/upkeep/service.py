@@ -104,6 +104,7 @@ class Upkeep(abc.ABC):
 
         Raises:
             ImageNotFoundError: there is none.
+            UnknownRuntimeHandlerError, InvalidInputError: as remove().
         """
         return self._pinned(name, runtime_handler, is_pinned=True)
 
@@ -111,7 +112,7 @@ class Upkeep(abc.ABC):
         """Undo pin().
 
         Raises:
-            ImageNotFoundError: there is none.
+            ImageNotFoundError, UnknownRuntimeHandlerError, InvalidInputError: as pin().
         """
         return self._pinned(name, runtime_handler, is_pinned=False)
 
@@ -401,8 +402,7 @@ class Upkeep(abc.ABC):
         return self.metadata.get_image(record.reference, record.handler) == record
 
     def _pinned(self, name: str, handler: str | None, *, is_pinned: bool) -> tuple[tuple[str, str], ...]:
-        default = self.config.default_handler
-        records = lookup.doomed(self.metadata, name, default if handler == "" else handler, default)
+        records = lookup.doomed(self.metadata, name, self._known(handler), self.config.default_handler)
         changed = self.metadata.pin_images(((each.reference, each.handler) for each in records), is_pinned=is_pinned)
         if not changed:
             raise _missing(name, handler)

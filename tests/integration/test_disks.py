@@ -100,6 +100,8 @@ def test_a_read_only_disk_is_named(tmp_path: Path, server: RegistryServer, comma
     )
     assert [result[0] for result in results] == [0, 0, 8], results
     assert "Traceback" not in results[2][2]
+    assert "mounted read-only" in results[2][2] or "Read-only file system" in results[2][2]
+    assert "mount it writable" in results[2][2]
 
 
 def test_a_disk_that_is_full_to_the_last_byte_can_be_emptied_with_our_own_tools(
@@ -118,6 +120,94 @@ def test_a_disk_that_is_full_to_the_last_byte_can_be_emptied_with_our_own_tools(
     assert [result[0] for result in results] == [0, 0, 0, 0, 0], results
     assert results[2][1].startswith("sha256:")
     assert results[4][1] == ""
+
+
+@pytest.mark.parametrize(
+    "command", ["images -q", "inspecti {small}", "df", "check", "match --offline {small}", "gc -n"]
+)
+def test_who_looks_at_a_full_disk_leaves_what_it_is_emptied_with(
+    tmp_path: Path, server: RegistryServer, command: str
+) -> None:
+    """A growing log would take what a reader gives up; then neither rmi nor gc could begin."""
+    small, large = server.server.reference(SMALL), server.server.reference(LARGE)
+    fill = "dd if=/dev/zero of=$DISK/fill bs=1k oflag=append conv=notrunc; true"
+    results = on_disk(
+        tmp_path,
+        'mount -t tmpfs -o size=4m none "$DISK"',
+        f"$IMAGESTORE pull --platform linux/amd64 {small}",
+        fill,
+        f"$IMAGESTORE {command.format(small=small)}",
+        f"$IMAGESTORE pull --platform linux/amd64 {small}",
+        f"! $IMAGESTORE pull --platform linux/amd64 {large}",
+        "test -e $DISK/ballast",
+        fill,
+        f"$IMAGESTORE rmi {small} --gc",
+        "find $DISK/content -type f",
+    )
+    assert [result[0] for result in results] == [0] * 9, results
+    assert "disk is full" in results[4][2]
+    assert results[8][1] == ""
+
+
+def test_a_pull_that_is_refused_for_want_of_space_leaves_what_is_kept_back(
+    tmp_path: Path, server: RegistryServer
+) -> None:
+    large = server.server.reference(LARGE)
+    results = on_disk(
+        tmp_path,
+        'mount -t tmpfs -o size=4m none "$DISK"',
+        "$IMAGESTORE leases create",
+        "dd if=/dev/zero of=$DISK/fill bs=1k count=3200",
+        f"$IMAGESTORE pull --platform linux/amd64 {large}",
+        "test -e $DISK/ballast",
+        "$IMAGESTORE leases list -o json",
+    )
+    assert [result[0] for result in results] == [0, 0, 8, 0, 0], results
+    assert [each["id"].split("-")[0] for each in json.loads(results[4][1])["leases"]] == ["user"]
+
+
+def test_a_full_disk_on_which_nothing_is_kept_back_is_told_to_be_emptied_otherwise(
+    tmp_path: Path, server: RegistryServer
+) -> None:
+    small = server.server.reference(SMALL)
+    results = on_disk(
+        tmp_path,
+        'mount -t tmpfs -o size=4m none "$DISK"',
+        f"$IMAGESTORE pull --platform linux/amd64 {small}",
+        "rm $DISK/ballast; dd if=/dev/zero of=$DISK/fill bs=1k; true",
+        "$IMAGESTORE images -q",
+        "$IMAGESTORE gc",
+    )
+    assert [result[0] for result in results] == [0, 0, 0, 8], results
+    assert "disk is full" in results[3][2]
+    assert "by other means first" in results[3][2]
+
+
+@pytest.mark.parametrize(
+    ("closed", "command", "status", "told"),
+    [
+        ("$DISK", "--root $DISK images", 8, "--endpoint"),
+        ("$DISK", "--root $DISK inspecti a", 8, "--endpoint"),
+        ("$DISK", "--root $DISK version", 0, ""),
+        ("config.toml", "--root $DISK --config config.toml images", 9, "config.toml"),
+        ("config.toml", "--root $DISK --config config.toml config check", 9, "config.toml"),
+    ],
+)
+def test_what_is_closed_to_us_is_told_in_our_words(
+    tmp_path: Path, server: RegistryServer, closed: str, command: str, status: int, told: str
+) -> None:
+    on_disk(tmp_path, "true", f"$IMAGESTORE pull --platform linux/amd64 {server.server.reference(SMALL)}")
+    (tmp_path / "config.toml").touch()
+    results = on_disk(
+        tmp_path,
+        f"cd {tmp_path}",
+        f"chmod 000 {closed}",
+        f"setpriv --bounding-set=-all --inh-caps=-all {sys.executable} -m imagestore {command}",
+        f"chmod 755 {closed}",
+    )
+    assert results[1][0] == status, results
+    assert told in results[1][1] + results[1][2]
+    assert "Usage" not in results[1][2]
 
 
 HOLDS = """
@@ -165,7 +255,10 @@ def test_leases_can_be_removed_from_a_full_disk_while_the_store_is_open(tmp_path
     assert (status, out) == (0, "[True, True]\n"), err
 
 
-@pytest.mark.parametrize("command", ["images -q", "inspecti {small}", "match --offline {small}", "gc --dry-run"])
+@pytest.mark.parametrize(
+    "command",
+    ["images -q", "inspecti {small}", "match --offline {small}", "gc --dry-run", "export - {small} > /dev/null"],
+)
 def test_a_read_only_disk_can_be_looked_at(tmp_path: Path, server: RegistryServer, command: str) -> None:
     small = server.server.reference(SMALL)
     results = on_disk(

@@ -15,13 +15,14 @@ import pytest
 from imagestore import lease
 from imagestore.digest import Digest
 from imagestore.errors import ImageStoreError, StoreFullError
+from imagestore.metadata import location
 from imagestore.metadata.sqlite import SqliteMetadataStore
 
 
 class Full(SqliteMetadataStore):
     """As on a disk that became full while the work ran."""
 
-    def delete_lease(self, lease_id: str) -> bool:
+    def delete_lease(self, lease_id: str, *, is_of_work: bool = False) -> bool:
         """There is no room even for that."""
         raise StoreFullError(f"lease {lease_id}: no space")
 
@@ -86,3 +87,23 @@ def test_no_thread_renews_a_lease_any_more_when_its_block_has_ended(store: Sqlit
     with lease.held(store, purpose="pull") as held, lease.renewed(held):
         assert any(thread.name == "imagestore-renew" for thread in threading.enumerate())
     assert not any(thread.name == "imagestore-renew" for thread in threading.enumerate())
+
+
+def test_who_only_reads_holds_a_lease_unless_nothing_can_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metadata.db"
+    with (
+        contextlib.closing(SqliteMetadataStore(path)) as store,
+        lease.held_to_read(store, purpose="export") as held,
+    ):
+        held.hold([Digest.of(b"one")])
+        assert [each.id for each in store.leases()] == [held.id]
+    monkeypatch.setattr(location, "is_read_only", lambda _: True)
+    with (
+        contextlib.closing(SqliteMetadataStore(path)) as store,
+        lease.held_to_read(store, purpose="export") as held,
+    ):
+        held.hold([Digest.of(b"one")])
+        held.renew()
+        assert list(store.leases()) == []

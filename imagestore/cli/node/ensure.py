@@ -96,6 +96,7 @@ def ensure(
 
     heard: list[NodeEvent] = []
     numbers = NodeMetrics()
+    app.missing = "make"
     with connected(app, choice) as found:
         who = _pod(pod, pod_uid, annotations)
         request = EnsureRequest(

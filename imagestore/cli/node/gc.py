@@ -83,6 +83,7 @@ def gc(
     numbers = NodeMetrics()
     failures: list[ImageStoreError] = []
     left: Sequence[ImageUse] = ()
+    app.missing, app.is_freeing = "refuse", not dry_run
     with connected(app, choice, in_use) as found:
         settings = _settings(found.settings, (high, low), (min_age, max_age))
         folder = found.folder

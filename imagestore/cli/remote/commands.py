@@ -88,6 +88,7 @@ def info(app: App, output: str) -> None:
 def _local(app: App) -> ImageFilesystems:
     from imagestore.upkeep.accounting import content_use
 
+    app.missing = "refuse"
     use = content_use(app.store.content)
     usage = FilesystemUsage(str(app.store.content.root), time.time_ns(), use.size, use.inodes)
     return ImageFilesystems((usage,))

@@ -28,6 +28,7 @@ from imagestore.errors import (
     NoMatchingManifestError,
     OperationCancelledError,
     PreconditionError,
+    UnknownRuntimeHandlerError,
 )
 from imagestore.observe import BlobAdvanced
 from imagestore.testing import Entry, build_artifact, build_image, build_index
@@ -209,7 +210,6 @@ def test_a_folder_with_something_in_it_is_left_alone(here: Node, tmp_path: Path)
     [
         (["nothing:1"], ExportOptions(), ImageNotFoundError),
         (["nothing:1"], ExportOptions(has_all_handlers=True), ImageNotFoundError),
-        ([PYTHON], ExportOptions(("other",)), ImageNotFoundError),
         ([PYTHON, "nothing:1"], ExportOptions(), ImageNotFoundError),
     ],
 )
@@ -344,3 +344,15 @@ def test_a_single_manifest_goes_as_it_is(tmp_path: Path) -> None:
     (entry,) = index_of(tmp_path / "a.tar")
     assert (entry["digest"], entry["mediaType"]) == (str(image.target.digest), image.target.media_type)
     assert report.images[0].left_out == ()
+
+
+def test_a_handler_without_the_image_is_named(here: Node, tmp_path: Path) -> None:
+    here.store.remove(PYTHON, runtime_handler="kata")
+    with pytest.raises(ImageNotFoundError, match="not in the store under runtime handler 'kata'"):
+        here.store.export_images([PYTHON], tmp_path / "a.tar", options=ExportOptions(("kata",)))
+
+
+def test_a_handler_that_nobody_knows_is_refused(here: Node, tmp_path: Path) -> None:
+    with pytest.raises(UnknownRuntimeHandlerError, match="'other'"):
+        here.store.export_images([PYTHON], tmp_path / "a.tar", options=ExportOptions(("other",)))
+    assert not (tmp_path / "a.tar").exists()

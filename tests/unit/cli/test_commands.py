@@ -189,9 +189,17 @@ def test_a_config_that_is_not_there_is_named(line: Line) -> None:
     assert str(line.config) in line.error
 
 
+@pytest.mark.parametrize("words", ["images", "images -q", "images -o json"])
+def test_a_config_that_is_not_there_is_named_whatever_is_printed(line: Line, words: str) -> None:
+    line("pull", line.python)
+    line.config.unlink()
+    line(*words.split(), status=9)
+    assert str(line.config) in line.error
+
+
 def test_a_root_that_cannot_be_written_has_the_store_status(line: Line) -> None:
     line.root = Path("/sys/imagestore")  # closed even for root
-    line("images", status=8)
+    line("pull", line.python, status=8)
     assert "/sys" in line.error
     assert "--root" in line.error
 
@@ -213,7 +221,7 @@ def test_a_damaged_database_has_the_store_status_and_keeps_the_content(line: Lin
 
 
 def test_control_characters_from_outside_never_reach_the_terminal(line: Line) -> None:
-    line("rmi", "a\x1b[31m")
+    line("rmi", "a\x1b[31m", status=2)
     assert "\x1b" not in line.error
     assert "\\x1b" in line.error
 

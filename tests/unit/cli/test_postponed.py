@@ -242,8 +242,8 @@ def test_modules_in_packages_can_be_imported(line: str) -> None:
 
 
 def test_every_command_still_works_with_them(tmp_path: Path) -> None:
-    for command in ("--help", "gc", "df", "check"):
-        done = run("from imagestore.__main__ import command; command()", "--root", str(tmp_path), command)
+    for command in ("--help", "leases create", "gc", "df", "check"):
+        done = run("from imagestore.__main__ import command; command()", "--root", str(tmp_path), *command.split())
         assert done.returncode == 0, done.stderr
 
 

@@ -151,6 +151,12 @@ def test_a_root_that_is_no_folder_is_left_to_the_library(tmp_path: Path) -> None
     assert understand(["--root", str(tmp_path / "none"), "images"]) is not None
 
 
+def test_a_root_that_is_closed_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever needs it says so, and with --endpoint nobody does."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert understand(["--root", str(tmp_path), "--config", str(tmp_path), "images"]) is not None
+
+
 def test_variables_stand_for_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("IMAGESTORE_ROOT", str(tmp_path))
     line = understand(["images"])

@@ -174,6 +174,23 @@ def test_an_empty_path_is_not_the_folder_one_is_in(tmp_path: Path, words: str) -
     assert "expected a path, it is empty" in done.stderr
 
 
+def test_places_that_can_not_be_read_are_named_by_who_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A user who only asks the server of a store that is closed to him needs none."""
+    root, config = tmp_path / "store", tmp_path / "config.toml"
+    root.mkdir()
+    config.write_text("")
+    monkeypatch.setenv("IMAGESTORE_ROOT", str(root))
+    monkeypatch.setenv("IMAGESTORE_CONFIG", str(config))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert main(["version"]) == 0
+    endpoint = f"unix://{tmp_path}/none.sock"
+    for words in (["images", "-q"], ["images"], ["rmi", "a"], ["info"]):
+        assert main(["--endpoint", endpoint, *words]) == 6
+        assert f"{tmp_path}/none.sock" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "near"),
     [

@@ -143,7 +143,7 @@ def test_why_takes_a_short_name_with_a_tag_for_a_name(line: Line) -> None:
     assert "'python:3' is no digest, and no image in the store" in line.captured.err
 
 
-@pytest.mark.parametrize("name", ["nonsense", "a b", "sha256:0x"])
+@pytest.mark.parametrize("name", ["nonsense", "sha256:0x"])
 def test_why_says_what_it_takes_when_a_name_means_nothing(line: Line, name: str) -> None:
     assert line("why", name, status=3) == ""
     assert line.captured.err.startswith(f"imagestore: '{name}' is no digest, and no image in the store")
@@ -203,6 +203,34 @@ def test_names_before_one_that_fails_are_told(line: Line) -> None:
     # An empty name is refused when its turn comes.
     assert line("rmi", line.python, "", status=2) == f"removed {line.python} ({HYPERV})\n"
     assert line.json("images")["images"] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["pin {python}", "unpin {python}", "export {tmp}/a.tar {python}", "inspecti {python}", "rmi {python}", "images"],
+)
+def test_a_handler_that_nobody_knows_is_one_for_every_command(line: Line, tmp_path: Path, words: str) -> None:
+    arguments = words.format(python=line.python, tmp=tmp_path).split()
+    line(*arguments, "--runtime-handler", "nope", status=9)
+    assert "'nope'" in line.captured.err
+    assert "pull it first" not in line.captured.err
+
+
+@pytest.mark.parametrize("name", ["python@sha256:abc", "Bad!!", ""])
+@pytest.mark.parametrize(
+    "words",
+    ["inspecti", "pin", "unpin", "rmi", "rmi --gc", "export a.tar", "why", "images", "images -o json", "tag {} new:1"],
+)
+def test_a_name_that_can_mean_no_image_is_wrong_usage(line: Line, words: str, name: str) -> None:
+    """Whether it is there isn't the question: a pull wouldn't bring it either."""
+    arguments = [name if word == "{}" else word for word in words.split()]
+    line(*arguments, *([] if name in arguments else [name]), status=2)
+    assert "pull it first" not in line.captured.err
+
+
+def test_nothing_goes_for_a_line_that_can_not_be_read(line: Line) -> None:
+    assert line("rmi", "--gc", line.python, "Bad!!", status=2) == ""
+    assert line("images", "-q") != ""
 
 
 def test_a_rebuild_is_told_before_the_check_that_follows(line: Line) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from imagestore.digest import Digest
+from imagestore.errors import StoreFullError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 
 ONE = Digest.of(b"one")
@@ -46,3 +49,72 @@ def test_a_removal_gives_it_up(
     assert not (tmp_path / "ballast").exists()
     store.tidy()
     assert (tmp_path / "ballast").exists()
+
+
+def test_work_that_ends_takes_its_lease_away_without_it(store: SqliteMetadataStore, tmp_path: Path) -> None:
+    """As a pull does that is refused for want of space: what it would have brought isn't there to be removed."""
+    assert store.delete_lease("lease", is_of_work=True)
+    assert (tmp_path / "ballast").exists()
+
+
+@pytest.fixture
+def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database with a lease, whose log finds no space."""
+    path = tmp_path / "metadata.db"
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        store.create_lease("lease", lifetime_seconds=60)
+    prepare = SqliteMetadataStore._prepare
+
+    def prepared(store: SqliteMetadataStore, *, is_rebuilding: bool) -> None:
+        if (tmp_path / "ballast").exists():
+            raise StoreFullError("full", hint="run 'imagestore gc'")
+        prepare(store, is_rebuilding=is_rebuilding)
+
+    monkeypatch.setattr(SqliteMetadataStore, "_prepare", prepared)
+    return path
+
+
+def test_who_only_reads_leaves_it_and_reads(full: Path) -> None:
+    with contextlib.closing(SqliteMetadataStore(full, is_freeing=False)) as store:
+        assert [each.id for each in store.leases()] == ["lease"]
+        assert store.find_images() == []
+        assert store.edges_as_written() == {}
+        assert store.generation() is not None
+        for write in (lambda: store.delete_lease("lease"), store.expire, lambda: store.drop_images([("a", "b")])):
+            with pytest.raises(StoreFullError, match="disk is full") as caught:
+                write()
+            assert "imagestore gc" in caught.value.hint
+    assert full.with_name("ballast").exists()
+    with contextlib.closing(SqliteMetadataStore(full)) as store:
+        assert not full.with_name("ballast").exists()
+        assert store.delete_lease("lease")
+
+
+def test_who_only_reads_beside_one_who_writes_sees_what_he_writes(full: Path) -> None:
+    code = f"import imagestore; imagestore.open({str(full.parent)!r}).metadata.delete_lease('lease')"
+    with contextlib.closing(SqliteMetadataStore(full, is_freeing=False)) as reading:
+        subprocess.run([sys.executable, "-c", code], check=True)
+        assert list(reading.leases()) == []
+
+
+def test_where_nothing_is_kept_back_any_more_no_hint_leads_in_circles(
+    full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(store: SqliteMetadataStore, *, is_rebuilding: bool) -> None:
+        raise StoreFullError("full", hint="run 'imagestore gc'")
+
+    monkeypatch.setattr(SqliteMetadataStore, "_prepare", no_space)
+    with pytest.raises(StoreFullError) as caught:
+        SqliteMetadataStore(full)
+    assert caught.value.hint == "free space on this disk by other means first"
+
+
+def test_a_database_that_is_not_there_can_not_be_read_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(store: SqliteMetadataStore, *, is_rebuilding: bool) -> None:
+        raise StoreFullError("full")
+
+    monkeypatch.setattr(SqliteMetadataStore, "_prepare", no_space)
+    with pytest.raises(StoreFullError, match="full"):
+        SqliteMetadataStore(tmp_path / "metadata.db", is_freeing=False)

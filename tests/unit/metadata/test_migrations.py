@@ -209,6 +209,9 @@ def test_a_read_only_disk_is_read_unless_changes_lie_beside_the_database(
             Path(f"{path}-wal").write_bytes(log)
         with contextlib.closing(SqliteMetadataStore(path)) as store:
             assert [lease.id for lease in store.leases()] == ["here"]
+            with pytest.raises(StoreReadOnlyError, match="mounted read-only") as refused:
+                store.delete_lease("here")
+            assert "mount it writable" in refused.value.hint
     Path(f"{path}-wal").write_bytes(b"changes")
     with pytest.raises(StoreReadOnlyError, match="log beside it holds changes") as caught:
         SqliteMetadataStore(path)

@@ -15,7 +15,7 @@ from tests.support.node import node, python_image
 
 
 def test_the_failure_that_came_first_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def busy(_: str) -> None:
+    def busy(_: str, **_how: bool) -> None:
         raise StoreBusyError("metadata.db: is held by another process")
 
     with (
@@ -36,7 +36,7 @@ def test_partial_downloads_go_although_the_database_has_no_space(
 ) -> None:
     """They are what takes it."""
 
-    def full(_: str) -> None:
+    def full(_: str, **_how: bool) -> None:
         raise StoreFullError("metadata.db: database or disk is full")
 
     with (
