@@ -37,12 +37,17 @@ def unpin(app: App, names: tuple[str, ...], runtime_handler: str | None, output:
 def _change(app: App, names: tuple[str, ...], handler: str | None, output: str, *, is_pinned: bool) -> None:
     change = app.store.pin if is_pinned else app.store.unpin
     changed: list[tuple[str, str]] = []
-    for name in names:
-        now = change(name, runtime_handler=handler)
-        changed += now
-        # At once: a later name may not be there.
-        for reference, owner in now if output != "json" else ():
-            print(f"{'pinned' if is_pinned else 'unpinned'} {reference} ({owner})")
-    if output == "json":
-        pairs = [{"reference": reference, "runtimeHandler": owner, "pinned": is_pinned} for reference, owner in changed]
-        render.dump_json({"images": pairs})
+    try:
+        for name in names:
+            changed += change(name, runtime_handler=handler)
+    finally:
+        # Also what was done before a name that isn't there.
+        if output != "json":
+            for reference, owner in changed:
+                print(f"{'pinned' if is_pinned else 'unpinned'} {reference} ({owner})")
+        elif changed:
+            render.dump_json({"images": [_image(*key, is_pinned=is_pinned) for key in changed]})
+
+
+def _image(reference: str, handler: str, *, is_pinned: bool) -> dict[str, object]:
+    return {"reference": reference, "runtimeHandler": handler, "pinned": is_pinned}

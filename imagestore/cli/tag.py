@@ -45,14 +45,16 @@ def untag(app: App, references: tuple[str, ...], runtime_handler: str | None, al
     """Take references away from images that have others too; 'rmi' removes an image with all its references."""
     _check(runtime_handler, all_handlers)
     removed: list[tuple[str, str]] = []
-    for reference in references:
-        now = app.store.untag(reference, runtime_handler=runtime_handler, all_handlers=all_handlers)
-        removed += now
-        # At once: a later one may not be there.
-        for each, owner in now if output != "json" else ():
-            print(f"untagged {each} ({owner})")
-    if output == "json":
-        render.dump_json({"removed": [{"reference": each, "runtimeHandler": owner} for each, owner in removed]})
+    try:
+        for reference in references:
+            removed += app.store.untag(reference, runtime_handler=runtime_handler, all_handlers=all_handlers)
+    finally:
+        # Also what was done before one that isn't there.
+        if output != "json":
+            for each, owner in removed:
+                print(f"untagged {each} ({owner})")
+        elif removed:
+            render.dump_json({"removed": [{"reference": each, "runtimeHandler": owner} for each, owner in removed]})
 
 
 def _check(runtime_handler: str | None, all_handlers: bool) -> None:

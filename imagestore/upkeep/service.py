@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from imagestore import lease, lookup
 from imagestore.cancel import CancelToken
 from imagestore.content.disk import translated
-from imagestore.errors import ImageNotFoundError, InvalidInputError, UndeletableError
+from imagestore.errors import ImageNotFoundError, InvalidInputError, UndeletableError, UnknownRuntimeHandlerError
 from imagestore.image import Image
 from imagestore.observe import ignore
 from imagestore.reference import Reference
@@ -296,7 +296,8 @@ class Upkeep(abc.ABC):
 
         Raises:
             UnknownRuntimeHandlerError, InvalidInputError: as remove(). When a name is refused, the records of those
-                before it are gone and the next collection frees their content; those after it stay.
+                before it are gone, as its ``report`` says, and the next collection frees their content; those after
+                it stay.
             UndeletableError: something can't be deleted; its ``report`` says what was done all the same.
             StoreError: the store can't be read or written.
         """
@@ -312,7 +313,11 @@ class Upkeep(abc.ABC):
             lookup.HandlerRule(handler, self.config.default_handler, is_for_all=all_handlers),
             lambda name: self._doomed(name, runtime_handler, all_handlers=all_handlers),
         )
-        removed, roots = remover.remove(names)
+        try:
+            removed, roots = remover.remove(names)
+        except (InvalidInputError, UnknownRuntimeHandlerError) as error:
+            error.report = Removals(remover.removed, 0)
+            raise
         swept = collect.collect_from(self.metadata, self.content, roots)
         report = Removals(removed, sum(swept.freed.values()))
         swept.check(report)

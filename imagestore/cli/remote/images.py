@@ -156,11 +156,11 @@ def pull(
                     _warn(f"{spec.image}: {service.endpoint} {ignored}")
     finally:
         # Also what came before a failure.
-        if output == "json":
-            render.dump_json({"images": [describe.image(status, reference) for reference, status in pulled]})
-        else:
+        if output != "json":
             for reference, status in pulled:
                 print(render.printable(f"{reference} ({status.spec.runtime_handler or '-'}): {status.id}"))
+        elif pulled:
+            render.dump_json({"images": [describe.image(status, reference) for reference, status in pulled]})
 
 
 def refuse_local_options(given: dict[str, object]) -> None:

@@ -18,8 +18,10 @@ import pytest
 
 from imagestore.cli.main import main
 from imagestore.digest import Digest
+from imagestore.errors import StoreError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.testing import RegistryServer
+from imagestore.upkeep.service import Upkeep
 from tests.support.node import CONFIG, HYPERV, PYTHON, python_image
 
 
@@ -203,6 +205,48 @@ def test_names_before_one_that_fails_are_told(line: Line) -> None:
     # An empty name is refused when its turn comes.
     assert line("rmi", line.python, "", status=2) == f"removed {line.python} ({HYPERV})\n"
     assert line.json("images")["images"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "member", "told", "status"),
+    [
+        (("pin", "PYTHON", "nothing"), "images", {"PYTHON", "further.example/a:1"}, 3),
+        (("untag", "further.example/a:1", "nothing"), "removed", {"further.example/a:1"}, 3),
+        (("rmi", "PYTHON", ""), "removed", {"PYTHON", "further.example/a:1"}, 2),
+        (("rmi", "--gc", "PYTHON", ""), "removed", {"PYTHON", "further.example/a:1"}, 2),
+        (("pull", "--runtime-handler", HYPERV, "PYTHON", "127.0.0.1:1/nothing:1"), "images", {"PYTHON"}, 6),
+    ],
+    ids=("pin", "untag", "rmi", "rmi --gc", "pull"),
+)
+def test_json_tells_what_was_done_before_a_name_that_fails(
+    line: Line, words: tuple[str, ...], member: str, told: set[str], status: int
+) -> None:
+    line("tag", line.python, "further.example/a:1")
+    shown = line.json(*(line.python if word == "PYTHON" else word for word in words), status=status)
+    assert {each["reference"] for each in shown[member]} == {line.python if name == "PYTHON" else name for name in told}
+
+
+def test_images_before_a_name_that_fails_are_told_when_their_bytes_go_too(line: Line) -> None:
+    told = f"removed {line.python} ({HYPERV})\nfreed 0B\n"
+    assert line("rmi", "--gc", line.python, "", status=2) == told
+    assert len(line.json("gc")["blobs"]) > 0
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_evicted_images_are_told_though_the_collection_fails(
+    line: Line, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise StoreError("the disk is broken")
+
+    monkeypatch.setattr(Upkeep, "collect_garbage", fails)
+    if output == "json":
+        told = line.json("gc", "--keep-last", "0", status=8)
+        assert [each["reference"] for each in told["evicted"]] == [line.python]
+        assert (told["dryRun"], told["blobs"], told["failures"]) == (False, None, None)
+    else:
+        assert line("gc", "--keep-last", "0", status=8).startswith(f"removed {line.python}")
+    assert line("gc", status=8) == ""
 
 
 def test_a_rebuild_is_told_before_the_check_that_follows(line: Line) -> None:
