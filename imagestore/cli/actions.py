@@ -60,7 +60,7 @@ def pull(
         elif pulled:
             from imagestore.cli import describe
 
-            render.dump_json({"images": [describe.image(image) for image in pulled]})
+            render.dump_json({"images": [describe.image(image, app.pins) for image in pulled]})
 
 
 def show_images(
@@ -80,7 +80,7 @@ def show_images(
         from imagestore.cli import describe
 
         shown = app.store.list(name=name, runtime_handler=handler)
-        render.dump_json({"images": [describe.image(each) for each in shown]})
+        render.dump_json({"images": [describe.image(each, app.pins) for each in shown]})
         return
     found = _summaries(app, name, handler)
     if is_quiet:

@@ -6,6 +6,7 @@ import click
 
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.failure import say
 
 
 @click.command()
@@ -46,8 +47,11 @@ def _change(app: App, names: tuple[str, ...], handler: str | None, output: str, 
             for reference, owner in changed:
                 print(f"{'pinned' if is_pinned else 'unpinned'} {reference} ({owner})")
         elif changed:
-            render.dump_json({"images": [_image(*key, is_pinned=is_pinned) for key in changed]})
+            render.dump_json({"images": [_image(app, *key, is_pinned=is_pinned) for key in changed]})
+        if not is_pinned:
+            for reference in {reference: None for reference, _ in changed if reference in app.pins}:
+                say(f"imagestore: {render.printable(reference)}: the configuration pins it still")
 
 
-def _image(reference: str, handler: str, *, is_pinned: bool) -> dict[str, object]:
-    return {"reference": reference, "runtimeHandler": handler, "pinned": is_pinned}
+def _image(app: App, reference: str, handler: str, *, is_pinned: bool) -> dict[str, object]:
+    return {"reference": reference, "runtimeHandler": handler, "pinned": is_pinned or reference in app.pins}

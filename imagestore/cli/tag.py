@@ -27,7 +27,7 @@ def tag(app: App, name: str, reference: str, runtime_handler: str | None, all_ha
             name, reference, runtime_handler=runtime_handler, all_handlers=all_handlers, cancel=token
         )
     if output == "json":
-        render.dump_json({"images": [describe.image(each) for each in tagged]})
+        render.dump_json({"images": [describe.image(each, app.pins) for each in tagged]})
         return
     for each in tagged:
         print(f"{each.reference} ({each.runtime_handler}): {each.id}")

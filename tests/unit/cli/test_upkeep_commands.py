@@ -36,6 +36,9 @@ class Line:
         self.python = server.server.reference(PYTHON)
         self("pull", self.python, "--runtime-handler", HYPERV)
 
+    def add_to_config(self, text: str) -> None:
+        self._config.write_text(f"{CONFIG}\n{text}")
+
     def __call__(self, *arguments: str, status: int = 0) -> str:
         self._capture.readouterr()
         found = main(["--root", str(self.root), "--config", str(self._config), *arguments])
@@ -247,6 +250,21 @@ def test_evicted_images_are_told_though_the_collection_fails(
     else:
         assert line("gc", "--keep-last", "0", status=8).startswith(f"removed {line.python}")
     assert line("gc", status=8) == ""
+
+
+def test_an_image_that_the_configuration_pins_is_shown_so(line: Line) -> None:
+    line.add_to_config(f'[plugins."io.containerd.cri.v1.images".pinned_images]\nsandbox = "{line.python}"\n')
+    line("tag", line.python, "other.example/a:1")
+    pinned = {each["reference"]: each["pinned"] for each in line.json("images")["images"]}
+    assert pinned == {line.python: True, "other.example/a:1": False}
+    assert {each["reference"]: each["pinned"] for each in line.json("df")["images"]} == pinned
+    assert line.json("inspecti", line.python, "--runtime-handler", HYPERV)["pinned"] is True
+    assert "   config" in next(each for each in line("df").splitlines() if "library/python" in each)
+    line("pin", "other.example/a:1")
+    shown = {each["reference"]: each["pinned"] for each in line.json("unpin", line.python)["images"]}
+    assert shown == pinned
+    assert f"{line.python}: the configuration pins it still" in line.captured.err
+    assert "a:1: the configuration" not in line.captured.err
 
 
 def test_a_rebuild_is_told_before_the_check_that_follows(line: Line) -> None:
