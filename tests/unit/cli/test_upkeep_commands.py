@@ -175,6 +175,7 @@ def test_leases_are_made_listed_renewed_and_deleted(line: Line) -> None:
     line("leases", "delete", "mine")
     assert line.json("gc")["keptBlobs"] == 0
     assert line("leases", "create").startswith("user-")
+    assert "create [OPTIONS] [ID]" in line("leases", "create", "--help")
 
 
 @pytest.mark.parametrize(
