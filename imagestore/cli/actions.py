@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from imagestore.image import Image
     from imagestore.metadata.summaries import ImageSummary
     from imagestore.platforms import Platform
-    from imagestore.upkeep.service import Removals
+    from imagestore.upkeep.removal import Removals
 
 
 def pull(

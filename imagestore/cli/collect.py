@@ -13,8 +13,7 @@ from imagestore.errors import ImageStoreError, UndeletableError
 
 if TYPE_CHECKING:
     from imagestore.collect import GarbageReport
-    from imagestore.upkeep.policy import Policy
-    from imagestore.upkeep.service import EvictionReport
+    from imagestore.upkeep.policy import EvictionReport, Policy
 
 #: What a collection that failed doesn't tell.
 _UNKNOWN: Final = dict.fromkeys(("blobs", "ingests", "bytesFreed", "keptBlobs", "failures"))

@@ -16,7 +16,7 @@ from imagestore.errors import InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
@@ -27,6 +27,22 @@ _AT_ONCE: Final = 64
 _MOST_TOGETHER: Final = 12_000
 #: Reading every record isn't worth while for fewer names than this part of them.
 _RECORDS_FOR_A_NAME: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Records that were removed, as (reference, runtime handler), and the bytes that their content took."""
+
+    removed: tuple[tuple[str, str], ...]
+    bytes_freed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """What several names removed, as (reference, runtime handler) by name, and the bytes freed by all together."""
+
+    removed: Mapping[str, tuple[tuple[str, str], ...]]
+    bytes_freed: int
 
 
 @dataclass(frozen=True, slots=True)
