@@ -72,9 +72,11 @@ class ImageStoreError(Exception):
     Attributes:
         category: which of containerd's error words it is.
         hint: what the person reading it can do, or an empty text.
+        report: what was done all the same, as the call would have returned it; None where nothing tells.
     """
 
     category: ClassVar[Category] = Category.INTERNAL
+    report: object = None
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(printable(message))
@@ -471,7 +473,6 @@ class UndeletableError(StoreError):
 
     Attributes:
         failures: why, by digest or name of an ingest.
-        report: what was done all the same, as the call would have returned it; None where it returns nothing of that.
     """
 
     def __init__(self, failures: Mapping[str, str], report: object = None) -> None:

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, cast
 from imagestore.cli import render
 from imagestore.cli.app import cancelled_by_signals
 from imagestore.cli.failure import say
-from imagestore.errors import UndeletableError
+from imagestore.errors import InvalidInputError, UndeletableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from imagestore.cli.app import App
+    from imagestore.errors import ImageStoreError
     from imagestore.image import Image
     from imagestore.metadata.summaries import ImageSummary
     from imagestore.platforms import Platform
-    from imagestore.upkeep.service import Removals
+    from imagestore.upkeep.removal import Removals
 
 
 def pull(
@@ -58,10 +59,10 @@ def pull(
         if output != "json":
             for image in pulled:
                 print(f"{image.reference} ({image.runtime_handler}): {image.id}")
-    if output == "json":
-        from imagestore.cli import describe
+        elif pulled:
+            from imagestore.cli import describe
 
-        render.dump_json({"images": [describe.image(image) for image in pulled]})
+            render.dump_json({"images": [describe.image(image, app.pins) for image in pulled]})
 
 
 def show_images(
@@ -83,7 +84,7 @@ def show_images(
         from imagestore.cli import describe
 
         shown = app.store.list(name=name, runtime_handler=handler)
-        render.dump_json({"images": [describe.image(each) for each in shown]})
+        render.dump_json({"images": [describe.image(each, app.pins) for each in shown]})
         return
     found = _summaries(app, name, handler)
     if is_quiet:
@@ -124,14 +125,16 @@ def remove(
     """
     app.is_freeing = True
     freed: int | None = None
-    failure: UndeletableError | None = None
+    failure: ImageStoreError | None = None
     removed: list[tuple[str, str]] = []
     try:
         if frees:
             _refuse_unreadable(*names)
             try:
                 removals = app.store.delete_each(names, runtime_handler=handler, all_handlers=is_everywhere)
-            except UndeletableError as error:
+            except (InvalidInputError, UndeletableError) as error:
+                if error.report is None:
+                    raise
                 failure, removals = error, cast("Removals", error.report)
             freed = removals.bytes_freed
             for name, gone in removals.removed.items():
@@ -142,14 +145,14 @@ def remove(
                 removed += _told(name, app.store.remove(name, runtime_handler=handler, all_handlers=is_everywhere))
     finally:
         # Also what went before a failure.
-        if output != "json":
+        if output == "json":
+            pairs = [{"reference": reference, "runtimeHandler": owner} for reference, owner in removed]
+            render.dump_json({"removed": pairs, "bytesFreed": freed})
+        else:
             for reference, owner in removed:
                 print(f"removed {reference} ({owner})")
-    if output == "json":
-        pairs = [{"reference": reference, "runtimeHandler": owner} for reference, owner in removed]
-        render.dump_json({"removed": pairs, "bytesFreed": freed})
-    elif freed is not None:
-        print(f"freed {render.size(freed)}")
+            if freed is not None:
+                print(f"freed {render.size(freed)}")
     if failure is not None:
         raise failure
 

@@ -14,7 +14,7 @@ from imagestore.cli import frame
 from imagestore.errors import ConfigError, StoreError, StoreMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Set
     from tempfile import TemporaryDirectory
     from typing import Literal
 
@@ -142,6 +142,13 @@ class App:
 
         path = self.config_path
         return config.load(path, host=self.host) if path is not None else config.default(self.host)
+
+    @functools.cached_property
+    def pins(self) -> Set[str]:
+        """The references that the configuration pins."""
+        from imagestore import lookup
+
+        return lookup.pinned_by(self.config)
 
     @property
     def transfer(self) -> TransferPolicy | None:

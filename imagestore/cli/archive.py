@@ -159,7 +159,7 @@ def import_(
     if output == "json":
         render.dump_json(
             {
-                "images": [describe.image(image) for image in report.images],
+                "images": [describe.image(image, app.pins) for image in report.images],
                 "unusedBlobs": report.unused_blobs,
                 "unusedBytes": report.unused_bytes,
             }

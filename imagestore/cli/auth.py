@@ -135,6 +135,9 @@ def _registry(text: str) -> str:
     from imagestore.reference import Reference
     from imagestore.registry.credentials.docker_config import host_of
 
+    if "@" in text:
+        # Not shown: what is in front of it may be a password.
+        raise InvalidInputError("registry: expected a host name without a login; leave out everything up to '@'")
     host = host_of(text.strip())
     try:
         parsed = Reference.parse(f"{host}/image")

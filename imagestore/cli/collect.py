@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import click
 
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
-from imagestore.errors import UndeletableError
+from imagestore.errors import ImageStoreError, UndeletableError
 
 if TYPE_CHECKING:
     from imagestore.collect import GarbageReport
-    from imagestore.upkeep.policy import Policy
-    from imagestore.upkeep.service import EvictionReport
+    from imagestore.upkeep.policy import EvictionReport, Policy
+
+#: What a collection that failed doesn't tell.
+_UNKNOWN: Final = dict.fromkeys(("blobs", "ingests", "bytesFreed", "keptBlobs", "failures"))
 
 
 @click.command()
@@ -61,6 +63,10 @@ def gc(
         report = app.store.collect_garbage(dry_run=dry_run)
     except UndeletableError as error:
         failure, report = error, cast("GarbageReport", error.report)
+    except (ImageStoreError, KeyboardInterrupt):
+        if evicted is not None and output == "json":
+            render.dump_json({**_evicted_json(evicted), **_UNKNOWN, "dryRun": dry_run})
+        raise
     if output == "json":
         render.dump_json({**_evicted_json(evicted), **_garbage_json(report, evicted)})
     else:

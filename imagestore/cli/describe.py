@@ -9,6 +9,8 @@ from imagestore import platforms
 from imagestore.cli.names import familiar as familiar
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from imagestore.descriptor import Descriptor
     from imagestore.image import Image
     from imagestore.platforms import Platform
@@ -34,8 +36,8 @@ def platform(value: Platform) -> dict[str, Any]:
     return {**members, "text": platforms.format_all(value)}
 
 
-def image(value: Image) -> dict[str, Any]:
-    """One record."""
+def image(value: Image, pins: Set[str]) -> dict[str, Any]:
+    """One record; ``pins`` are the references that the configuration pins."""
     record = value.record
     return {
         "reference": record.reference,
@@ -50,11 +52,11 @@ def image(value: Image) -> dict[str, Any]:
         "warnings": list(record.warnings),
         "createdAt": time(record.created_at),
         "updatedAt": time(record.updated_at),
-        "pinned": record.is_pinned,
+        "pinned": record.is_pinned or record.reference in pins,
     }
 
 
-def image_in_full(value: Image) -> dict[str, Any]:
+def image_in_full(value: Image, pins: Set[str]) -> dict[str, Any]:
     """One record with its config and its layers' files."""
     manifest = value.manifest_document
     config = value.config if manifest.is_image else None
@@ -65,7 +67,7 @@ def image_in_full(value: Image) -> dict[str, Any]:
     for layer, diff_id in zip(layers, diff_ids, strict=False):
         layer["diffId"] = str(diff_id)
     return {
-        **image(value),
+        **image(value, pins),
         "layers": layers,
         "config": None if config is None else {"created": config.created, **config.settings},
     }

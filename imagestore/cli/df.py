@@ -11,6 +11,8 @@ from imagestore.cli.context import App, output_option, pass_app
 from imagestore.errors import StoreMissingError
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from imagestore.upkeep.accounting import ImageUsage, StoreUsage
 
 
@@ -23,7 +25,7 @@ def df(app: App, output: str) -> None:
     if output == "json":
         render.dump_json(
             {
-                "images": [_image(each) for each in usage.images],
+                "images": [_image(each, app.pins) for each in usage.images],
                 "blobs": usage.blobs,
                 "contentBytes": usage.content_bytes,
                 "keptBytes": usage.kept_bytes,
@@ -37,7 +39,7 @@ def df(app: App, output: str) -> None:
         )
         return
     headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "SIZE", "UNIQUE", "SHARED", "LAST USED", "PINNED")
-    render.table(headings, (_row(each) for each in usage.images))
+    render.table(headings, (_row(each, app.pins) for each in usage.images))
     print()
     rows = [
         ("content of images", render.size(usage.kept_bytes)),
@@ -59,16 +61,17 @@ def _usage(app: App) -> StoreUsage:
         return nothing(app.root)
 
 
-def _row(usage: ImageUsage) -> tuple[str, ...]:
+def _row(usage: ImageUsage, pins: Set[str]) -> tuple[str, ...]:
     from imagestore.upkeep.policy import last_use
 
     record = usage.record
     sizes = (render.size(each) for each in (usage.size, usage.unique_bytes, usage.shared_bytes))
     used = f"{describe.time(last_use(record))[:16]}Z"
-    return (*describe.familiar(record.reference), record.handler, *sizes, used, "yes" if record.is_pinned else "")
+    pinned = "yes" if record.is_pinned else "config" if record.reference in pins else ""
+    return (*describe.familiar(record.reference), record.handler, *sizes, used, pinned)
 
 
-def _image(usage: ImageUsage) -> dict[str, Any]:
+def _image(usage: ImageUsage, pins: Set[str]) -> dict[str, Any]:
     from imagestore.upkeep.policy import last_use
 
     record = usage.record
@@ -80,5 +83,5 @@ def _image(usage: ImageUsage) -> dict[str, Any]:
         "uniqueBytes": usage.unique_bytes,
         "sharedBytes": usage.shared_bytes,
         "lastUsedAt": describe.time(last_use(record)),
-        "pinned": record.is_pinned,
+        "pinned": record.is_pinned or record.reference in pins,
     }

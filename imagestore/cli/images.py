@@ -55,7 +55,7 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
 
     lookup.refuse_unreadable(name)
     found = app.store.get(name, runtime_handler=runtime_handler)
-    shown = describe.image_in_full(found)
+    shown = describe.image_in_full(found, app.pins)
     if output == "json":
         render.dump_json(shown)
         return

@@ -44,7 +44,7 @@ def list_leases(app: App, output: str) -> None:
 
 
 @leases.command()
-@click.argument("lease_id", metavar="ID", required=False)
+@click.argument("lease_id", metavar="[ID]", required=False)
 @click.option("--content", "digests", metavar="DIGEST", multiple=True, help="Content to hold; may be repeated.")
 @duration_option(
     "--expires", default="24h", show_default=True, help="When it ends, for example 7d; 0 means only when deleted."

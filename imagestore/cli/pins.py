@@ -7,6 +7,7 @@ import click
 from imagestore import lookup
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.failure import say
 
 
 @click.command()
@@ -38,13 +39,21 @@ def unpin(app: App, names: tuple[str, ...], runtime_handler: str | None, output:
 def _change(app: App, names: tuple[str, ...], handler: str | None, output: str, *, is_pinned: bool) -> None:
     change = app.store.pin if is_pinned else app.store.unpin
     changed: list[tuple[str, str]] = []
-    for name in names:
-        lookup.refuse_unreadable(name)
-        now = change(name, runtime_handler=handler)
-        changed += now
-        # At once: a later name may not be there.
-        for reference, owner in now if output != "json" else ():
-            print(f"{'pinned' if is_pinned else 'unpinned'} {reference} ({owner})")
-    if output == "json":
-        pairs = [{"reference": reference, "runtimeHandler": owner, "pinned": is_pinned} for reference, owner in changed]
-        render.dump_json({"images": pairs})
+    try:
+        for name in names:
+            lookup.refuse_unreadable(name)
+            changed += change(name, runtime_handler=handler)
+    finally:
+        # Also what was done before a name that isn't there.
+        if output != "json":
+            for reference, owner in changed:
+                print(f"{'pinned' if is_pinned else 'unpinned'} {reference} ({owner})")
+        elif changed:
+            render.dump_json({"images": [_image(app, *key, is_pinned=is_pinned) for key in changed]})
+        if not is_pinned:
+            for reference in {reference: None for reference, _ in changed if reference in app.pins}:
+                say(f"imagestore: {render.printable(reference)}: the configuration pins it still")
+
+
+def _image(app: App, reference: str, handler: str, *, is_pinned: bool) -> dict[str, object]:
+    return {"reference": reference, "runtimeHandler": handler, "pinned": is_pinned or reference in app.pins}

@@ -70,6 +70,8 @@ def pull(
         raise click.UsageError("Missing argument 'REFERENCE...'")
     if app.remote is not None:
         local = {"--sandbox": sandbox, "--platform": platform, "--dry-run": dry_run, "--limit-rate": limit_rate}
+        if progress not in ("auto", "none"):
+            raise click.UsageError("--progress is for a local store; CRI tells nothing of a pull's progress")
         _pull_remotely(app, references, handlers, {**local, "--anonymous": anonymous}, creds_stdin, deadline, output)
         return
     work = [(reference, handler) for reference in references for handler in handlers or ("",)]

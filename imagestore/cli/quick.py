@@ -132,7 +132,7 @@ def understand(words: Sequence[str]) -> Line | None:
     if grammar is None or not _read(line, words[position + 1 :], grammar):
         return None
     line.endpoint = places.get("endpoint")
-    if line.endpoint == "crictl" or (line.endpoint and not _LOCAL.isdisjoint({*places, *line.values, *line.flags})):
+    if line.endpoint and not _can_be_asked(line, places):
         return None
     line.root = places.get("root") or os.environ.get(_ROOT) or None
     line.config_path = places.get("config_path") or os.environ.get(_CONFIG) or None
@@ -236,3 +236,9 @@ def _value(words: Sequence[str], position: int, table: dict[str, str]) -> tuple[
     if spelling not in table or not value or value.startswith("-"):
         return None
     return table[spelling], value, following
+
+
+def _can_be_asked(line: Line, places: dict[str, str]) -> bool:
+    """Whether a CRI server can do what the line says, with its endpoint as it is given."""
+    is_local = not _LOCAL.isdisjoint({*places, *line.values, *line.flags})
+    return line.endpoint != "crictl" and not is_local and line.value("progress") in (None, "auto", "none")

@@ -29,7 +29,7 @@ def tag(app: App, name: str, reference: str, runtime_handler: str | None, all_ha
             name, reference, runtime_handler=runtime_handler, all_handlers=all_handlers, cancel=token
         )
     if output == "json":
-        render.dump_json({"images": [describe.image(each) for each in tagged]})
+        render.dump_json({"images": [describe.image(each, app.pins) for each in tagged]})
         return
     for each in tagged:
         print(f"{each.reference} ({each.runtime_handler}): {each.id}")
@@ -48,14 +48,16 @@ def untag(app: App, references: tuple[str, ...], runtime_handler: str | None, al
     _check(runtime_handler, all_handlers)
     app.is_freeing = True
     removed: list[tuple[str, str]] = []
-    for reference in references:
-        now = app.store.untag(reference, runtime_handler=runtime_handler, all_handlers=all_handlers)
-        removed += now
-        # At once: a later one may not be there.
-        for each, owner in now if output != "json" else ():
-            print(f"untagged {each} ({owner})")
-    if output == "json":
-        render.dump_json({"removed": [{"reference": each, "runtimeHandler": owner} for each, owner in removed]})
+    try:
+        for reference in references:
+            removed += app.store.untag(reference, runtime_handler=runtime_handler, all_handlers=all_handlers)
+    finally:
+        # Also what was done before one that isn't there.
+        if output != "json":
+            for each, owner in removed:
+                print(f"untagged {each} ({owner})")
+        elif removed:
+            render.dump_json({"removed": [{"reference": each, "runtimeHandler": owner} for each, owner in removed]})
 
 
 def _check(runtime_handler: str | None, all_handlers: bool) -> None:

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.errors import ImageStoreError, ServerError
+from imagestore.errors import ConfigError, ImageStoreError, ServerError
 from imagestore.upkeep.accounting import disk_of
 
 if TYPE_CHECKING:
@@ -40,15 +40,16 @@ class Metrics:
         workers: lends the store that is measured.
 
     Raises:
-        ServerError: Prometheus' library isn't installed.
+        ConfigError: Prometheus' library isn't installed.
     """
 
     def __init__(self, workers: StoreWorkers) -> None:
         try:
             from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
         except ImportError as error:
-            raise ServerError(
-                "metrics: prometheus-client is not installed", hint="run 'pip install imagestore[metrics]'"
+            raise ConfigError(
+                "metrics: expected the package prometheus_client, it is not installed",
+                hint="pip install 'imagestore[metrics]'",
             ) from error
         registry = self._registry = CollectorRegistry()
         self._calls = Counter(

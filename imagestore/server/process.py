@@ -19,7 +19,7 @@ import grpc
 
 from imagestore._version import __version__
 from imagestore.containerd.service import add_proxy_content
-from imagestore.errors import ImageStoreError, ServerError
+from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.rpc.answers import AnswerCache
 from imagestore.rpc.workers import StoreWorkers
 from imagestore.server.activation import passed_sockets
@@ -64,7 +64,7 @@ class ServerProcess:
         environment: the process's; what the service manager left there for us is taken out.
 
     Raises:
-        ServerError: there is nothing to listen at.
+        InvalidInputError: there is nothing to listen at.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ServerProcess:
         self._notifier = Notifier(environment)
         self._passed = passed_sockets(environment)
         if not settings.listen and not settings.proxies and not self._passed:
-            raise ServerError(
+            raise InvalidInputError(
                 "serve: nothing to listen at", hint="give --listen unix:///PATH, or start it from a socket unit"
             )
 

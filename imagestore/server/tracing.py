@@ -11,7 +11,7 @@ import os
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.errors import ServerError
+from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +46,7 @@ class Tracing:
         exporter: a span exporter of OpenTelemetry's SDK.
 
     Raises:
-        ServerError: OpenTelemetry isn't installed.
+        ConfigError: OpenTelemetry isn't installed.
     """
 
     def __init__(self, exporter: Any) -> None:
@@ -56,8 +56,9 @@ class Tracing:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError as error:
-            raise ServerError(
-                "tracing: OpenTelemetry is not installed", hint="run 'pip install imagestore[tracing]'"
+            raise ConfigError(
+                "tracing: expected the package opentelemetry-sdk, it is not installed",
+                hint="pip install 'imagestore[tracing]'",
             ) from error
         # Its own provider: an embedder's global one is the embedder's.
         self._provider = TracerProvider(resource=Resource.create({"service.name": "imagestore"}))
@@ -91,19 +92,19 @@ def named_exporter() -> Any:
     """The exporter that the environment names.
 
     Raises:
-        ServerError: it isn't installed, or can't be made as the environment has it.
+        ConfigError: it isn't installed, or can't be made as the environment has it.
     """
     name = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
     for entry in metadata.entry_points(group=_GROUP, name=name):
         try:
             return entry.load()()
         except Exception as error:
-            raise ServerError(
+            raise ConfigError(
                 f"tracing: span exporter {name!r} can't be made: {type(error).__name__}: {error}",
                 hint="see its variables, which begin with OTEL_EXPORTER_",
             ) from error
     known = ", ".join(sorted({entry.name for entry in metadata.entry_points(group=_GROUP)})) or "none"
-    raise ServerError(
+    raise ConfigError(
         f"tracing: no span exporter is called {name!r}; installed: {known}",
         hint="set OTEL_TRACES_EXPORTER, or install opentelemetry-exporter-otlp",
     )

@@ -66,6 +66,15 @@ class Eviction:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class EvictionReport:
+    """What a policy removed, or would remove; ``bytes_freed`` is what no record needs any more."""
+
+    dry_run: bool
+    evicted: tuple[Eviction, ...]
+    bytes_freed: int
+
+
 def last_use(record: ImageRecord) -> float:
     """When a record was last pulled or used, in seconds since 1970."""
     return max(record.used_at, record.updated_at)

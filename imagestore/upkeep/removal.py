@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from imagestore import lookup
 from imagestore.collect import Patience
 from imagestore.errors import InvalidInputError, UnknownRuntimeHandlerError
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
@@ -30,6 +30,22 @@ _RECORDS_FOR_A_NAME: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Removal:
+    """Records that were removed, as (reference, runtime handler), and the bytes that their content took."""
+
+    removed: tuple[tuple[str, str], ...]
+    bytes_freed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """What several names removed, as (reference, runtime handler) by name, and the bytes freed by all together."""
+
+    removed: Mapping[str, tuple[tuple[str, str], ...]]
+    bytes_freed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Remover:
     """Removes records.
 
@@ -37,11 +53,13 @@ class Remover:
         metadata: where they are.
         rule: which records a plain reference means.
         doomed: which records any name means.
+        removed: (reference, runtime handler) of what went so far, by name.
     """
 
     metadata: MetadataStore
     rule: lookup.HandlerRule
     doomed: Callable[[str], Sequence[ImageRecord]]
+    removed: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     def remove(self, names: Iterable[str]) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[str]]:
         """Remove the records that these names mean.
@@ -56,7 +74,6 @@ class Remover:
             InvalidInputError, UnknownRuntimeHandlerError: a name is refused; the records of those before it are gone,
                 those after it weren't looked at.
         """
-        removed: dict[str, tuple[tuple[str, str], ...]] = {}
         roots: set[str] = set()
         waiting = collections.deque(dict.fromkeys(names))
         together = self._remove_all(waiting) if len(waiting) > 1 else None
@@ -71,7 +88,7 @@ class Remover:
                 while waiting:
                     some = [waiting.popleft() for _ in range(min(_AT_ONCE, len(waiting)))]
                     try:
-                        roots.update(self._remove(some, removed))
+                        roots.update(self._remove(some))
                     except (InvalidInputError, UnknownRuntimeHandlerError) as error:
                         refusal = error  # raised after the transaction, which would be undone otherwise
                         break
@@ -79,7 +96,7 @@ class Remover:
                         break
         if refusal is not None:
             raise refusal
-        return removed, roots
+        return self.removed, roots
 
     def _remove_all(self, names: Collection[str]) -> tuple[dict[str, tuple[tuple[str, str], ...]], set[str]] | None:
         """As remove(), if the names are plain references and mean every record; else nothing is done, and None."""
@@ -93,7 +110,7 @@ class Remover:
                 return None
         return removed, set(known.roots)
 
-    def _remove(self, names: Sequence[str], removed: dict[str, tuple[tuple[str, str], ...]]) -> set[str]:
+    def _remove(self, names: Sequence[str]) -> set[str]:
         """One step; when a name is refused, the records of those before it are dropped already."""
         plain = lookup.doomed_keys(self.metadata, names, self.rule)
         roots: set[str] = set()
@@ -106,7 +123,7 @@ class Remover:
                     roots.update(self.metadata.drop_images(going))
                     going = []
                     keys = tuple((record.reference, record.handler) for record in self.doomed(name))
-                removed[name] = keys
+                self.removed[name] = keys
                 going += keys
                 gone.update(keys)
             roots.update(self.metadata.drop_images(going))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from imagestore import lease, lookup
 from imagestore.cancel import CancelToken
 from imagestore.content.disk import translated
-from imagestore.errors import ImageNotFoundError, InvalidInputError, UndeletableError
+from imagestore.errors import ImageNotFoundError, InvalidInputError, UndeletableError, UnknownRuntimeHandlerError
 from imagestore.image import Image
 from imagestore.observe import ignore
 from imagestore.reference import Reference
-from imagestore.values import dataclass, replace
+from imagestore.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from imagestore.collect import GarbageReport
@@ -31,38 +31,13 @@ if TYPE_CHECKING:
     from imagestore.registry.client import RegistryClient
     from imagestore.upkeep.accounting import ImageUsage, StoreUsage
     from imagestore.upkeep.check import CheckOptions, CheckReport
-    from imagestore.upkeep.policy import Eviction, Policy
+    from imagestore.upkeep.policy import Eviction, EvictionReport, Policy
+    from imagestore.upkeep.removal import Removal, Removals
     from imagestore.upkeep.repair import RepairReport
     from imagestore.upkeep.why import Chain
 
-T = TypeVar("T")
 #: Records that go in one transaction: some milliseconds.
 _AT_ONCE: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """Records that were removed, as (reference, runtime handler), and the bytes that their content took."""
-
-    removed: tuple[tuple[str, str], ...]
-    bytes_freed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Removals:
-    """What several names removed, as (reference, runtime handler) by name, and the bytes freed by all together."""
-
-    removed: Mapping[str, tuple[tuple[str, str], ...]]
-    bytes_freed: int
-
-
-@dataclass(frozen=True, slots=True)
-class EvictionReport:
-    """What a policy removed, or would remove; ``bytes_freed`` is what no record needs any more."""
-
-    dry_run: bool
-    evicted: tuple[Eviction, ...]
-    bytes_freed: int
 
 
 class Upkeep(abc.ABC):
@@ -255,10 +230,12 @@ class Upkeep(abc.ABC):
             staying = [each for each in usage.images if (each.record.reference, each.record.handler) not in gone]
             kept = {digest for each in staying for digest in each.blobs}
             blobs = {digest: size for each in usage.images for digest, size in each.blobs.items()}
-            return EvictionReport(True, chosen, sum(size for digest, size in blobs.items() if digest not in kept))
+            freed = sum(size for digest, size in blobs.items() if digest not in kept)
+            return policy.EvictionReport(True, chosen, freed)
         evicted: list[Eviction] = []
         roots: set[str] = set()
-        for some in _slices(chosen):
+        for start in range(0, len(chosen), _AT_ONCE):
+            some = chosen[start : start + _AT_ONCE]
             self.metadata.give_way()
             with self.metadata.exclusive():
                 # What was pinned, pulled or used since the choice stays.
@@ -269,7 +246,7 @@ class Upkeep(abc.ABC):
             evicted += going
         roots.update(str(digest) for each in evicted for digest in each.record.roots)
         swept = collect.collect_from(self.metadata, self.content, roots)
-        report = EvictionReport(False, tuple(evicted), sum(swept.freed.values()))
+        report = policy.EvictionReport(False, tuple(evicted), sum(swept.freed.values()))
         swept.check(report)
         return report
 
@@ -285,6 +262,8 @@ class Upkeep(abc.ABC):
             StoreError: the store can't be read or written.
         """
         removals = self.delete_each([name], runtime_handler=runtime_handler, all_handlers=all_handlers)
+        from imagestore.upkeep.removal import Removal
+
         return Removal(removals.removed[name], removals.bytes_freed)
 
     def delete_each(
@@ -297,7 +276,8 @@ class Upkeep(abc.ABC):
 
         Raises:
             UnknownRuntimeHandlerError, InvalidInputError: as remove(). When a name is refused, the records of those
-                before it are gone and the next collection frees their content; those after it stay.
+                before it are gone, as its ``report`` says, and the next collection frees their content; those after
+                it stay.
             UndeletableError: something can't be deleted; its ``report`` says what was done all the same.
             StoreError: the store can't be read or written.
         """
@@ -305,17 +285,21 @@ class Upkeep(abc.ABC):
             raise InvalidInputError("give a runtime handler or all handlers, not both")
         with self._loading():
             from imagestore import collect
-            from imagestore.upkeep.removal import Remover
+            from imagestore.upkeep import removal
 
         handler = self._known(runtime_handler)
-        remover = Remover(
+        remover = removal.Remover(
             self.metadata,
             lookup.HandlerRule(handler, self.config.default_handler, is_for_all=all_handlers),
             lambda name: self._doomed(name, runtime_handler, all_handlers=all_handlers),
         )
-        removed, roots = remover.remove(names)
+        try:
+            removed, roots = remover.remove(names)
+        except (InvalidInputError, UnknownRuntimeHandlerError) as error:
+            error.report = removal.Removals(remover.removed, 0)
+            raise
         swept = collect.collect_from(self.metadata, self.content, roots)
-        report = Removals(removed, sum(swept.freed.values()))
+        report = removal.Removals(removed, sum(swept.freed.values()))
         swept.check(report)
         return report
 
@@ -412,8 +396,3 @@ class Upkeep(abc.ABC):
 def _missing(name: str, handler: str | None) -> ImageNotFoundError:
     under = f" under runtime handler {handler!r}" if handler else ""
     return ImageNotFoundError(f"image {name!r} is not in the store{under}", hint="pull it first")
-
-
-def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), _AT_ONCE):
-        yield items[start : start + _AT_ONCE]

@@ -89,7 +89,7 @@ def test_second_server_at_the_same_socket_is_refused_and_the_first_goes_on(serve
 def test_nothing_to_listen_at_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "imagestore", "--root", str(tmp_path), "serve"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "nothing to listen at" in done.stderr
 
 

@@ -9,7 +9,7 @@ import click
 
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
-from imagestore.cli.failure import ExitStatus, exit_status
+from imagestore.cli.failure import ExitStatus, exit_status, say
 from imagestore.cli.node.services import connected, service_options
 from imagestore.digest import Digest
 
@@ -117,6 +117,8 @@ def ensure(
         render.dump_json(_json(request, found.name, result, heard, change))
     else:
         _print(found.name, result, heard, change)
+    if not result.is_there:
+        _report(result)
     if metrics is not None:
         metrics.write_text(numbers.text(), "utf-8")
     if result.is_there:
@@ -217,10 +219,13 @@ def _print(service: str, result: EnsureResult, heard: Sequence[NodeEvent], chang
         print(f"event: {event.type} {event.reason}: {render.printable(event.message)}")
     if result.is_there:
         print(f"image: {render.printable(result.image_ref)}")
-    else:
-        print(f"failed: {render.printable(result.reason)}: {render.printable(result.message)}")
-        if result.cause is not None and result.cause.hint:
-            print(f"hint: {render.printable(result.cause.hint)}")
+
+
+def _report(result: EnsureResult) -> None:
+    """What went wrong, as every command says it."""
+    say(f"imagestore: {render.printable(result.reason)}: {render.printable(result.message)}")
+    if result.cause is not None and result.cause.hint:
+        say(f"  hint: {render.printable(result.cause.hint)}")
 
 
 def _json(

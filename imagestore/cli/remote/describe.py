@@ -28,12 +28,14 @@ def names(image: ServedImage) -> tuple[str, ...]:
 
 
 def names_meant(image: ServedImage, name: str) -> tuple[str, ...]:
-    """What to show an image under that was asked for by a name: its tag where that is one, as in a local store."""
-    try:
-        wanted = str(Reference.parse(name)) if name else ""
-    except ValueError:
-        wanted = ""
-    return (wanted,) if wanted in image.repo_tags else names(image)
+    """What to show an image under that was asked for by a name: its tag or its repository's, as in a local store."""
+    wanted = _reference(name)
+    if wanted is None:
+        return names(image)
+    if str(wanted) in image.repo_tags:
+        return (str(wanted),)
+    same = tuple(tag for tag in image.repo_tags if wanted.digest and tag.startswith(f"{wanted.name}:"))
+    return same or names(image)
 
 
 def familiar(name: str) -> tuple[str, str]:
@@ -44,17 +46,28 @@ def familiar(name: str) -> tuple[str, str]:
         return name or "<none>", "<none>"
 
 
+def is_tagged(image: ServedImage, name: str) -> bool:
+    """Whether a name is one of the image's tags."""
+    wanted = _reference(name)
+    return wanted is not None and str(wanted) in image.repo_tags
+
+
 def fits(image: ServedImage, name: str) -> bool:
-    """Whether a name, an image id or the beginning of one means this image; servers may ignore a list's filter."""
-    if not name:
-        return True
+    """Whether an image id, the beginning of one or a digest, alone or behind a name, means this image."""
     if _ID.fullmatch(name) and image.id.removeprefix("sha256:").startswith(name.removeprefix("sha256:")):
         return True
+    wanted = _reference(name)
+    if wanted is not None and wanted.digest is not None:
+        return str(wanted.with_digest(wanted.digest)) in image.repo_digests
+    return any(each.endswith(f"@{name}") for each in image.repo_digests)
+
+
+def _reference(name: str) -> Reference | None:
+    """A name as a reference; None for what isn't one."""
     try:
-        wanted = str(Reference.parse(name))
+        return Reference.parse(name)
     except ValueError:
-        return False
-    return wanted in image.repo_tags or wanted in image.repo_digests
+        return None
 
 
 def image(value: ServedImage, name: str) -> dict[str, Any]:
@@ -68,8 +81,8 @@ def image(value: ServedImage, name: str) -> dict[str, Any]:
         "target": None,
         "manifest": None,
         "size": value.size,
-        "labels": {},
-        "warnings": [],
+        "labels": None,
+        "warnings": None,
         "createdAt": None,
         "updatedAt": None,
         "pinned": value.is_pinned,
@@ -85,7 +98,7 @@ def image_in_full(details: ImageDetails, name: str) -> dict[str, Any]:
     for key in ("wantedPlatform", "target", "manifest"):
         shown[key] = own.get(key)
     warnings = own.get("warnings")
-    shown["warnings"] = warnings if isinstance(warnings, list) else []
+    shown["warnings"] = warnings if isinstance(warnings, list) else None
     for key in ("createdAt", "updatedAt"):
         moment = own.get(key)
         shown[key] = describe.time(moment) if isinstance(moment, float) and 0 <= moment < 2**33 else None

@@ -8,7 +8,7 @@ from imagestore.cli import render
 from imagestore.cli.app import cancelled_by_signals
 from imagestore.cli.failure import say
 from imagestore.cli.remote import describe
-from imagestore.errors import ImageNotFoundError, UnsupportedError
+from imagestore.errors import ImageNotFoundError, InvalidInputError, UnsupportedError
 from imagestore.image_service import ImageSpec
 from imagestore.reference import Reference
 
@@ -63,7 +63,7 @@ def show_image(service: CriImageService, name: str, handler: str | None, *, outp
     if details is None:
         under = f" under runtime handler {handler!r}" if handler else ""
         raise ImageNotFoundError(f"image {name!r} is not on {service.endpoint}{under}", hint="pull it first")
-    shown = describe.image_in_full(details, describe.names(details.image)[0])
+    shown = describe.image_in_full(details, describe.names_meant(details.image, name)[0])
     if output == "json":
         render.dump_json(shown)
         return
@@ -76,7 +76,7 @@ def show_image(service: CriImageService, name: str, handler: str | None, *, outp
         ("wanted platform", str(shown["wantedPlatform"] or "-")),
         ("size", render.size(shown["size"])),
         *((key.lower(), render.shortened(value)) for key, value in config.items() if value),
-        *(("warning", str(warning)) for warning in shown["warnings"]),
+        *(("warning", str(warning)) for warning in shown["warnings"] or ()),
     ]
     render.table(("FIELD", "VALUE"), facts)
 
@@ -84,40 +84,52 @@ def show_image(service: CriImageService, name: str, handler: str | None, *, outp
 def remove(
     service: CriImageService, names: Sequence[str], handler: str | None, *, is_everywhere: bool, output: str
 ) -> None:
-    """``rmi``: which entries went is seen by listing before and after, since CRI's answer doesn't say.
+    """``rmi``.
 
     Raises:
         UnsupportedError: one handler's image is meant, and the server doesn't know handlers.
+        InvalidInputError: a name is empty.
     """
     gone: list[tuple[str, str]] = []
-    for name in names:
-        before = service.list()
-        ids = {each.id for each in before if describe.fits(each, name)}
-        if handler and ids and not any(each.spec.runtime_handler for each in before if each.id in ids):
-            # Asked all the same, it would remove the image itself.
-            raise UnsupportedError(
-                f"image {name!r}: {service.endpoint} tells images apart by no runtime handler; nothing was removed",
-                hint="without --runtime-handler the image itself goes",
-            )
-        handlers = sorted({each.spec.runtime_handler for each in before if each.id in ids}) if is_everywhere else None
-        for owner in handlers if handlers is not None else [handler or ""]:
-            service.remove(ImageSpec(name, owner))
-        left = {(each.id, each.spec.runtime_handler) for each in service.list()}
-        removed = [
-            (text, each.spec.runtime_handler)
-            for each in before
-            if each.id in ids and (each.id, each.spec.runtime_handler) not in left
-            for text in describe.names(each)
-        ]
-        if not removed:
-            _warn(f"{name}: not on the server, nothing removed")
-        gone += removed
-    if output == "json":
-        pairs = [{"reference": reference, "runtimeHandler": owner} for reference, owner in gone]
-        render.dump_json({"removed": pairs, "bytesFreed": None})
-        return
-    for reference, owner in gone:
-        print(render.printable(f"removed {reference} ({owner or '-'})"))
+    try:
+        for name in dict.fromkeys(names):
+            removed = _remove(service, name, handler or "", is_everywhere=is_everywhere)
+            if not removed:
+                _warn(f"{name}: not on the server, nothing removed")
+            gone += removed
+    finally:
+        # Also what went before a failure.
+        if output == "json":
+            pairs = [{"reference": reference, "runtimeHandler": owner} for reference, owner in gone]
+            render.dump_json({"removed": pairs, "bytesFreed": None})
+        else:
+            for reference, owner in gone:
+                print(render.printable(f"removed {reference} ({owner or '-'})"))
+
+
+def _remove(service: CriImageService, name: str, handler: str, *, is_everywhere: bool) -> list[tuple[str, str]]:
+    """What went, by listing before and after, since CRI's answer doesn't say."""
+    if not name:
+        raise InvalidInputError("an empty name means no image")
+    meant = _meant(service, service.list(), name, handler)
+    owners = sorted({each.spec.runtime_handler for each in meant})
+    if handler and owners == [""]:
+        # Asked all the same, it would remove the image itself.
+        raise UnsupportedError(
+            f"image {name!r}: {service.endpoint} tells images apart by no runtime handler; nothing was removed",
+            hint="without --runtime-handler the image itself goes",
+        )
+    if not meant:
+        return []
+    for owner in owners if is_everywhere else [handler]:
+        service.remove(ImageSpec(name, owner))
+    left = {(each.id, each.spec.runtime_handler) for each in service.list()}
+    return [
+        (text, each.spec.runtime_handler)
+        for each in meant
+        if (each.id, each.spec.runtime_handler) not in left
+        for text in describe.names(each)
+    ]
 
 
 def pull(
@@ -147,8 +159,8 @@ def pull(
         if output != "json":
             for reference, status in pulled:
                 print(render.printable(f"{reference} ({status.spec.runtime_handler or '-'}): {status.id}"))
-    if output == "json":
-        render.dump_json({"images": [describe.image(status, reference) for reference, status in pulled]})
+        elif pulled:
+            render.dump_json({"images": [describe.image(status, reference) for reference, status in pulled]})
 
 
 def refuse_local_options(given: dict[str, object]) -> None:
@@ -170,6 +182,21 @@ def _warn(text: str) -> None:
 
 def _listed(service: CriImageService, name: str, handler: str) -> list[ServedImage]:
     found = service.list(ImageSpec(name, handler))
-    return [
-        each for each in found if describe.fits(each, name) and (not handler or each.spec.runtime_handler == handler)
-    ]
+    # Servers may ignore a list's filter.
+    meant = _meant(service, found, name, handler) if name else found
+    return [each for each in meant if not handler or each.spec.runtime_handler == handler]
+
+
+def _meant(service: CriImageService, images: Sequence[ServedImage], name: str, handler: str) -> list[ServedImage]:
+    """The listed images that a name means: those of this tag; else of this id or digest; else what the server says.
+
+    Lists don't tell all that a server knows an image by, such as the digest of its manifest.
+    """
+    tagged = [each for each in images if describe.is_tagged(each, name)]
+    if tagged:
+        return tagged
+    ids = {each.id for each in images if describe.fits(each, name)}
+    if not ids:
+        found = service.status(ImageSpec(name, handler))
+        ids = {found.id} if found is not None else set()
+    return [each for each in images if each.id in ids]

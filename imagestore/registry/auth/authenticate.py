@@ -21,7 +21,7 @@ from imagestore.registry.auth.renewal import Renewal
 from imagestore.registry.auth.scope import parse_scopes, wanted_scopes
 from imagestore.registry.auth.token_service import TokenService, basic_header
 from imagestore.registry.auth.tokens import TokenCache, TokenKey, TokenReply
-from imagestore.registry.credentials.model import HUB_NAMES, Found, Target
+from imagestore.registry.credentials.model import HUB_NAMES, Anonymous, Found, Target
 from imagestore.registry.transport import addresses, urls
 from imagestore.secret import Secret
 from imagestore.values import dataclass, field, replace
@@ -158,7 +158,7 @@ class RegistryAuthenticator:
         else:
             known, header = self._bearer(origin, target, challenge, found, attempt, cancel)
         if header == attempt.header:
-            raise _refused(target, challenge, found)
+            raise self._refused(target, challenge, found)
         attempt.header = header
         self._remember(origin, repository, replace(known, provenance=found.provenance if found is not None else ""))
         return header
@@ -166,10 +166,10 @@ class RegistryAuthenticator:
     def _basic(self, origin: Origin, target: Target, found: Found | None) -> tuple[_Known, str]:
         if found is None:
             raise AuthenticationError(
-                f"{target.shown}: needs credentials for {target.host}, none were found",
+                f"{target.shown}: needs credentials for {target.host}; {self._absence}",
                 host=target.host,
                 status=401,
-                hint=f"run 'imagestore login {target.host}'; 'imagestore auth explain' shows where is looked",
+                hint=f"{self._remedy(target, found)}; 'imagestore auth explain' shows where is looked",
             )
         if not found.credential.password:
             raise AuthenticationError(
@@ -198,9 +198,10 @@ class RegistryAuthenticator:
         account = found.credential.fingerprint(self._fingerprint_key) if found is not None else ""
         key = TokenKey(origin, realm.url(), challenge.get("service"), account, scopes)
         if key in attempt.fresh:
-            raise _refused(target, challenge, found)
+            raise self._refused(target, challenge, found)
         self._tokens.discard(key, Secret(attempt.header.removeprefix("Bearer ")))
-        service = TokenService(realm, key.service, self._sender, registry=target.host, form=self._policy.password_form)
+        form, remedy = self._policy.password_form, self._remedy(target, found)
+        service = TokenService(realm, key.service, self._sender, registry=target.host, form=form, remedy=remedy)
 
         def exchange() -> TokenReply:
             return self._exchange(service, key, found, cancel)
@@ -236,6 +237,40 @@ class RegistryAuthenticator:
                 del self._renewals[next(iter(self._renewals))]
             self._renewals[login] = renewal
             return renewal
+
+    def _refused(self, target: Target, challenge: Challenge, found: Found | None) -> AuthenticationError:
+        # Private and missing repositories are alike on many services.
+        missing = "does not exist, or " if target.repository else ""
+        remedy = self._remedy(target, found)
+        if found is None:
+            return AuthenticationError(
+                f"{target.shown}: {missing}needs credentials; {self._absence}",
+                host=target.host,
+                status=401,
+                hint=f"check the name; for a private image {remedy}",
+            )
+        reason = "don't allow this" if challenge.get("error") == "insufficient_scope" else "were refused"
+        return AuthenticationError(
+            f"{target.shown}: {missing}the credentials from {found.provenance} {reason}",
+            host=target.host,
+            status=401,
+            hint=f"check the name, or {remedy}",
+        )
+
+    @property
+    def _absence(self) -> str:
+        """Why there are no credentials."""
+        is_wanted = isinstance(self._credentials, Anonymous)
+        return "access was anonymous, as was asked" if is_wanted else "access was anonymous, none were found"
+
+    def _remedy(self, target: Target, found: Found | None) -> str:
+        """What mends credentials that are missing or refused."""
+        if isinstance(self._credentials, Anonymous):
+            return "try without --anonymous, with a stored login"
+        if found is not None and found.is_given:
+            return "check the user name and the password that were given"
+        login = f"'imagestore login {target.host}'"
+        return f"run {login}" if found is None else f"log in again with {login}"
 
     def _trusted_realm(self, origin: Origin, challenge: Challenge, found: Found | None) -> Realm:
         try:
@@ -301,23 +336,4 @@ def _choose(challenges: tuple[Challenge, ...], target: Target) -> Challenge:
         f"{target.host}: expected a Bearer challenge with a realm, or a Basic one; offered: {offered}",
         host=target.host,
         status=401,
-    )
-
-
-def _refused(target: Target, challenge: Challenge, found: Found | None) -> AuthenticationError:
-    # Private and missing repositories are alike on many services.
-    missing = "does not exist, or " if target.repository else ""
-    if found is None:
-        return AuthenticationError(
-            f"{target.shown}: {missing}needs credentials; access was anonymous, none were found",
-            host=target.host,
-            status=401,
-            hint=f"check the name; for a private image run 'imagestore login {target.host}'",
-        )
-    reason = "don't allow this" if challenge.get("error") == "insufficient_scope" else "were refused"
-    return AuthenticationError(
-        f"{target.shown}: {missing}the credentials from {found.provenance} {reason}",
-        host=target.host,
-        status=401,
-        hint=f"check the name, or log in again with 'imagestore login {target.host}'",
     )

@@ -75,16 +75,18 @@ class TokenService:
         sender: sends the requests.
         registry: host of the registry, for messages.
         form: which form is first for passwords.
+        remedy: what mends credentials that are missing or refused, for messages.
     """
 
     def __init__(
-        self, realm: Realm, service: str, sender: Sender, *, registry: str, form: PasswordForm = PasswordForm.GET_FIRST
+        self, realm: Realm, service: str, sender: Sender, *, registry: str, form: PasswordForm, remedy: str
     ) -> None:
         self._realm = realm
         self._service = service
         self._sender = sender
         self._registry = registry
         self._form = form
+        self._remedy = remedy
 
     def fetch(
         self, scopes: tuple[Scope, ...], found: Found | None, refresh: Secret | None, *, cancel: CancelToken
@@ -198,12 +200,12 @@ class TokenService:
             return RegistryUnavailableError(message, host=host, status=status, hint=hint, retry_after=pause)
         if found is None:
             message = f"{where}: refuses anonymous access with status {status}{code}"
-            return AuthenticationError(message, host=host, status=status, hint="log in with 'imagestore login'")
+            return AuthenticationError(message, host=host, status=status, hint=self._remedy)
         return AuthenticationError(
             f"{where}: refuses the credentials from {found.provenance} with status {status}{code}",
             host=host,
             status=status,
-            hint="log in again; a public image can also be had without credentials (--anonymous)",
+            hint=f"{self._remedy}; a public image can also be had without credentials (--anonymous)",
         )
 
 

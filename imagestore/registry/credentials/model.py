@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import InvalidInputError
 from imagestore.secret import Secret
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
@@ -99,10 +99,15 @@ def checked(credential: Credential, what: str) -> Credential:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A credential and where it was found; the provenance is fit for messages."""
+    """A credential and where it was found; the provenance is fit for messages.
+
+    Attributes:
+        is_given: for this call by hand, so that it is no stored login that may be wrong.
+    """
 
     credential: Credential
     provenance: str
+    is_given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +235,7 @@ class Explicit:
     """
 
     def __init__(self, found: Found, host: str) -> None:
-        self._found = found
+        self._found = replace(found, is_given=True)
         self._target = Target(host.lower())
 
     def fingerprint(self, key: bytes) -> str:

@@ -56,7 +56,8 @@ def load_tape(path: str | os.PathLike[str]) -> Tape:
             data = file.read(MAX_TAPE_BYTES + 1)
     except OSError as problem:
         raise ConfigError(
-            f"tape {name}: {problem.strerror}", hint="record it first, for example with --record-mode once"
+            f"tape {name}: {problem.strerror}",
+            hint="record it first, with 'imagestore record' or with pytest's --record-mode once",
         ) from problem
     return parse_tape(data, what=f"tape {os.path.basename(name)}")
 

@@ -45,11 +45,14 @@ def test_without_credentials_a_private_image_needs_a_login(
 
 
 def test_a_stored_login_is_used_unless_anonymous(
-    server: RegistryServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     login = {"auths": {server.address: {"username": "alice", "password": "s3cret"}}}
     (tmp_path / "config.json").write_text(json.dumps(login))
     assert pull(monkeypatch, server, "--anonymous") == 5
+    error = capsys.readouterr().err
+    assert "without --anonymous" in error
+    assert "imagestore login" not in error
     assert pull(monkeypatch, server) == 0
 
 
@@ -57,7 +60,10 @@ def test_wrong_credentials_are_refused_without_showing_them(
     server: RegistryServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert pull(monkeypatch, server, "--creds-stdin", typed="alice:wr0ng") == 5
-    assert "wr0ng" not in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "wr0ng" not in error
+    assert "check the user name and the password that were given" in error
+    assert "imagestore login" not in error
 
 
 @pytest.mark.parametrize("typed", ["", "alice", ":x", "alice:", "a:\x00b\n"])

@@ -225,6 +225,19 @@ def test_odd_hosts_are_refused(shell: Shell, host: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "host", ["https://user:CANARY@h.example/", "user:CANARY@h.example", "https://u:CAN/ARY!@h.example", "u:CAN@ARY"]
+)
+def test_a_pasted_login_is_refused_and_not_shown(shell: Shell, host: str) -> None:
+    with pytest.raises(InvalidInputError, match="leave out everything up to '@'"):
+        shell.log_in(host, "--no-check")
+    with pytest.raises(InvalidInputError, match="leave out everything up to '@'"):
+        shell.run(logout, host)
+    for part in ("CAN", "can", "ARY", "ary", "!"):
+        assert part not in shell.printed
+    assert not shell.config.exists()
+
+
+@pytest.mark.parametrize(
     ("host", "key"),
     [
         ("https://H.example/v2/", "h.example"),

@@ -61,6 +61,10 @@ def test_failures_have_their_exit_status(
     found, told = run(capsys, "ensure", *arguments)
     assert (found, told["reason"], told["imageRef"]) == (status, reason, "")
     assert told["events"][-1] == {"type": "Warning", "reason": "Failed", "message": f"Error: {reason}"}
+    assert main(["node", "ensure", *arguments]) == status
+    printed = capsys.readouterr()
+    assert f"event: Warning Failed: Error: {reason}" in printed.out
+    assert printed.err.startswith(f"imagestore: {reason}: ")
 
 
 def test_people_read_steps_and_events(image: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ def test_plain_lines_are_understood(words: list[str]) -> None:
         ["--endpoint", "crictl", "images"],
         ["--endpoint", "unix:///x", "pull", "--platform", "linux/amd64", "a"],
         ["--endpoint", "unix:///x", "rmi", "--gc", "a"],
+        ["--endpoint", "unix:///x", "pull", "--progress=json", "a"],
         ["--endpoint", "unix:///x", "--root", "/a", "images"],
         ["--config", "/none.toml", "--endpoint", "unix:///x", "images"],
         ["gc"],

@@ -83,6 +83,29 @@ def test_a_package_of_an_extra_that_is_missing_is_named(tmp_path: Path, words: s
     assert second == "  hint: pip install 'imagestore[cri]'"
 
 
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--metrics-listen=127.0.0.1:0", "metrics: expected the package prometheus_client, it is not installed"),
+        ("--tracing", "tracing: no span exporter is called 'nobody'"),
+    ],
+)
+def test_what_a_server_is_to_publish_needs_its_packages(tmp_path: Path, option: str, told: str) -> None:
+    words = ["serve", "--listen", f"unix://{tmp_path}/none", option]
+    code = (
+        "import sys; sys.modules['prometheus_client'] = None; "
+        f"from imagestore.cli.main import main; sys.exit(main({words}))"
+    )
+    done = shell(f'OTEL_TRACES_EXPORTER=nobody {sys.executable} -c "{code}"', tmp_path)
+    assert (done.returncode, told in done.stderr) == (9, True), done.stderr
+
+
+def test_a_server_without_a_socket_is_wrong_usage(tmp_path: Path) -> None:
+    done = shell(f"{COMMAND} serve", tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "imagestore: serve: nothing to listen at")
+    assert not (tmp_path / "store").exists()
+
+
 @pytest.mark.parametrize("answer", ["~/.local", RuntimeError("no home")])
 def test_a_user_without_a_home_is_asked_for_a_root(monkeypatch: pytest.MonkeyPatch, answer: str | Exception) -> None:
     def folder(_name: str) -> str:

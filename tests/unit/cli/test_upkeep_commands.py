@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ import pytest
 
 from imagestore.cli.main import main
 from imagestore.digest import Digest
+from imagestore.errors import StoreError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.testing import RegistryServer
+from imagestore.upkeep.service import Upkeep
 from tests.support.node import CONFIG, HYPERV, PYTHON, python_image
 
 
@@ -33,6 +36,9 @@ class Line:
         self._capture = capture
         self.python = server.server.reference(PYTHON)
         self("pull", self.python, "--runtime-handler", HYPERV)
+
+    def add_to_config(self, text: str) -> None:
+        self._config.write_text(f"{CONFIG}\n{text}")
 
     def __call__(self, *arguments: str, status: int = 0) -> str:
         self._capture.readouterr()
@@ -170,6 +176,7 @@ def test_leases_are_made_listed_renewed_and_deleted(line: Line) -> None:
     line("leases", "delete", "mine")
     assert line.json("gc")["keptBlobs"] == 0
     assert line("leases", "create").startswith("user-")
+    assert "create [OPTIONS] [ID]" in line("leases", "create", "--help")
 
 
 @pytest.mark.parametrize(
@@ -231,6 +238,76 @@ def test_a_name_that_can_mean_no_image_is_wrong_usage(line: Line, words: str, na
 def test_nothing_goes_for_a_line_that_can_not_be_read(line: Line) -> None:
     assert line("rmi", "--gc", line.python, "Bad!!", status=2) == ""
     assert line("images", "-q") != ""
+
+
+@pytest.mark.parametrize(
+    ("words", "member", "told", "status"),
+    [
+        (("pin", "PYTHON", "nothing"), "images", {"PYTHON", "further.example/a:1"}, 3),
+        (("untag", "further.example/a:1", "nothing"), "removed", {"further.example/a:1"}, 3),
+        (("rmi", "PYTHON", ""), "removed", {"PYTHON", "further.example/a:1"}, 2),
+        (("rmi", "--gc", "PYTHON", "ffff"), "removed", {"PYTHON", "further.example/a:1"}, 2),
+        (("pull", "--runtime-handler", HYPERV, "PYTHON", "127.0.0.1:1/nothing:1"), "images", {"PYTHON"}, 6),
+    ],
+    ids=("pin", "untag", "rmi", "rmi --gc", "pull"),
+)
+def test_json_tells_what_was_done_before_a_name_that_fails(
+    line: Line, words: tuple[str, ...], member: str, told: set[str], status: int
+) -> None:
+    line("tag", line.python, "further.example/a:1")
+    add_twins(line)
+    shown = line.json(*(line.python if word == "PYTHON" else word for word in words), status=status)
+    assert {each["reference"] for each in shown[member]} == {line.python if name == "PYTHON" else name for name in told}
+
+
+def add_twins(line: Line) -> None:
+    """Two images whose ids begin alike, so that a removal by that beginning fails when its turn comes."""
+    with contextlib.closing(SqliteMetadataStore(line.root / "metadata.db")) as metadata:
+        (record,) = metadata.find_images(reference=line.python)
+        for end in "01":
+            image_id = Digest("sha256", "f" * 63 + end)
+            metadata.put_image(replace(record, reference=f"twin.example/{end}:1", image_id=image_id), {})
+
+
+def test_images_before_a_name_that_fails_are_told_when_their_bytes_go_too(line: Line) -> None:
+    told = f"removed {line.python} ({HYPERV})\nfreed 0B\n"
+    add_twins(line)
+    assert line("rmi", "--gc", line.python, "ffff", status=2) == told
+    assert "fits 2 images" in line.captured.err
+    line("rmi", "twin.example/0:1", "twin.example/1:1")
+    assert len(line.json("gc")["blobs"]) > 0
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_evicted_images_are_told_though_the_collection_fails(
+    line: Line, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise StoreError("the disk is broken")
+
+    monkeypatch.setattr(Upkeep, "collect_garbage", fails)
+    if output == "json":
+        told = line.json("gc", "--keep-last", "0", status=8)
+        assert [each["reference"] for each in told["evicted"]] == [line.python]
+        assert (told["dryRun"], told["blobs"], told["failures"]) == (False, None, None)
+    else:
+        assert line("gc", "--keep-last", "0", status=8).startswith(f"removed {line.python}")
+    assert line("gc", status=8) == ""
+
+
+def test_an_image_that_the_configuration_pins_is_shown_so(line: Line) -> None:
+    line.add_to_config(f'[plugins."io.containerd.cri.v1.images".pinned_images]\nsandbox = "{line.python}"\n')
+    line("tag", line.python, "other.example/a:1")
+    pinned = {each["reference"]: each["pinned"] for each in line.json("images")["images"]}
+    assert pinned == {line.python: True, "other.example/a:1": False}
+    assert {each["reference"]: each["pinned"] for each in line.json("df")["images"]} == pinned
+    assert line.json("inspecti", line.python, "--runtime-handler", HYPERV)["pinned"] is True
+    assert "   config" in next(each for each in line("df").splitlines() if "library/python" in each)
+    line("pin", "other.example/a:1")
+    shown = {each["reference"]: each["pinned"] for each in line.json("unpin", line.python)["images"]}
+    assert shown == pinned
+    assert f"{line.python}: the configuration pins it still" in line.captured.err
+    assert "a:1: the configuration" not in line.captured.err
 
 
 def test_a_rebuild_is_told_before_the_check_that_follows(line: Line) -> None:

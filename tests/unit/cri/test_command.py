@@ -153,6 +153,69 @@ def test_removal_everywhere_takes_every_handlers_image(line: Line) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["target", "manifest", "index alone", "manifest alone", "tag and index"])
+def test_digests_mean_what_they_mean_in_a_local_store(line: Line, tmp_path: Path, kind: str) -> None:
+    line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
+    local = Line(line._capture, "")
+    local.endpoint = ["--root", str(tmp_path / "store")]
+    first = local.json("images")["images"][0]
+    name = {
+        "target": PYTHON.removesuffix(":3") + f"@{first['target']['digest']}",
+        "manifest": PYTHON.removesuffix(":3") + f"@{first['manifest']['digest']}",
+        "index alone": first["target"]["digest"],
+        "manifest alone": first["manifest"]["digest"],
+        "tag and index": f"{PYTHON}@{first['target']['digest']}",
+    }[kind]
+    listed = [each["id"] for each in local.json("images", name)["images"]]
+    assert [each["id"] for each in line.json("images", name)["images"]] == listed
+    assert line.json("inspecti", name)["reference"] == PYTHON
+    gone = line.json("rmi", name)["removed"]
+    assert {each["runtimeHandler"] for each in gone} == ({HYPERV} if "manifest" in kind else {PROCESS, HYPERV})
+    assert line.error == ""
+    assert len(listed) == len(gone)
+    assert line.json("images", name)["images"] == []
+
+
+def test_a_digest_everywhere_takes_every_handlers_image(line: Line) -> None:
+    line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
+    index = line.json("inspecti", PYTHON)["target"]["digest"]
+    assert len(line.json("rmi", index, "--all-handlers")["removed"]) == 2
+    assert line("images", "-q") == ""
+
+
+def test_a_name_given_twice_counts_once(line: Line) -> None:
+    line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", "kata")
+    assert line("rmi", PYTHON, PYTHON) == f"removed {PYTHON} ({PROCESS})\n"
+
+
+def test_what_was_done_before_a_failure_is_told(line: Line) -> None:
+    pulled = line("pull", PYTHON, "registry.example/none:1", "-o", "json", status=ExitStatus.NOT_FOUND)
+    assert [each["reference"] for each in json.loads(pulled)["images"]] == [PYTHON]
+    assert line("rmi", PYTHON, "", status=ExitStatus.USAGE) == f"removed {PYTHON} ({PROCESS})\n"
+    line("pull", PYTHON)
+    removed = json.loads(line("rmi", PYTHON, "", "-o", "json", status=ExitStatus.USAGE))["removed"]
+    assert removed == [{"reference": PYTHON, "runtimeHandler": PROCESS}]
+
+
+def test_a_second_tag_is_shown_where_it_is_asked_for(line: Line, server: CriServer, tmp_path: Path) -> None:
+    line("pull", PYTHON)
+    local = Line(line._capture, "")
+    local.endpoint = ["--root", str(tmp_path / "store")]
+    local("tag", PYTHON, "registry.example/other:4")
+    target = line.json("inspecti", PYTHON)["target"]["digest"]
+    for name in ("registry.example/other:4", f"registry.example/other@{target}"):
+        assert line.json("inspecti", name)["reference"] == "registry.example/other:4"
+        assert [each["reference"] for each in line.json("images", name)["images"]] == ["registry.example/other:4"]
+
+
+def test_what_cri_does_not_tell_is_null(line: Line) -> None:
+    line("pull", PYTHON)
+    (listed,) = line.json("images")["images"]
+    assert (listed["labels"], listed["warnings"]) == (None, None)
+    shown = line.json("inspecti", PYTHON)
+    assert (shown["labels"], shown["warnings"]) == (None, [])
+
+
 def test_the_server_shows_itself(line: Line) -> None:
     assert line("version").splitlines()[1].startswith("imagestore 0.")
     assert line.json("version")["runtimeApiVersion"] == "v1"
@@ -170,6 +233,8 @@ def test_the_server_shows_itself(line: Line) -> None:
         (("pull", PYTHON, "--deadline", "0"), ExitStatus.DEADLINE, "did not finish"),
         (("pull", PYTHON, "--platform", "linux/amd64"), ExitStatus.USAGE, "--platform is for a local store"),
         (("pull", PYTHON, "--anonymous"), ExitStatus.USAGE, "--anonymous is for a local store"),
+        (("pull", PYTHON, "--progress", "json"), ExitStatus.USAGE, "CRI tells nothing of a pull's progress"),
+        (("rmi", ""), ExitStatus.USAGE, "an empty name means no image"),
         (("rmi", PYTHON, "--gc"), ExitStatus.USAGE, "--gc is for a local store"),
         (("df",), ExitStatus.USAGE, "works on a local store"),
         (("gc",), ExitStatus.USAGE, "works on a local store"),
@@ -235,10 +300,47 @@ def test_server_without_handlers_loses_no_image_that_is_meant_for_one(
         captured = capsys.readouterr()
         assert captured.out.startswith(f"{PYTHON} (-): sha256:")
         assert f"'{HYPERV}' was ignored" in captured.err
-        with pytest.raises(UnsupportedError, match="nothing was removed"):
-            images.remove(service, [PYTHON], HYPERV, is_everywhere=False, output="text")
+        index = service.list()[0].repo_digests[0]
+        for name in (PYTHON, index, index.partition("@")[2], service.list()[0].id[:11]):
+            with pytest.raises(UnsupportedError, match="nothing was removed"):
+                images.remove(service, [name], HYPERV, is_everywhere=False, output="text")
         assert len(service.list()) == 1
         images.remove(service, [PYTHON], None, is_everywhere=False, output="text")
+        assert capsys.readouterr().out == f"removed {PYTHON} (-)\n"
+        assert service.list() == []
+
+
+class WillingService(BlindService):
+    """Takes any beginning of an id, and any filter of a list for none, as containerd 1.6 does."""
+
+    def list(self, spec: ImageSpec | None = None) -> Sequence[ServedImage]:
+        return super().list()
+
+    def status(self, spec: ImageSpec) -> ServedImage | None:
+        return super().status(self._whole(spec))
+
+    def remove(self, spec: ImageSpec) -> None:
+        super().remove(self._whole(spec))
+
+    def _whole(self, spec: ImageSpec) -> ImageSpec:
+        found = [each.id for each in self.list() if each.id.startswith(f"sha256:{spec.image}")]
+        return ImageSpec(found[0] if found else spec.image)
+
+
+def test_what_only_the_server_understands_is_told_by_the_server(
+    server: CriServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with WillingService(server.endpoint) as service:
+        images.pull(service, [(PYTHON, "")], auth=None, deadline_seconds=None, output="text")
+        (image,) = service.list()
+        short = image.id[7:10]
+        with pytest.raises(UnsupportedError, match="nothing was removed"):
+            images.remove(service, [short], HYPERV, is_everywhere=False, output="text")
+        capsys.readouterr()
+        for name, ids in ((short, image.id + "\n"), ("nothing:1", ""), ("", image.id + "\n")):
+            images.show_list(service, name, None, is_quiet=True, has_whole_ids=False, output="text")
+            assert capsys.readouterr().out == ids
+        images.remove(service, [short], None, is_everywhere=False, output="text")
         assert capsys.readouterr().out == f"removed {PYTHON} (-)\n"
         assert service.list() == []
 

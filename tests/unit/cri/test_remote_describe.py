@@ -24,7 +24,7 @@ IMAGE = ServedImage("sha256:1", (), (), 1, spec=ImageSpec(""))
 def test_any_info_is_shown_or_left_out(own: object, containerds: object, other: str) -> None:
     info = {"imagestore": json.dumps(own), "info": json.dumps(containerds), "other": other}
     shown = describe.image_in_full(ImageDetails(IMAGE, info), "")
-    assert isinstance(shown["warnings"], list)
+    assert isinstance(shown["warnings"], list | None)
     assert shown["info"].keys() == info.keys()
     json.dumps(shown)
 
@@ -34,6 +34,7 @@ def test_any_name_is_shown_and_compared(name: str, tag: str) -> None:
     image = ServedImage("sha256:1", (tag,), (), 1)
     assert len(describe.familiar(tag)) == 2
     assert describe.fits(image, name) in (True, False)
+    assert describe.is_tagged(image, name) in (True, False)
     assert describe.names(image) == describe.names_meant(image, name) == (tag,)
 
 
@@ -41,4 +42,6 @@ def test_an_image_that_was_asked_for_by_a_tag_is_shown_under_that_one() -> None:
     tags = ("docker.io/library/a:1", "docker.io/library/b:2")
     image = ServedImage("sha256:1234abcd", tags, (), 1)
     assert describe.names_meant(image, "b:2") == tags[1:]
+    assert describe.names_meant(image, f"b@sha256:{'0' * 64}") == tags[1:]
+    assert describe.names_meant(image, f"c@sha256:{'0' * 64}") == tags
     assert describe.names_meant(image, "1234abcd") == describe.names_meant(image, "") == tags

@@ -22,7 +22,8 @@ from imagestore.errors import (
 from imagestore.registry.auth.authenticate import MAX_ANSWERS, RegistryAuthenticator
 from imagestore.registry.auth.policy import AuthPolicy, PasswordForm
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES
-from imagestore.registry.credentials.model import Anonymous, Credential
+from imagestore.registry.credentials.lookup import CredentialResolver
+from imagestore.registry.credentials.model import Anonymous, Credential, CredentialLookup
 from imagestore.registry.exchange import Headers, Origin
 from imagestore.secret import Secret
 from tests.unit.registry.token_server import (
@@ -158,10 +159,14 @@ def test_basic_is_sent_only_after_its_challenge_and_then_unasked() -> None:
         authenticator.respond(ORIGIN, "a/b", basic, cancel=CancelToken())
 
 
-def test_basic_without_credentials_says_what_to_do() -> None:
-    with pytest.raises(AuthenticationError, match="none were found") as caught:
-        answer(RegistryAuthenticator(TokenServer(), Anonymous()), Headers((("WWW-Authenticate", "Basic realm=x"),)))
-    assert "imagestore login registry.example" in caught.value.hint
+@pytest.mark.parametrize(
+    ("lookup", "hint"),
+    [(CredentialResolver(()), "run 'imagestore login registry.example'"), (Anonymous(), "try without --anonymous")],
+)
+def test_basic_without_credentials_says_what_to_do(lookup: CredentialLookup, hint: str) -> None:
+    with pytest.raises(AuthenticationError, match="needs credentials") as caught:
+        answer(RegistryAuthenticator(TokenServer(), lookup), Headers((("WWW-Authenticate", "Basic realm=x"),)))
+    assert hint in caught.value.hint
 
 
 def test_basic_with_only_an_identity_token_is_an_error() -> None:
@@ -210,12 +215,16 @@ def test_a_registry_refusing_its_fresh_token_is_no_loop() -> None:
     assert len(server.asked) == 1
 
 
-def test_anonymous_refusal_hints_at_login() -> None:
-    authenticator = RegistryAuthenticator(TokenServer(), Anonymous())
+@pytest.mark.parametrize(
+    ("lookup", "hint"),
+    [(CredentialResolver(()), "run 'imagestore login registry.example'"), (Anonymous(), "try without --anonymous")],
+)
+def test_anonymous_refusal_hints_at_login(lookup: CredentialLookup, hint: str) -> None:
+    authenticator = RegistryAuthenticator(TokenServer(), lookup)
     answer(authenticator)
     with pytest.raises(AuthenticationError, match="does not exist, or needs credentials") as caught:
         authenticator.respond(ORIGIN, "a/b", bearer(), cancel=CancelToken())
-    assert "imagestore login" in caught.value.hint
+    assert hint in caught.value.hint
 
 
 def test_another_scope_is_asked_for_once() -> None:

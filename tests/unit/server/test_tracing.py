@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from imagestore.errors import ServerError
+from imagestore.errors import ConfigError
 from imagestore.server.tracing import Tracing, named_exporter
 
 
@@ -43,7 +43,7 @@ def test_exporter_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     assert type(named_exporter()).__name__ == "ConsoleSpanExporter"
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "nobody")
-    with pytest.raises(ServerError, match="no span exporter is called 'nobody'; installed: console"):
+    with pytest.raises(ConfigError, match="no span exporter is called 'nobody'; installed: console"):
         named_exporter()
 
 
@@ -57,6 +57,6 @@ def test_exporter_that_cannot_be_made_is_named_with_the_reason(
     entry = SimpleNamespace(name="otlp", load=load)
     monkeypatch.delenv("OTEL_TRACES_EXPORTER", raising=False)
     monkeypatch.setattr(metadata, "entry_points", lambda **_: [entry])
-    with pytest.raises(ServerError, match=f"exporter 'otlp' can't be made: {type(error).__name__}: {error}") as caught:
+    with pytest.raises(ConfigError, match=f"exporter 'otlp' can't be made: {type(error).__name__}: {error}") as caught:
         named_exporter()
     assert caught.value.hint

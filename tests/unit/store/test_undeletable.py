@@ -19,8 +19,8 @@ from imagestore.lease import held
 from imagestore.media_types import OCI_LAYER_GZIP
 from imagestore.pull.undo import undone_on_failure
 from imagestore.store import ImageStore
-from imagestore.upkeep.policy import Policy
-from imagestore.upkeep.service import EvictionReport, Removals
+from imagestore.upkeep.policy import EvictionReport, Policy
+from imagestore.upkeep.removal import Removals
 from tests.support.node import PYTHON, Node, node
 
 

@@ -44,7 +44,7 @@ def recorded(path: Path) -> list[str]:
 def test_none_replays_and_needs_a_tape(tmp_path: Path, upstream: SessionSettings) -> None:
     with pytest.raises(ConfigError, match=r"t\.tape\.toml: No such file") as caught:
         TapeSession(str(tmp_path / "t"), "none", upstream)
-    assert "record it first" in caught.value.hint
+    assert "record it first, with 'imagestore record'" in caught.value.hint
     run(tmp_path / "t", "once", upstream, PING)
     assert not run(tmp_path / "t", "none", upstream, PING).is_recording
 
