@@ -1,8 +1,10 @@
-"""Locks on files as the kernel tells them."""
+"""Locks on files as the kernel tells them, and on databases as another process meets them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from pathlib import Path
 
 
@@ -17,3 +19,13 @@ def locks_on(folder: Path, pid: int | None = None) -> list[str]:
         if kind == "POSIX" and int(owner) == (pid or os.getpid()) and inode in names:
             found.append(names[inode])
     return sorted(found)
+
+
+def is_locked(database: Path) -> bool:
+    """Whether another process would have to wait before it could write."""
+    with contextlib.closing(sqlite3.connect(database, timeout=0, isolation_level=None)) as other:
+        try:
+            other.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        return False

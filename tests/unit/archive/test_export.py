@@ -18,6 +18,7 @@ from imagestore.archive.exporting import ExportOptions, ExportShape
 from imagestore.archive.importing import ImportOptions
 from imagestore.cancel import CancelToken
 from imagestore.digest import Digest
+from imagestore.documents.index import Index
 from imagestore.errors import (
     AlreadyExistsError,
     ContentNotFoundError,
@@ -30,9 +31,11 @@ from imagestore.errors import (
     PreconditionError,
     UnknownRuntimeHandlerError,
 )
+from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.observe import BlobAdvanced
 from imagestore.testing import Entry, build_artifact, build_image, build_index
 from tests.support.node import HYPERV, PLATFORMS, PROCESS, PYTHON, Node, node, python_image
+from tests.support.syncs import noted_syncs
 from tests.unit.archive.making import layout_files, write
 
 FOLDER = ExportOptions(format=ArchiveFormat.OCI_FOLDER)
@@ -80,6 +83,23 @@ def test_the_manifest_alone_carries_its_platform(here: Node, tmp_path: Path) -> 
     assert entry["digest"] == str(here.store.get(PYTHON, runtime_handler=HYPERV).manifest.digest)
     assert entry["platform"] == {"architecture": "amd64", "os": "windows", "os.version": "10.0.17763.4851"}
     assert str(python_image().target.digest.encoded) not in str(members(tmp_path / "a.tar").keys())
+
+
+def test_what_is_known_of_an_entry_is_written_whole() -> None:
+    """Who reads the archive can't choose by what index.json doesn't say of a platform."""
+    platform = {"architecture": "arm", "os": "linux", "os.version": "1.2", "os.features": ["x"], "variant": "v6"}
+    members = {
+        "mediaType": OCI_MANIFEST,
+        "digest": str(Digest.of(b"{}")),
+        "size": 2,
+        "annotations": {"a": "1", "b": "2"},
+        "platform": platform,
+        "artifactType": "application/vnd.example",
+        "data": "e30=",
+    }
+    raw = layout.render({"schemaVersion": 2, "manifests": [members]})
+    (entry,) = Index.parse(raw, media_type=OCI_INDEX, what="index").manifests
+    assert layout.render_descriptor(entry) == members
 
 
 def test_several_handlers_share_one_index(here: Node, tmp_path: Path) -> None:
@@ -184,6 +204,23 @@ def test_a_folder_has_the_same_files_as_the_archive(here: Node, tmp_path: Path) 
     folder = tmp_path / "layout"
     files = {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
     assert files == members(tmp_path / "a.tar")
+
+
+def test_a_folder_has_its_name_when_all_of_it_outlasts_a_loss_of_power(
+    here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its name it is complete."""
+    synced, rename = noted_syncs(monkeypatch), os.rename
+    before: set[tuple[str, ...]] = set()
+
+    def noted(old: str | Path, new: str | Path) -> None:
+        if Path(new) == tmp_path / "out":
+            before.update(Path(path).relative_to(old).parts for path in synced if path.startswith(os.fspath(old)))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", noted)
+    here.store.export_images([PYTHON], tmp_path / "out", options=FOLDER)
+    assert {(), ("blobs",), ("blobs", "sha256"), ("index.json",)} <= before
 
 
 def test_a_link_to_an_empty_folder_stays_a_link(here: Node, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,9 @@ from imagestore.errors import (
     StoreFullError,
 )
 from imagestore.observe import BlobDone, Event, Noticed
+from imagestore.store import ImageStore
 from imagestore.testing import Entry, build_artifact, build_image, build_index, layer, synthetic_layer
+from imagestore.testing.images.builders import Image
 from tests.support.node import CONFIG, HYPERV, PLATFORMS, PROCESS, PYTHON, Node, node, python_image, snapshot
 from tests.unit.archive.imports import ALL, KATA, image, refused
 from tests.unit.archive.making import layout_files, saved_files, tar_of, write
@@ -88,6 +91,12 @@ def test_image_verifiers_are_asked_as_in_a_pull(tmp_path: Path) -> None:
         refused(here, archive, KATA, ImageDeniedError, "not this one")
 
 
+def test_every_handler_that_was_asked_for_gets_its_image_or_none_does(here: Node, tmp_path: Path) -> None:
+    """Only who asks for all of them takes what there is."""
+    archive = write(tmp_path / "a.tar", layout_files({"a:1": build_index(["linux/amd64"])}))
+    refused(here, archive, ImportOptions(("kata", HYPERV)), NoMatchingManifestError, "windows")
+
+
 def test_all_handlers_get_what_there_is_and_the_others_are_noted(here: Node, tmp_path: Path) -> None:
     image = build_index([PLATFORMS[0], PLATFORMS[3]])
     archive = write(tmp_path / "a.tar", layout_files({"a:1": image}))
@@ -141,18 +150,27 @@ def test_what_the_archive_lacks_may_be_in_the_store(here: Node, tmp_path: Path) 
     assert {event.fetched_bytes for event in here.events if isinstance(event, BlobDone)} == {0}
 
 
-def test_entries_of_one_name_are_alternatives(here: Node, tmp_path: Path) -> None:
-    parts = [build_image(each, seed=each) for each in PLATFORMS]
+def alternatives(images: Sequence[Image]) -> dict[str, bytes]:
+    """The files of a layout with all these images under one name."""
     files: dict[str, bytes] = {}
     entries = []
-    for part in parts:
-        one = layout_files({"a:1": part})
+    for each in images:
+        one = layout_files({"a:1": each})
         entries += json.loads(one[layout.INDEX])["manifests"]
         files |= one
-    files[layout.INDEX] = json.dumps({"schemaVersion": 2, "manifests": entries}).encode()
-    report = here.store.import_images(write(tmp_path / "a.tar", files), options=ALL)
+    return {**files, layout.INDEX: json.dumps({"schemaVersion": 2, "manifests": entries}).encode()}
+
+
+def test_entries_of_one_name_are_alternatives(here: Node, tmp_path: Path) -> None:
+    parts = [build_image(each, seed=each) for each in PLATFORMS]
+    report = here.store.import_images(write(tmp_path / "a.tar", alternatives(parts)), options=ALL)
     chosen = {image.runtime_handler: image.target.digest for image in report.images}
     assert chosen == {"kata": parts[0].target.digest, PROCESS: parts[2].target.digest, HYPERV: parts[3].target.digest}
+
+
+def test_a_name_whose_entries_are_all_for_others_says_for_whom(here: Node, tmp_path: Path) -> None:
+    files = alternatives([build_image(each, seed=each) for each in ("linux/arm64", "linux/s390x")])
+    refused(here, write(tmp_path / "a.tar", files), KATA, NoMatchingManifestError, "offered: linux/arm64, linux/s390x")
 
 
 def test_a_single_manifest_is_judged_by_its_config(here: Node, tmp_path: Path) -> None:
@@ -289,6 +307,22 @@ def test_a_cancelled_import_can_go_on(here: Node, tmp_path: Path) -> None:
         here.store.import_images(archive, options=KATA, observer=stop, cancel=token)
     assert here.store.import_images(archive, options=KATA, observer=here.events.append).images
     assert BlobDone in {type(event) for event in here.events if getattr(event, "fetched_bytes", 1) == 0}
+
+
+def test_a_collection_while_an_import_runs_takes_nothing_of_it(here: Node, tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.tar", layout_files({PYTHON: python_image()}))
+    collections = 0
+
+    def collect(event: Event) -> None:
+        nonlocal collections
+        if isinstance(event, BlobDone):
+            with ImageStore(here.store.root) as other:
+                assert other.collect_garbage().digests == ()
+            collections += 1
+
+    here.store.import_images(archive, options=replace(KATA, has_all_platforms=True), observer=collect)
+    assert collections
+    assert here.store.check().faults == ()
 
 
 def test_gzip_around_the_archive_and_pipes_are_read(here: Node, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,58 @@ def test_a_folder_that_became_a_link_after_the_look_is_not_followed(tmp_path: Pa
         (tmp_path / "archive" / "blobs").symlink_to(tmp_path / "elsewhere")
         with pytest.raises(InvalidInputError, match="can't be read"):
             b"".join(archive.chunks("blobs/file"))
+
+
+FILES = {"index.json": b"i" * 3000, "blobs/sha256/x": b"x" * 3000}
+
+
+@pytest.mark.parametrize("name", ["a.tar", "folder"])
+def test_an_archive_that_became_shorter_after_the_look_is_refused(tmp_path: Path, name: str) -> None:
+    """Who waits for the bytes that were there would wait for ever."""
+    path = write(tmp_path / name, FILES)
+    with source.opened(str(path), scratch=tmp_path, limit_bytes=0, cancel=CancelToken()) as archive:
+        file, length = (path / "blobs/sha256/x", 1000) if path.is_dir() else (path, 512 + 3072 + 512 + 1000)
+        os.truncate(file, length)
+        pieces = archive.chunks("blobs/sha256/x")
+        assert next(pieces) == b"x" * 1000
+        with pytest.raises(SizeMismatchError, match="blobs/sha256/x"):
+            next(pieces)
+
+
+@pytest.mark.parametrize(
+    ("put", "error"),
+    [
+        (lambda place, secret: place.symlink_to(secret), InvalidInputError),
+        (lambda place, _: os.mkfifo(place), DocumentError),
+    ],
+    ids=["link", "pipe"],
+)
+def test_a_file_that_became_something_else_after_the_look_is_not_read(
+    tmp_path: Path, put: Callable[[Path, Path], None], error: type[ImageStoreError]
+) -> None:
+    """A link would bring a file from outside the folder into the store; a pipe would make wait for ever."""
+    folder, secret = write(tmp_path / "folder", FILES), tmp_path / "secret"
+    secret.write_bytes(b"s" * 3000)
+    with source.opened(str(folder), scratch=tmp_path, limit_bytes=0, cancel=CancelToken()) as archive:
+        place = folder / "blobs/sha256/x"
+        place.unlink()
+        put(place, secret)
+        with pytest.raises(error, match="blobs/sha256/x"):
+            b"".join(archive.chunks("blobs/sha256/x"))
+
+
+def test_a_folder_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else their names could fill the memory; links count too."""
+    folder = write(tmp_path / "folder", FILES)
+    monkeypatch.setattr("imagestore.archive.tar.MAX_MEMBERS", 2)
+    with source.opened(str(folder), scratch=tmp_path, limit_bytes=0, cancel=CancelToken()) as archive:
+        assert archive.sizes().keys() == FILES.keys()
+    (folder / "blobs" / "link").symlink_to("nowhere")
+    with (
+        pytest.raises(DocumentError, match="more than 2 files"),
+        source.opened(str(folder), scratch=tmp_path, limit_bytes=0, cancel=CancelToken()),
+    ):
+        pass
 
 
 def test_what_has_no_room_is_refused_before_anything_is_stored(

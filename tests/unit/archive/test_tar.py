@@ -112,6 +112,15 @@ def test_what_readers_could_be_fooled_by_is_refused(data: bytes, fault: str) -> 
     assert fault in str(caught.value)
 
 
+@pytest.mark.parametrize("place", [0, 99, 130, 156, 345, 511])
+def test_a_header_with_one_wrong_byte_is_refused(place: int) -> None:
+    """A name, a size or a type that the checksum doesn't bear out was damaged, or was meant for other readers."""
+    data = bytearray(tar_of({"a": b"1"}))
+    data[place] ^= 1
+    with pytest.raises(DocumentError, match="the header at byte 0 has a wrong checksum"):
+        scanned(bytes(data))
+
+
 def test_too_many_members_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("imagestore.archive.tar.MAX_MEMBERS", 2)
     with pytest.raises(DocumentError, match="more than 2 members"):

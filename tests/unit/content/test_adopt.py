@@ -137,6 +137,41 @@ def test_a_source_that_cannot_be_read_or_changes_is_passed_over(
     assert store.adopt(DIGEST, len(DATA), cancel=NEVER) is not None
 
 
+def share_blocks(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """As on a file system that shares blocks; what they hold by then."""
+
+    def reflink(target: int, source: int) -> bool:
+        return os.pwrite(target, data, 0) == len(data)
+
+    monkeypatch.setattr(adopt, "reflink", reflink)
+
+
+def test_shared_blocks_become_a_blob(tmp_path: Path, store: LocalContentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = offer(tmp_path)
+    share_blocks(monkeypatch, DATA)
+    assert store.adopt(DIGEST, len(DATA), cancel=NEVER) is Adoption.REFLINK
+    assert store.path(DIGEST).stat().st_ino != source.stat().st_ino
+    assert store.read(DIGEST, limit_bytes=len(DATA)) == DATA
+
+
+def test_shared_blocks_that_changed_since_they_were_hashed_are_no_blob(
+    tmp_path: Path, store: LocalContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(tmp_path)
+    share_blocks(monkeypatch, b"?" * len(DATA))
+    assert store.adopt(DIGEST, len(DATA), cancel=NEVER) is None
+    assert not store.exists(DIGEST)
+    assert list(store.statuses()) == []
+
+
+def test_whether_another_store_has_a_blob_is_told_by_name_and_size(tmp_path: Path, store: LocalContentStore) -> None:
+    """For what is there a pull asks for no free space beforehand, and a plan counts nothing to fetch."""
+    assert not store.is_at_source(DIGEST, len(DATA))
+    offer(tmp_path)
+    assert store.is_at_source(DIGEST, len(DATA))
+    assert not store.is_at_source(DIGEST, len(DATA) + 1)
+
+
 def test_a_link_that_a_killed_adoption_left_is_taken_over(
     tmp_path: Path, store: LocalContentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

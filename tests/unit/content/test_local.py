@@ -28,6 +28,7 @@ from imagestore.errors import (
     InvalidInputError,
     SizeMismatchError,
     StoreBusyError,
+    StoreCorruptError,
     StoreError,
     StoreFullError,
     StoreReadOnlyError,
@@ -370,3 +371,19 @@ def test_what_is_no_file_in_a_blobs_place_is_a_blob_that_is_missing(store: Local
     assert not store.exists(digest)
     with pytest.raises((ContentNotFoundError, IntegrityError)):
         store.read(digest, limit_bytes=10)
+
+
+def test_what_is_no_file_in_a_blobs_place_costs_no_bytes_that_came(store: LocalContentStore) -> None:
+    """Who were told that the blob is here already would believe it, and have nothing."""
+    digest = Digest.of(b"hello")
+    place = store.root / "blobs" / "sha256" / digest.encoded
+    place.mkdir()
+    with store.writer("r", expected=digest, total=5, cancel=NEVER) as writer:
+        writer.write(b"hello")
+        with pytest.raises(StoreCorruptError, match="something that is no file"):
+            writer.commit(digest, 5)
+    place.rmdir()
+    with store.writer("r", expected=digest, total=5, cancel=NEVER) as writer:
+        assert writer.offset == 5
+        writer.commit(digest, 5)
+    assert store.exists(digest)

@@ -15,6 +15,7 @@ from imagestore.content.batch import SmallBlob
 from imagestore.content.local import LocalContentStore
 from imagestore.digest import Digest
 from imagestore.errors import StoreError
+from tests.support.syncs import noted_syncs
 
 NEVER = CancelToken()
 DATA = b"what must not be lost"
@@ -53,6 +54,15 @@ def steps(monkeypatch: pytest.MonkeyPatch, store: LocalContentStore) -> list[str
 def _since_the_bytes(steps: list[str]) -> list[str]:
     """Without the folders that were made before."""
     return steps[steps.index("bytes") :]
+
+
+def test_a_folder_that_is_made_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut takes it away, with all the blobs in it that were synced."""
+    synced = noted_syncs(monkeypatch)
+    content = tmp_path / "new" / "content"
+    LocalContentStore(content, tmp_path / "new" / "locks")
+    for folder in (tmp_path, tmp_path / "new", content, content / "blobs"):
+        assert os.fspath(folder) in synced
 
 
 def test_a_commit_syncs_the_bytes_then_names_them_then_syncs_the_name(

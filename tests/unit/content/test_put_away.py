@@ -16,6 +16,7 @@ import pytest
 from imagestore.content import put_away
 from imagestore.content.local import LocalContentStore
 from imagestore.digest import Digest
+from tests.support.syncs import noted_syncs
 from tests.unit.content.many_blobs import left_over
 from tests.unit.content.test_local import put
 
@@ -172,6 +173,14 @@ def test_where_two_names_can_not_change_places_nothing_is_tried(
     assert left_over(store) == []
 
 
+def test_an_exchange_that_the_system_refuses_is_none(tmp_path: Path) -> None:
+    """Else all that is known about the blobs would be dropped, and they would stay."""
+    (tmp_path / "here").mkdir()
+    exchange = put_away._exchange()
+    with pytest.raises(FileNotFoundError):
+        exchange(os.fspath(tmp_path / "here"), os.fspath(tmp_path / "gone"))
+
+
 def inodes(store: LocalContentStore) -> dict[str, int]:
     return {folder.name: folder.stat().st_ino for folder in (store.root / "blobs").iterdir()}
 
@@ -186,25 +195,13 @@ def test_where_one_of_several_folders_can_not_be_moved_all_stay(
     with store.putting_away() as away:
         assert away.prepare([*texts, str(other)])
         with monkeypatch.context() as noted:
-            steps = steps_of(noted)
+            synced = noted_syncs(noted)
             assert not away.take()
-        assert steps == ["blobs"]
+        assert synced == [os.fspath(store.root / "blobs")]
         assert away.empty().sizes == {}
     assert set(store.names()) == {*texts, str(other)}
     assert inodes(store) == before
     assert left_over(store) == []
-
-
-def steps_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The folders that are synced."""
-    steps, fsync = list[str](), os.fsync
-
-    def noted_fsync(descriptor: int) -> None:
-        steps.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    return steps
 
 
 def test_the_new_folder_is_durable_before_anybody_writes_to_it(
@@ -218,11 +215,11 @@ def test_the_new_folder_is_durable_before_anybody_writes_to_it(
         exchange(one, other)
 
     with store.putting_away() as away:
-        steps = steps_of(monkeypatch)
+        steps = noted_syncs(monkeypatch)
         monkeypatch.setattr(put_away, "_exchange", lambda: noted)
         assert away.prepare(texts)
         assert away.take()
-    assert steps == ["sha256", "exchanged", "blobs"]
+    assert [Path(step).name for step in steps] == ["sha256", "exchanged", "blobs"]
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.EIO, "I/O error"), KeyboardInterrupt()])

@@ -35,6 +35,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteMet
         lambda store: store.unlease_content("lease", [ONE]),
         lambda store: store.remove_images([("registry.example/one:1", "kata")]),
         lambda store: store.drop_images([("registry.example/one:1", "kata")]),
+        lambda store: store.drop_everything(store.everything(10)),
         lambda store: store.remove_named_image("moby", "one"),
         lambda store: store.forget_record("moby", ONE),
         lambda store: store.expire(),

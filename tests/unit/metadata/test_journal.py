@@ -8,6 +8,7 @@ import fcntl
 import math
 import os
 import sqlite3
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from imagestore.metadata import journal_lines
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from tests.support.locks import is_locked
 from tests.unit.metadata.keeping import A, B, C, digest, record, restorable
 
 
@@ -145,6 +147,30 @@ def test_a_new_journal_is_whole_when_it_gets_its_name(tmp_path: Path, store: Sql
         assert restorable(store) == ([[kept], [late]], 0)
 
 
+def test_a_new_journal_is_synced_with_all_its_lines(
+    tmp_path: Path, store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the place of a whole one; a power cut must not leave an empty one there."""
+    fsync, sizes = os.fsync, []
+
+    def noted(descriptor: int) -> None:
+        sizes.append(os.fstat(descriptor).st_size)
+        fsync(descriptor)
+
+    store.put_image(record(), {})
+    (tmp_path / "records.jsonl").unlink()
+    monkeypatch.setattr(os, "fsync", noted)
+    store.tidy()
+    assert sizes == [(tmp_path / "records.jsonl").stat().st_size]
+
+
+def test_a_journal_without_changes_still_tells_the_last_number(tmp_path: Path) -> None:
+    """Changes that a rebuilt database numbered below it would count as committed before they are."""
+    journal = RecordJournal(tmp_path / "records.jsonl")
+    journal.begin(7)
+    assert journal.read().last_number == 7
+
+
 def test_what_a_dead_process_left_of_a_new_journal_is_not_in_the_next(
     tmp_path: Path, store: SqliteMetadataStore
 ) -> None:
@@ -195,6 +221,41 @@ def test_a_journal_is_not_exchanged_under_somebody_who_appends(tmp_path: Path, s
         assert prepared is not None
         assert not journal.exchange(prepared, journal.size())
     assert restorable(store) == ([[kept]], 0)
+
+
+def test_who_changes_something_while_a_journal_is_exchanged_writes_it_into_the_new_one(
+    tmp_path: Path, store: SqliteMetadataStore
+) -> None:
+    """The old one's file is gone a moment later, and a rebuild would not know the change."""
+    kept = store.put_image(record(), {})
+    journal = RecordJournal(tmp_path / "records.jsonl")
+    with open(journal.path, "rb") as current:
+        fcntl.flock(current, fcntl.LOCK_EX)
+        (tmp_path / "new").write_bytes(current.read())
+        writer = threading.Thread(target=store.put_image, args=(record("registry.example/b:1", B), {}))
+        writer.start()
+        writer.join(0.1)
+        assert writer.is_alive()
+        os.replace(tmp_path / "new", journal.path)
+    writer.join()
+    assert restorable(store) == ([[kept], [store.get_image("registry.example/b:1", "runc")]], 0)
+
+
+def test_nobody_changes_records_while_the_journal_is_exchanged(
+    tmp_path: Path, store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line could go into the old one, after the new one was given all others."""
+    exchange, locked = RecordJournal.exchange, []
+
+    def noted(self: RecordJournal, *arguments: object) -> bool:
+        locked.append(is_locked(tmp_path / "metadata.db"))
+        return exchange(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RecordJournal, "exchange", noted)
+    store.put_image(record(), {})
+    (tmp_path / "records.jsonl").unlink()
+    store.tidy()
+    assert locked == [True]
 
 
 def test_a_removal_noted_late_cuts_only_what_was_before_it(tmp_path: Path, store: SqliteMetadataStore) -> None:

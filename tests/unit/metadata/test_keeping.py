@@ -23,6 +23,7 @@ from imagestore.metadata.namespace_api import HOME, NamedImage
 from imagestore.metadata.records import Holder, HolderKind
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.upkeep.why import Chain, explain
+from tests.support.locks import is_locked
 from tests.unit.metadata.keeping import A, B, C, Clock, D, digest, kept, record
 
 
@@ -92,6 +93,24 @@ def test_a_root_label_keeps_content_and_what_its_reference_labels_name(store: Sq
     assert store.parents(B) == ()
     store.forget_content([str(A)])
     assert store.content_labels(A) == {}
+
+
+def test_labels_that_two_processes_add_at_once_are_both_there(
+    store: SqliteMetadataStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody writes between the reading and the writing: a lost reference would cost the content that it keeps."""
+    store.label_content(A, {"one": "1"})
+    read, locked = store.content_labels, []
+
+    def noted(digest: Digest) -> dict[str, str]:
+        locked.append(is_locked(tmp_path / "metadata.db"))
+        return read(digest)
+
+    monkeypatch.setattr(store, "content_labels", noted)
+    store.update_content_labels(A, {"two": "2"})
+    assert read(A) == {"one": "1", "two": "2"}
+    assert locked
+    assert all(locked)
 
 
 @pytest.mark.parametrize(

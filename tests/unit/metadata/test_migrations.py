@@ -20,9 +20,11 @@ from imagestore.errors import (
     StoreReadOnlyError,
 )
 from imagestore.metadata import copying, location, schema
+from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.location import NETWORK, file_system
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
+from tests.support.syncs import noted_syncs
 
 CONFIG, MANIFEST, LAYER = (str(Digest.of(name.encode())) for name in ("config", "manifest", "layer"))
 
@@ -95,6 +97,15 @@ def test_version_2_keeps_what_it_has_and_its_leases_are_the_stores_own(tmp_path:
         assert [(lease.id, lease.namespace, lease.name) for lease in store.leases()] == [("l", "k8s.io", "l")]
         assert store.namespaces() == {"k8s.io": {}}
         assert store.is_home(Digest.parse(CONFIG))
+
+
+def test_an_older_database_beside_its_journal_is_not_taken_for_one_that_is_gone(tmp_path: Path) -> None:
+    """Every store in use has a journal; its images must be there after the program was updated."""
+    path = tmp_path / "metadata.db"
+    version_2(path)
+    RecordJournal.beside(path).put_labels(1, Digest.parse(LAYER), {"key": "value"})
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        assert [record.reference for record in store.find_images()] == ["registry.example/a:1"]
 
 
 def test_a_migrated_database_has_the_shape_of_a_new_one(tmp_path: Path) -> None:
@@ -184,6 +195,15 @@ def test_a_backup_to_a_full_disk_does_not_say_that_the_store_is_full(
             store.backup(tmp_path / "copy")
         assert caught.value.hint == "free space there, or choose another place"
     assert not list(tmp_path.glob("*copy*"))
+
+
+def test_a_backup_keeps_its_name_when_the_power_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is told that it is made may damage the original next."""
+    (tmp_path / "backups").mkdir()
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        synced = noted_syncs(monkeypatch)
+        store.backup(tmp_path / "backups" / "copy.db")
+    assert synced[-1] == os.fspath(tmp_path / "backups")
 
 
 def test_an_older_database_on_a_read_only_disk_says_what_it_needs(

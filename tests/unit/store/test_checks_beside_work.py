@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -16,6 +17,7 @@ from imagestore.errors import ContentNotFoundError, StoreCorruptError, StoreErro
 from imagestore.store import ImageStore
 from imagestore.upkeep.check import FaultKind, record_faults
 from imagestore.upkeep.rebuild import rebuild
+from tests.support.locks import is_locked
 from tests.support.node import HYPERV, PYTHON, Node, node
 from tests.unit.store.test_upkeep import spoil
 
@@ -40,6 +42,15 @@ def test_an_image_that_is_used_or_pinned_meanwhile_keeps_its_faults(here: Node) 
     faults = record_faults(here.store.metadata, here.store.content, record)
     assert [(each.kind, each.digest) for each in faults] == [(FaultKind.BLOB_MISSING, lost)]
     here.store.remove(PYTHON, runtime_handler=HYPERV)
+    assert record_faults(here.store.metadata, here.store.content, record) == []
+
+
+def test_an_image_that_leads_elsewhere_meanwhile_has_no_fault(here: Node) -> None:
+    """What it led to before may be collected by now; that is no damage."""
+    (record,) = here.store.metadata.find_images()
+    here.store.content.delete(here.store.get(PYTHON, runtime_handler=HYPERV).layers[0].digest)
+    assert len(record_faults(here.store.metadata, here.store.content, record)) == 1
+    here.store.metadata.put_image(replace(record, manifest=record.target), {})
     assert record_faults(here.store.metadata, here.store.content, record) == []
 
 
@@ -159,3 +170,20 @@ def test_damage_that_cannot_be_deleted_keeps_no_repair_from_telling_what_it_did(
     monkeypatch.setattr(here.store.content, "delete", fail)
     mended = here.store.repair(report)
     assert (mended.fetched, mended.deleted, mended.failures) == ((layer,), (), ((str(lost), "can't delete"),))
+
+
+def test_damage_is_deleted_while_nobody_can_come_to_need_it(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pull that leases the blob after the look would lose it."""
+    layer = here.store.get(PYTHON, runtime_handler=HYPERV).layers[0].digest
+    here.store.remove(PYTHON, runtime_handler=HYPERV)
+    spoil(here.store, layer)
+    report = here.store.check()
+    delete, locked = here.store.content.delete, []
+
+    def noted(digest: Digest) -> int:
+        locked.append(is_locked(here.store.root / "metadata.db"))
+        return delete(digest)
+
+    monkeypatch.setattr(here.store.content, "delete", noted)
+    assert here.store.repair(report).deleted == (layer,)
+    assert locked == [True]

@@ -89,6 +89,15 @@ def test_an_import_mends_the_documents_it_brings(here: Node, tmp_path: Path, whi
     assert Digest.of(path.read_bytes()) == documents(image)[which]
 
 
+@pytest.mark.parametrize("how", ["short", "empty", "long"])
+def test_an_import_mends_a_layer_of_another_size(here: Node, tmp_path: Path, how: str) -> None:
+    archive = write(tmp_path / "python.tar", layout_files({PYTHON: python_image()}))
+    (image,) = here.store.import_images(archive).images
+    damage(here, image.layers[0].digest, how)
+    here.store.import_images(archive)
+    assert here.store.check().faults == ()
+
+
 def test_an_import_mends_the_manifest_that_a_docker_archive_implies(here: Node, tmp_path: Path) -> None:
     layers = [layer("one"), layer("two")]
     image = build_image("windows(10.0.20348.1970)/amd64", layers=layers)

@@ -116,22 +116,63 @@ def test_labels_on_a_manifest_are_no_wrong_edges_and_no_reason_to_pull_again(her
 UNREADABLE = "/proc/self/mem"
 
 
-@pytest.mark.parametrize("which", ["layer", "manifest", "config"])
-def test_what_the_disk_cannot_read_is_damage(here: Node, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
-    image = here.store.pull(PYTHON)
-    bad = {"layer": image.layers[0].digest, "manifest": image.manifest.digest, "config": image.id}[which]
-    whole = here.store.content.open
+def make_unreadable(store: ImageStore, bad: Digest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk can't read this blob, whatever is written there."""
+    whole = store.content.open
 
     def opened(digest: Digest) -> object:
         return open_blob(UNREADABLE, digest) if digest == bad else whole(digest)
 
+    monkeypatch.setattr(store.content, "open", opened)
+
+
+@pytest.mark.parametrize("which", ["layer", "manifest", "config"])
+def test_what_the_disk_cannot_read_is_damage(here: Node, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    image = here.store.pull(PYTHON)
+    bad = {"layer": image.layers[0].digest, "manifest": image.manifest.digest, "config": image.id}[which]
     with monkeypatch.context() as broken:
-        broken.setattr(here.store.content, "open", opened)
+        make_unreadable(here.store, bad, broken)
         report = here.store.check()
         with pytest.raises(IntegrityError, match=f"{bad}: the disk can't read it"):
             here.store.export_images([PYTHON], here.store.root.parent / "out.tar")
     assert [(each.kind, each.digest) for each in report.faults] == [(FaultKind.BLOB_DAMAGED, bad)]
     assert here.store.repair(report).fetched == (bad,)
+
+
+def test_what_came_anew_and_can_not_be_read_again_is_not_mended(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was told "fetched" would trust a disk that goes on damaging it."""
+    bad = here.store.pull(PYTHON).layers[0].digest
+    spoil(here.store, bad)
+    report = here.store.check()
+    make_unreadable(here.store, bad, monkeypatch)
+    mended = here.store.repair(report)
+    assert mended.fetched == ()
+    ((subject, reason),) = mended.failures
+    assert subject.startswith(PYTHON)
+    assert "still wrong" in reason
+
+
+def test_a_record_that_holds_what_its_index_does_not_list_can_not_be_mended(here: Node) -> None:
+    record = here.store.pull(PYTHON).record
+    foreign = Digest.of(b"in no index")
+    here.store.metadata.put_image(replace(record, roots=(*record.roots, foreign)), {})
+    report = here.store.check()
+    ((kind, detail),) = [(each.kind, each.detail) for each in report.faults]
+    assert kind is FaultKind.RECORD_WRONG
+    assert str(foreign) in detail
+    ((subject, reason),) = here.store.repair(report).failures
+    assert subject.startswith(PYTHON)
+    assert str(foreign) in reason
+
+
+def test_a_repair_that_is_cancelled_ends(here: Node) -> None:
+    layers = here.store.pull(PYTHON).layers
+    for layer in layers:
+        spoil(here.store, layer.digest)
+    report, token = here.store.check(), CancelToken()
+    with pytest.raises(OperationCancelledError):
+        here.store.repair(report, observer=lambda _: token.cancel(), cancel=token)
+    assert len(here.store.check().faults) == len(layers)
 
 
 def test_a_check_that_can_note_nothing_goes_on(here: Node, tmp_path: Path) -> None:
@@ -290,26 +331,6 @@ def test_a_list_or_a_mark_never_reads_another_database_than_the_one_that_is_open
     for work in (here.store.metadata.find_images, lambda: here.store.metadata.garbage([])):
         with pytest.raises(StoreError, match="was replaced while this process had it open"):
             work()
-
-
-def test_a_restored_backup_has_the_last_word_about_later_changes(here: Node, tmp_path: Path) -> None:
-    """The journal goes on while the backup lies there; a later rebuild must not believe what came in between."""
-    here.store.pull(PYTHON)
-    here.store.backup(tmp_path / "backup.db")
-    for _ in range(3):
-        here.store.remove(PYTHON)
-        here.store.pull(PYTHON)
-    here.store.remove(PYTHON)
-    here.store.close()
-    for path in here.store.root.glob("metadata.db*"):
-        path.unlink()
-    (tmp_path / "backup.db").rename(here.store.root / "metadata.db")
-    with ImageStore(here.store.root) as store:
-        assert [image.reference for image in store.list()] == [PYTHON]
-    with ImageStore(here.store.root) as store:
-        store.pin(PYTHON)
-    damage_database(here.store.root)
-    assert [record.is_pinned for record in rebuild(here.store.root).restored] == [True]
 
 
 def test_a_journal_line_that_came_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

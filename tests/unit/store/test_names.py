@@ -63,6 +63,12 @@ def test_status_by_repository_digest(here: Node, which: str) -> None:
         here.store.get(f"registry.example/other@{digest}")
 
 
+def test_status_by_name_and_digest_takes_any_handler(here: Node) -> None:
+    guest = here.store.get(PYTHON, runtime_handler=HYPERV)
+    here.store.remove(PYTHON, runtime_handler=PROCESS)
+    assert here.store.get(f"registry.example/library/python@{guest.target.digest}").record == guest.record
+
+
 def test_an_ambiguous_beginning_of_an_id_is_refused(here: Node) -> None:
     record = here.store.get(PYTHON).record
     for end in "01":
@@ -97,6 +103,12 @@ def test_removal_by_id_without_a_handler_removes_that_image_under_every_handler(
     here.store.pull(PYTHON, runtime_handler="kata")
     assert set(here.store.remove(image.id.encoded[:length])) == {(PYTHON, PROCESS), (ALIAS, PROCESS)}
     assert keys(here) == {(PYTHON, HYPERV), (PYTHON, "kata")}
+
+
+def test_removal_by_name_and_digest_removes_the_image_under_every_handler(here: Node) -> None:
+    digest = here.store.get(PYTHON).target.digest
+    here.store.remove(f"registry.example/library/python@{digest}")
+    assert keys(here) == set()
 
 
 def test_removal_for_all_handlers_by_name(here: Node) -> None:

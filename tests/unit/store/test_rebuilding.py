@@ -11,10 +11,12 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from imagestore.digest import Digest
 from imagestore.errors import StoreCorruptError
 from imagestore.store import ImageStore
 from imagestore.testing import build_index
@@ -115,4 +117,17 @@ def test_a_file_system_without_second_names_keeps_a_copy_of_the_log(
     monkeypatch.setattr(os, "link", refuse)
     assert not rebuild(root).was_whole
     assert (root / "metadata.db.damaged-1-wal").read_bytes() == log
+    assert references(root) == {PYTHON, OTHER}
+
+
+def test_a_record_that_holds_what_its_index_does_not_list_is_not_restored(root: Path) -> None:
+    """Whoever wrote that line of the journal didn't read the index."""
+    foreign = Digest.of(b"in no index")
+    with ImageStore(root) as store:
+        record = next(image.record for image in store.list(name=PYTHON))
+        store.metadata.put_image(replace(record, reference=f"{PYTHON}-odd", roots=(*record.roots, foreign)), {})
+    (root / "metadata.db").unlink()
+    ((skipped, reason),) = rebuild(root).skipped
+    assert skipped.reference == f"{PYTHON}-odd"
+    assert str(foreign) in reason
     assert references(root) == {PYTHON, OTHER}

@@ -24,10 +24,11 @@ from imagestore.errors import (
 from imagestore.image import Image
 from imagestore.metadata.records import HolderKind
 from imagestore.store import ImageStore
-from imagestore.testing import build_index
+from imagestore.testing import build_artifact, build_index
 from imagestore.upkeep.check import CheckOptions, CheckProgress, FaultKind
 from imagestore.upkeep.policy import Policy
 from imagestore.upkeep.rebuild import rebuild
+from tests.support.locks import is_locked
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node
 
 OTHER = "registry.example/library/other:1"
@@ -171,6 +172,23 @@ def test_eviction_spares_pins_and_a_dry_run_says_the_same(here: Node) -> None:
     assert [each.runtime_handler for each in here.store.list()] == [HYPERV]
 
 
+def test_nobody_can_pin_an_image_between_the_last_look_and_its_eviction(
+    here: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.store.pull(PYTHON)
+    metadata = here.store.metadata
+    get, locked = metadata.get_image, []
+
+    def noted(reference: str, handler: str) -> object:
+        locked.append(is_locked(here.store.root / "metadata.db"))
+        return get(reference, handler)
+
+    monkeypatch.setattr(metadata, "get_image", noted)
+    assert len(here.store.evict(Policy(unused_seconds=0)).evicted) == 1
+    assert locked
+    assert all(locked)
+
+
 def test_using_an_image_keeps_it_from_being_unused(here: Node, tmp_path: Path) -> None:
     both(here)
     clock = [here.store.usage().images[0].record.updated_at + 10 * 86400]
@@ -186,6 +204,24 @@ def test_a_whole_store_has_no_fault(here: Node) -> None:
     assert report.faults == ()
     assert (report.blobs, report.records) == (len(present(here.store)), 2)
     assert report.bytes_hashed == here.store.usage().content_bytes
+
+
+def test_an_artifact_has_no_image_config_to_find_fault_with(tmp_path: Path) -> None:
+    notes = "registry.example/library/notes:1"
+    with node(tmp_path, {notes: build_artifact("application/vnd.example", {"a.txt": b"hello"})}) as here:
+        here.store.pull(notes)
+        assert here.store.check().faults == ()
+
+
+@pytest.mark.parametrize("which", ["index", "manifest", "config"])
+def test_a_document_that_is_missing_is_found_and_comes_again(here: Node, which: str) -> None:
+    image = here.store.pull(PYTHON)
+    lost = {"index": image.target.digest, "manifest": image.manifest.digest, "config": image.id}[which]
+    here.store.content.delete(lost)
+    report = here.store.check()
+    assert [(each.kind, each.digest) for each in report.faults] == [(FaultKind.BLOB_MISSING, lost)]
+    assert here.store.repair(report).fetched == (lost,)
+    assert here.store.check().faults == ()
 
 
 def test_each_kind_of_damage_is_found_and_only_it_is_fetched(here: Node) -> None:
@@ -267,6 +303,14 @@ def test_a_record_is_compared_with_its_config(here: Node, change: object, text: 
     assert text in fault.detail
 
 
+def test_a_record_that_was_accepted_with_a_warning_is_not_wrong(here: Node) -> None:
+    """Index and config disagreed from the start, and whoever pulled it was told."""
+    record = here.store.pull(PYTHON).record
+    odd = replace(record, platform=replace(record.platform, os="linux"), warnings=("config says windows",))
+    here.store.metadata.put_image(odd, {})
+    assert here.store.check().faults == ()
+
+
 def test_an_interrupted_check_goes_on_where_it_stopped(here: Node, tmp_path: Path) -> None:
     both(here)
     state, token = tmp_path / "check.json", CancelToken()
@@ -288,6 +332,19 @@ def test_an_interrupted_check_goes_on_where_it_stopped(here: Node, tmp_path: Pat
     assert report.damaged == {digests[0]}
     assert (report.blobs, report.bytes_hashed) == (len(digests), whole - skipped)
     assert not state.exists()
+
+
+def test_how_far_a_check_came_is_noted_on_the_way(here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is killed notes nothing at the end, and would begin anew after hours."""
+    here.store.pull(PYTHON)
+    monkeypatch.setattr("imagestore.upkeep.check._SAVE_SECONDS", 0.0)
+    state, noted = tmp_path / "check.json", []
+
+    def look(_progress: CheckProgress) -> None:
+        noted.append(json.loads(state.read_text())["after"])
+
+    here.store.check(options=CheckOptions(state=state, progress=look))
+    assert noted == [str(digest) for digest in sorted(present(here.store))]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"after": "x", "damaged": []}', '{"after": 1}', "\x00"])
