@@ -4,7 +4,8 @@
                  containerd.io/gc.ref.content[.x or /x]      the value is the digest of content that is kept too
     on leases    containerd.io/gc.expire                     RFC 3339; after that moment it keeps nothing
                  containerd.io/gc.flat                       keeps what it lists, not what that refers to
-    on images    containerd.io/gc.expire                     RFC 3339; after that moment the record goes
+    on images    containerd.io/gc.ref.content[.x or /x]      the value is the digest of content that is kept with it
+                 containerd.io/gc.expire                     RFC 3339; after that moment the record goes
 
 As in containerd an expiry that can't be read counts as none, a reference that is no digest as no reference, and
 gc.expire on content means nothing.
@@ -36,7 +37,7 @@ _TIME: Final = pattern(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]([0-9:]{8})(\.[0-9]{1,9
 
 @dataclass(frozen=True, slots=True)
 class ContentTerms:
-    """What labels on content mean: a root of its own, and what else it keeps."""
+    """What labels on content (or, the references, on an image) mean: a root of its own, and what else it keeps."""
 
     is_root: bool
     references: tuple[Digest, ...]
