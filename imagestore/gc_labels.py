@@ -32,7 +32,7 @@ EXPIRE: Final = "containerd.io/gc.expire"
 FLAT: Final = "containerd.io/gc.flat"
 #: Longest key and value together, in bytes; containerd's limit.
 MAX_LABEL_BYTES: Final = 4096
-_TIME: Final = pattern(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]([0-9:]{8})(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})")
+_TIME: Final = pattern(r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9:]{8})(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def moment(text: str) -> float:
         return NEVER
     date, clock, fraction, zone = found.groups()
     try:
-        whole = datetime.datetime.fromisoformat(f"{date}T{clock}{'+00:00' if zone in 'Zz' else zone}")
+        whole = datetime.datetime.fromisoformat(f"{date}T{clock}{'+00:00' if zone == 'Z' else zone}")
         return whole.timestamp() + float(f"0{fraction or '.0'}")
     except (ValueError, OverflowError):
         return NEVER
