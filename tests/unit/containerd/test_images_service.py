@@ -78,6 +78,9 @@ def test_an_image_may_name_what_is_not_there(client: Client) -> None:
         ("n", A, -1, "m"),
         ("n", A, 1, ""),
         ("n", "", 1, "m"),
+        ("n", "md5:" + "0" * 32, 1, "m"),
+        ("n", "blake3:" + "0" * 64, 1, "m"),
+        ("n", "foo:bar", 1, "m"),
     ],
 )
 def test_an_image_needs_name_digest_size_and_media_type(
@@ -85,6 +88,11 @@ def test_an_image_needs_name_digest_size_and_media_type(
 ) -> None:
     with refused(INVALID):
         client.create_image(name, digest, size=size, media_type=media_type)
+    client.create_image("there", A)
+    changed = wire.Image(name=name and "there", target=target(digest, size=size, media_type=media_type))
+    with refused(INVALID):
+        client.update_image(changed, "target")
+    assert client.image_names() == ["there"]
 
 
 def test_times_come_from_the_server_unless_the_build_says_when(client: Client) -> None:
