@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 #: All references of one image of one handler; never empty.
 Group: TypeAlias = "Sequence[ImageRecord]"
 
-_NUMBER: Final = pattern(r"[0-9]{1,18}")
+_NUMBER: Final = pattern(r"[+-]?[0-9]+")
+_NUMBERS: Final = range(-(2**63), 2**63)
 _MOST_USERS: Final = 20_000
 _LONGEST_USER: Final = 1024
 
@@ -120,17 +121,25 @@ def _entry(records: Group, pinned: Set[str], content: ContentStore, users: Users
     first = records[0]
     tags, digests = _names(records)
     user = users.of(first.image_id, content)
-    is_number = _NUMBER.fullmatch(user) is not None
+    uid = _uid(user)
     return ServedImage(
         id=str(first.image_id),
         repo_tags=tags,
         repo_digests=digests,
         size=max(record.content_size for record in records),
-        uid=int(user) if is_number else None,
-        username="" if is_number else user,
+        uid=uid,
+        username=user if uid is None else "",
         spec=ImageSpec(first.reference, first.handler),
         is_pinned=any(record.is_pinned or record.reference in pinned for record in records),
     )
+
+
+def _uid(user: str) -> int | None:
+    """The number that a user is, as Go's ``strconv.ParseInt`` reads it; None where it is a name."""
+    if not _NUMBER.fullmatch(user):
+        return None
+    number = int(user)
+    return number if number in _NUMBERS else None
 
 
 def _names(records: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:

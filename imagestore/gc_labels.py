@@ -4,7 +4,8 @@
                  containerd.io/gc.ref.content[.x or /x]      the value is the digest of content that is kept too
     on leases    containerd.io/gc.expire                     RFC 3339; after that moment it keeps nothing
                  containerd.io/gc.flat                       keeps what it lists, not what that refers to
-    on images    containerd.io/gc.expire                     RFC 3339; after that moment the record goes
+    on images    containerd.io/gc.ref.content[.x or /x]      the value is the digest of content that is kept with it
+                 containerd.io/gc.expire                     RFC 3339; after that moment the record goes
 
 As in containerd an expiry that can't be read counts as none, a reference that is no digest as no reference, and
 gc.expire on content means nothing.
@@ -31,12 +32,12 @@ EXPIRE: Final = "containerd.io/gc.expire"
 FLAT: Final = "containerd.io/gc.flat"
 #: Longest key and value together, in bytes; containerd's limit.
 MAX_LABEL_BYTES: Final = 4096
-_TIME: Final = pattern(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]([0-9:]{8})(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})")
+_TIME: Final = pattern(r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9:]{8})(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})")
 
 
 @dataclass(frozen=True, slots=True)
 class ContentTerms:
-    """What labels on content mean: a root of its own, and what else it keeps."""
+    """What labels on content (or, the references, on an image) mean: a root of its own, and what else it keeps."""
 
     is_root: bool
     references: tuple[Digest, ...]
@@ -87,7 +88,7 @@ def moment(text: str) -> float:
         return NEVER
     date, clock, fraction, zone = found.groups()
     try:
-        whole = datetime.datetime.fromisoformat(f"{date}T{clock}{'+00:00' if zone in 'Zz' else zone}")
+        whole = datetime.datetime.fromisoformat(f"{date}T{clock}{'+00:00' if zone == 'Z' else zone}")
         return whole.timestamp() + float(f"0{fraction or '.0'}")
     except (ValueError, OverflowError):
         return NEVER

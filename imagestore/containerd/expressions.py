@@ -3,9 +3,9 @@
 Python's own matcher backtracks: an expression of twenty characters can hold a thread for years. This one follows all
 alternatives at once (Thompson's construction): no expression costs more than its length times that of the text.
 
-Known: literals, ``.``, classes with ranges, negation and ``[:alpha:]``, ``\\d \\w \\s`` and their negations (ASCII, as
-in Go), ``\\b \\B \\A \\z ^ $``, groups of any name, ``|``, ``* + ? {n} {n,} {n,m}`` with or without the lazy ``?``, and
-``(?i)`` at the beginning. Anything else is refused: Unicode classes, other flags.
+Known is what Go's ``regexp`` knows (the Debian one's Unicode aside: Python has its own), but for Unicode classes other
+than the general categories (``\\pL``, ``\\p{Lu}``), and within bounds. What Go knows and isn't supported is told from
+what it wouldn't read either.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.containerd.expression_syntax import WORD, CharacterSet, Choice, Node, Parser, Place, Sequence
+from imagestore.containerd.expression_characters import WORD, CharacterSet
+from imagestore.containerd.expression_syntax import Choice, Node, Parser, Place, Sequence, UnsupportedExpressionError
 from imagestore.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class Expression:
     """A compiled expression.
 
     Raises:
-        InvalidInputError: it can't be read, isn't supported, or is too big.
+        UnsupportedExpressionError: it isn't supported, or too big.
+        InvalidInputError: Go couldn't read it either.
 
     >>> Expression("a+b").is_found_in("xaab"), Expression("^(a|aa)*$").is_found_in("a" * 4000 + "b")
     (True, False)
@@ -45,9 +47,12 @@ class Expression:
 
     def __init__(self, text: str) -> None:
         if len(text) > _LONGEST_EXPRESSION:
-            raise InvalidInputError(f"regular expression of {len(text)} characters: at most {_LONGEST_EXPRESSION}")
-        self._ignores_case = text.startswith("(?i)")
-        tree = Parser(text, 4 if self._ignores_case else 0).parse()
+            raise UnsupportedExpressionError(
+                f"regular expression of {len(text)} characters: at most {_LONGEST_EXPRESSION}"
+            )
+        if any("\ud800" <= each <= "\udfff" for each in text):
+            raise InvalidInputError(f"regular expression {text!r}: isn't UTF-8")
+        tree = Parser(text).parse()
         self._steps: list[_Step] = []
         self._emitted = 0
         self._start = self._emit(tree, self._add(None, []))
@@ -71,16 +76,9 @@ class Expression:
             waiting = set()
             for number in active:
                 step = self._steps[number]
-                if isinstance(step.reads, CharacterSet) and self._fits(step.reads, text[position]):
+                if isinstance(step.reads, CharacterSet) and step.reads.has(text[position]):
                     waiting.update(step.targets)
         return False
-
-    def _fits(self, wanted: CharacterSet, character: str) -> bool:
-        if not self._ignores_case:
-            return wanted.has(character)
-        # Case is ignored before a set is negated: [^a] is neither a nor A.
-        other = wanted.has(character.swapcase())
-        return wanted.has(character) and other if wanted.is_negated else wanted.has(character) or other
 
     def _closure(self, numbers: Iterable[int], text: str, position: int) -> tuple[set[int], bool]:
         """Everywhere that can be reached without reading, and whether the end is among it."""
@@ -130,15 +128,15 @@ class Expression:
         return after
 
 
-def _too_big() -> InvalidInputError:
-    return InvalidInputError("regular expression: its repetitions make it too big")
+def _too_big() -> UnsupportedExpressionError:
+    return UnsupportedExpressionError("regular expression: its repetitions make it too big")
 
 
 def _holds(place: Place, text: str, position: int) -> bool:
-    if place is Place.BEGIN:
-        return position == 0
-    if place is Place.END:
-        return position == len(text)
+    if place in (Place.BEGIN, Place.LINE_BEGIN):
+        return position == 0 or (place is Place.LINE_BEGIN and text[position - 1] == "\n")
+    if place in (Place.END, Place.LINE_END):
+        return position == len(text) or (place is Place.LINE_END and text[position] == "\n")
     before = position > 0 and text[position - 1] in WORD
     behind = position < len(text) and text[position] in WORD
     return (before != behind) == (place is Place.WORD_EDGE)

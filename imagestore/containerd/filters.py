@@ -6,9 +6,11 @@
     path      name ("." name)*                    a name is [A-Za-z0-9_]+ or quoted: labels."containerd.io/gc.root"
     value     a bare word or "quoted"; after ~= also /quoted/ or |quoted|
 
+All quotes are as those of Go's strings: ``/\\d/`` has to be written ``/\\\\d/``.
+
 A field that isn't there differs from every value, and is empty text to a regular expression. A field nobody has heard
-of is only absent. A regular expression that can't be used fits nothing, as in containerd, and is logged; which can be
-used, and that none can run away, is the matter of ``expressions``.
+of is only absent. A regular expression that nobody can read fits nothing, as in containerd, and is logged; one that
+containerd could use is refused. Which can be used, and that none can run away, is the matter of ``expressions``.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from imagestore.containerd.expression_syntax import UnsupportedExpressionError
 from imagestore.containerd.expressions import Expression
 from imagestore.errors import InvalidInputError
 from imagestore.patterns import pattern
@@ -36,10 +39,8 @@ _WORD: Final = pattern(r"[^\s,]+")
 # The whole run of such characters, so that "===" is none and what begins with one needs quotes, as in containerd.
 _OPERATOR: Final = pattern(r"(?:==|!=|~=)(?![=!~])")
 _BLANKS: Final = pattern(r"\s*")
-_ESCAPE: Final = pattern(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))", re.DOTALL)
-_SIMPLE: Final = {
-    "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\", '"': '"', "'": "'",
-}  # fmt: skip
+_ESCAPE: Final = pattern(r"\\(?:x([0-9a-fA-F]{2})|([0-7]{3})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_SIMPLE: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\"}
 _LONGEST_FILTER: Final = 16 * 1024
 _MOST_FILTERS: Final = 1024
 #: Of all expressions of a request, since each object pays for each of them.
@@ -180,22 +181,28 @@ class _Parser:
 
     def _quoted(self, quote: str) -> str:
         end = self._position + 1
-        while end < len(self._text) and self._text[end] != quote:
+        while end < len(self._text) and self._text[end] not in (quote, "\n"):
             end += 2 if self._text[end] == "\\" else 1
-        if end >= len(self._text):
+        if end >= len(self._text) or self._text[end] != quote:
             raise self._error(f"expected a closing {quote}")
         inner = self._text[self._position + 1 : end]
         self._position = end + 1
-        # The other quotes are there so that an expression keeps its backslashes.
-        return _ESCAPE.sub(self._unescaped, inner) if quote == '"' else inner.replace(f"\\{quote}", quote)
+        found = _ESCAPE.sub(lambda escape: self._unescaped(escape, quote), inner)
+        # Bytes that were written one by one may be a character together.
+        return found.encode(errors="surrogateescape").decode(errors="surrogateescape")
 
-    def _unescaped(self, found: re.Match[str]) -> str:
-        code = found[1] or found[2]
-        if code:
-            return chr(int(code, 16))
-        if found[3] not in _SIMPLE:
-            raise self._error(f"no escape \\{found[3]}")
-        return _SIMPLE[found[3]]
+    def _unescaped(self, escape: re.Match[str], quote: str) -> str:
+        byte = int(escape[1], 16) if escape[1] else int(escape[2] or "0", 8)
+        code = int(escape[3] or escape[4] or "0", 16)
+        if byte > 0xFF or code > 0x10FFFF:
+            raise self._error(f"no character {escape[0]}")
+        if escape[5]:
+            if escape[5] not in _SIMPLE and escape[5] != quote:
+                raise self._error(f"no escape {escape[0]}")
+            return _SIMPLE.get(escape[5], quote)
+        if escape[1] or escape[2]:
+            return bytes([byte]).decode(errors="surrogateescape")
+        return "\ufffd" if 0xD800 <= code <= 0xDFFF else chr(code)
 
     def _skip(self) -> int:
         blanks = _BLANKS.match(self._text, self._position)
@@ -210,6 +217,8 @@ class _Parser:
 def _usable(text: str) -> Expression | None:
     try:
         return Expression(text)
+    except UnsupportedExpressionError:
+        raise
     except InvalidInputError as error:
         _log.warning("a filter fits nothing", extra={"reason": str(error)})
         return None

@@ -258,7 +258,10 @@ def _target(image: wire.Image) -> Descriptor:
         raise InvalidInputError(f"image {image.name!r}: expected a target size above 0, not {given.size}")
     if not given.media_type:
         raise InvalidInputError(f"image {image.name!r}: its target has no media type")
-    return Descriptor(given.media_type, Digest.parse(given.digest), given.size)
+    digest = Digest.parse(given.digest)
+    if not digest.is_verifiable:
+        raise InvalidInputError(f"image {image.name!r}: its target's digest algorithm {digest.algorithm!r} isn't known")
+    return Descriptor(given.media_type, digest, given.size)
 
 
 def _moment(request: wire.CreateImageRequest | wire.UpdateImageRequest) -> float:

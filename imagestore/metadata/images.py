@@ -88,8 +88,9 @@ class ImageTables(Database):
         db.execute("DELETE FROM image WHERE reference = ? AND handler = ?", key)
         values = rows.from_record(stored, created_at=first, updated_at=now)
         db.execute(f"INSERT INTO image ({rows.COLUMNS}) VALUES ({rows.MARKS})", values)  # noqa: S608 - constants
-        roots = [(*key, position, str(digest)) for position, digest in enumerate(record.roots)]
-        db.executemany("INSERT INTO image_root VALUES (?, ?, ?, ?)", roots)
+        held = [*((digest, 0) for digest in record.roots), *((digest, 1) for digest in record.labelled)]
+        roots = [(*key, position, str(digest), by_label) for position, (digest, by_label) in enumerate(held)]
+        db.executemany("INSERT INTO image_root VALUES (?, ?, ?, ?, ?)", roots)
         return stored
 
     def get_image(self, reference: str, handler: str) -> ImageRecord | None:
@@ -136,7 +137,9 @@ class ImageTables(Database):
 
     def find_by_root(self, digest: Digest) -> list[ImageRecord]:
         """Records that hold this index or manifest."""
-        condition = "(reference, handler) IN (SELECT reference, handler FROM image_root WHERE digest = ?)"
+        condition = (
+            "(reference, handler) IN (SELECT reference, handler FROM image_root WHERE digest = ? AND NOT by_label)"
+        )
         return self._select(condition, [str(digest)])
 
     def find_ids(self, references: Collection[str]) -> list[tuple[str, str, str]]:
@@ -284,7 +287,7 @@ class ImageTables(Database):
 def _query(condition: str, source: str = "image") -> str:
     return (
         f"SELECT {rows.COLUMNS}, (SELECT json_group_array(digest) FROM (SELECT digest FROM image_root r"  # noqa: S608
-        " WHERE r.reference = image.reference AND r.handler = image.handler ORDER BY position))"
+        " WHERE r.reference = image.reference AND r.handler = image.handler AND NOT by_label ORDER BY position))"
         f" FROM {source} WHERE {condition} ORDER BY reference, handler"
     )
 

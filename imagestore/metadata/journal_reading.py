@@ -240,7 +240,7 @@ def _lost(
 
 def _kept(state: ImageRecord | _Labelled | _Leased | None) -> frozenset[Digest]:
     if isinstance(state, ImageRecord):
-        return frozenset(state.roots)
+        return frozenset(state.held)
     if isinstance(state, _Labelled):
         terms = ContentTerms.of(state.labels)
         return frozenset([*terms.references, *([state.digest] if terms.is_root else [])])

@@ -52,7 +52,7 @@ class LeaseTables(Database):
         with self._writing() as db:
             db.execute("DELETE FROM lease WHERE id = ? AND expires_at = ?", (lease_id, _GONE))
             if db.execute("SELECT 1 FROM lease WHERE id = ?", (lease_id,)).fetchone():
-                raise AlreadyExistsError(f"lease {lease_id!r} exists already")
+                raise AlreadyExistsError(f"lease {lease.name!r} exists already")
             if namespace != HOME:
                 db.execute("INSERT OR IGNORE INTO namespace (name) VALUES (?)", (namespace,))
             values = (lease.id, now, expires_at, int(lease.is_flat), encode_sorted(kept), namespace)

@@ -8,7 +8,7 @@ from imagestore import digest as digests
 from imagestore import gc_labels
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.gc_labels import LeaseTerms
+from imagestore.gc_labels import ContentTerms, LeaseTerms
 from imagestore.json_text import decode, encode, encode_sorted
 from imagestore.metadata.database import Database
 from imagestore.metadata.namespace_api import HOME, NamedImage
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 _COLUMNS: Final = "namespace, name, media_type, digest, size, annotations, labels, created_at, updated_at"
 _FOUND: Final = (
     f"SELECT {_COLUMNS}, (SELECT json_group_array(digest) FROM named_image_root r WHERE r.namespace = i.namespace"  # noqa: S608 - constants
-    " AND r.name = i.name AND r.digest <> i.digest) FROM named_image i"
+    " AND r.name = i.name AND r.digest <> i.digest AND NOT by_label) FROM named_image i"
 )
 
 
 class NamedImageTables(Database):
-    """Named images; their targets are roots of their namespace."""
+    """Named images; their targets and what their labels name are roots of their namespace."""
 
     def put_named_image(self, image: NamedImage) -> NamedImage:
         """Insert or replace an image; its times are the caller's.
@@ -57,8 +57,10 @@ class NamedImageTables(Database):
             )
             key = (image.namespace, image.name)
             db.execute("DELETE FROM named_image_root WHERE namespace = ? AND name = ?", key)
-            held = dict.fromkeys([str(image.target.digest), *map(str, image.also_keeps)])
-            db.executemany("INSERT INTO named_image_root VALUES (?, ?, ?)", [(*key, digest) for digest in held])
+            held = {str(digest): 1 for digest in ContentTerms.of(labels).references}
+            # What is kept for another reason too stays when the label goes.
+            held |= {str(digest): 0 for digest in (image.target.digest, *image.also_keeps)}
+            db.executemany("INSERT INTO named_image_root VALUES (?, ?, ?, ?)", [(*key, *each) for each in held.items()])
             found = self.named_image(*key)
         assert found is not None
         return found
@@ -68,9 +70,9 @@ class NamedImageTables(Database):
         with self._snapshot() as db:
             found = db.execute(
                 "SELECT o.digest FROM image_root r JOIN image_root o USING (reference, handler)"
-                " WHERE r.digest = :digest UNION"
+                " WHERE r.digest = :digest AND NOT r.by_label AND NOT o.by_label UNION"
                 " SELECT o.digest FROM named_image_root r JOIN named_image_root o USING (namespace, name)"
-                " WHERE r.digest = :digest AND namespace = 'k8s.io'",
+                " WHERE r.digest = :digest AND namespace = 'k8s.io' AND NOT r.by_label AND NOT o.by_label",
                 {"digest": str(digest)},
             ).fetchall()
         return tuple(Digest.parse(text) for (text,) in sorted(found) if text != str(digest))

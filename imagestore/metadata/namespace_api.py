@@ -42,7 +42,7 @@ class NamedImage:
         labels: free text by key.
         created_at: seconds since 1970.
         updated_at: seconds since 1970.
-        also_keeps: what it keeps beside its target and what labels name; our indexes have no edges to their manifests.
+        also_keeps: what it keeps beside its target and what its labels name; our indexes have no edges to manifests.
     """
 
     namespace: str

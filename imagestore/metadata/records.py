@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
+from imagestore.gc_labels import ContentTerms
 from imagestore.metadata.namespace_api import HOME
 from imagestore.values import dataclass, field
 
@@ -57,6 +58,16 @@ class ImageRecord:
     updated_at: float = 0.0
     is_pinned: bool = False
     used_at: float = 0.0
+
+    @property
+    def labelled(self) -> tuple[Digest, ...]:
+        """What its labels keep beside its roots."""
+        return ContentTerms.of(self.labels).references
+
+    @property
+    def held(self) -> tuple[Digest, ...]:
+        """All that it keeps by itself."""
+        return (*self.roots, *self.labelled)
 
 
 @dataclass(frozen=True, slots=True)

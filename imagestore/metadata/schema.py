@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
 
+# An image's labels, one by one, and which of them name content that may be here.
+_LABELS: Final = "json_each(iif(json_valid(labels), labels, '{}')) l"
+_IS_REFERENCE: Final = (
+    "(l.key = 'containerd.io/gc.ref.content' OR l.key GLOB 'containerd.io/gc.ref.content[./]*')"
+    " AND (substr(l.value, 1, 7), length(l.value)) IN (VALUES ('sha256:', 71), ('sha384:', 103), ('sha512:', 135))"
+    " AND substr(l.value, 8) NOT GLOB '*[^0-9a-f]*'"
+)
+
 #: Step n brings a database from user_version n to n + 1.
 STEPS: Final[tuple[tuple[str, ...], ...]] = (
     (
@@ -142,6 +150,16 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
             PRIMARY KEY (owner, ref)
         ) STRICT, WITHOUT ROWID""",
         "ALTER TABLE lease ADD COLUMN namespace TEXT NOT NULL DEFAULT 'k8s.io'",
+    ),
+    # What labels of images name is kept with them, those that were labelled before too.
+    (
+        "ALTER TABLE image_root ADD COLUMN by_label INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE named_image_root ADD COLUMN by_label INTEGER NOT NULL DEFAULT 0",
+        f"""INSERT INTO image_root
+            SELECT reference, handler, -row_number() OVER (PARTITION BY reference, handler ORDER BY l.key), l.value, 1
+            FROM image, {_LABELS} WHERE {_IS_REFERENCE}""",  # noqa: S608 - constants
+        f"""INSERT OR IGNORE INTO named_image_root
+            SELECT namespace, name, l.value, 1 FROM named_image, {_LABELS} WHERE {_IS_REFERENCE}""",  # noqa: S608
     ),
 )
 

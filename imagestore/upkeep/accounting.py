@@ -101,7 +101,7 @@ def measure(metadata: MetadataStore, content: LocalContentStore, root: Path) -> 
     here = {str(info.digest): info for info in content.walk()}
     edges = metadata.edges_as_written()
     reached = [
-        (record, sorted(mark(map(str, record.roots), lambda text: edges.get(text, ())) & here.keys()))
+        (record, sorted(mark(map(str, record.held), lambda text: edges.get(text, ())) & here.keys()))
         for record in metadata.find_images()
     ]
     owners = Counter(text for _, texts in reached for text in texts)

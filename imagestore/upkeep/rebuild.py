@@ -141,6 +141,8 @@ def _restore_records(
                 reasons.append(str(error))
                 continue
             restored.append(metadata.put_image(record, edges))
+            for digest in record.labelled:
+                metadata.put_edges(_own_edges(content, digest))
             break
         else:
             skipped.append((newest_first[0], reasons[0]))
@@ -178,7 +180,7 @@ def _still_there(
     content: LocalContentStore, journaled: Journaled, restored: Iterable[ImageRecord]
 ) -> tuple[Digest, ...]:
     """What the last change may have replaced, as far as it is there and no record holds it."""
-    held = {digest for record in restored for digest in record.roots}
+    held = {digest for record in restored for digest in record.held}
     return tuple(digest for digest in sorted(journaled.replaced - held) if content.exists(digest))
 
 

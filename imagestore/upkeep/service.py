@@ -244,7 +244,7 @@ class Upkeep(abc.ABC):
                 self.metadata.remove_images(keys)
                 roots.update(lookup.drop_hidden(self.metadata, keys, self.config.default_handler))
             evicted += going
-        roots.update(str(digest) for each in evicted for digest in each.record.roots)
+        roots.update(str(digest) for each in evicted for digest in each.record.held)
         swept = collect.collect_from(self.metadata, self.content, roots)
         report = policy.EvictionReport(False, tuple(evicted), sum(swept.freed.values()))
         swept.check(report)

@@ -2,17 +2,26 @@
 
 The first of: user name and password; identity token; ``auth`` (base64 of ``user:password``); registry token, which
 containerd leaves unused. With ``server_address`` they count for that host only. Without, they count for the registry of
-the image alone: containerd would show them to every mirror as well, we don't.
+the image alone: containerd would show them to every mirror as well, we don't. As there, what can't be read matters only
+where a registry asks for it.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.docker_config import host_of
-from imagestore.registry.credentials.model import NO_SECRET, Explicit, Found
+from imagestore.registry.credentials.model import NO_SECRET, Credential, Explicit, Findings, Found, Outcome, Step
 from imagestore.secret import Secret
 from imagestore.values import dataclass, field
+
+if TYPE_CHECKING:
+    from imagestore.cancel import CancelToken
+    from imagestore.registry.credentials.model import Target
+
+_PROVENANCE: Final = "the request's AuthConfig"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +45,35 @@ class AuthConfig:
     registry_token: Secret = field(default=NO_SECRET)
 
 
+class _Unreadable(Explicit):
+    """What can't be used: an error for the registry it was given for, which quotes no secret.
+
+    Args:
+        error: says why.
+        given: tells two of these apart.
+        host: the registry.
+    """
+
+    def __init__(self, error: InvalidInputError, given: Credential, host: str) -> None:
+        super().__init__(Found(given, _PROVENANCE), host)
+        self._error = error
+
+    def find(self, target: Target, *, is_shadowed: bool, cancel: CancelToken) -> Findings:
+        """The error, if the target is on its registry."""
+        found = super().find(target, is_shadowed=is_shadowed, cancel=cancel)
+        if found.found is None:
+            return found
+        return Findings(None, (Step(_PROVENANCE, "", Outcome.FAILED, str(self._error)),), self._error)
+
+
 def explicit_source(config: AuthConfig, registry: str) -> Explicit | None:
     """The source to put first for a pull; None when the message holds no credentials.
 
     Args:
         config: of the request.
         registry: host of the image's reference.
-
-    Raises:
-        InvalidInputError: a member can't be used; quotes no secret.
     """
+    host = host_of(config.server_address.strip()) if config.server_address.strip() else registry
     where = "CRI AuthConfig"
     username, password, identity, registry_token = config.username, "", "", ""
     try:
@@ -58,9 +86,8 @@ def explicit_source(config: AuthConfig, registry: str) -> Explicit | None:
         elif config.registry_token:
             registry_token = config.registry_token.reveal()
         credential = files.build(username, password, where, identity=identity, registry=registry_token)
-    except ConfigError as error:
-        raise InvalidInputError(str(error)) from None
-    if not credential:
-        return None
-    host = host_of(config.server_address.strip()) if config.server_address.strip() else registry
-    return Explicit(Found(credential, "the request's AuthConfig"), host)
+    except (ConfigError, InvalidInputError) as error:
+        secrets = config.password, config.identity_token, config.registry_token
+        given = Credential(f"{config.username} {config.auth.reveal()}", *secrets)
+        return _Unreadable(InvalidInputError(str(error)), given, host)
+    return Explicit(Found(credential, _PROVENANCE), host) if credential else None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from imagestore.cancel import CancelToken
-    from imagestore.errors import ConfigError
+    from imagestore.errors import ConfigError, InvalidInputError
     from imagestore.reference import Reference
 
 AUTH_FILE_VARIABLE: Final = "REGISTRY_AUTH_FILE"
@@ -69,7 +69,7 @@ class Explanation:
     target: Target
     provenance: str
     steps: tuple[Step, ...]
-    failure: ConfigError | None = None
+    failure: ConfigError | InvalidInputError | None = None
 
 
 def docker_config_path(surroundings: Surroundings) -> str:
@@ -167,7 +167,7 @@ class CredentialResolver:
         target = Target(reference.host, reference.path)
         steps: list[Step] = []
         found: Found | None = None
-        failure: ConfigError | None = None
+        failure: ConfigError | InvalidInputError | None = None
         for source in self._sources:
             is_over = found is not None or failure is not None
             findings = source.find(target, is_shadowed=is_over, cancel=cancel)

@@ -183,7 +183,7 @@ class Findings:
 
     found: Found | None
     steps: tuple[Step, ...]
-    failure: ConfigError | None = None
+    failure: ConfigError | InvalidInputError | None = None
 
 
 class Source(Protocol):
@@ -214,6 +214,7 @@ class CredentialLookup(Protocol):
 
         Raises:
             ConfigError: the place exists and can't be read, the entry is broken, or its helper program failed.
+            InvalidInputError: what the caller gave can't be read.
             OperationCancelledError: cancelled while a helper ran.
         """
 

@@ -11,7 +11,7 @@ from imagestore.errors import InvalidInputError
 
 FIELDS = labelled(
     {"name": "docker.io/library/x:1", "target.digest": "sha256:ab"},
-    labels={"a": "1", "containerd.io/gc.root": "2026", "a.b/c": "x y", "empty": ""},
+    labels={"a": "1", "containerd.io/gc.root": "2026", "a.b/c": "x y", "empty": "", "é": "é"},
 )
 
 
@@ -34,6 +34,19 @@ FIELDS = labelled(
         (["name~=^library"], False),
         (["name~=/io\\/lib/"], True),
         (["name~=|io/lib|"], True),
+        (["name~=/docker\\\\.io/"], True),
+        (["name~=|\\\\d$|"], True),
+        (["name~=/\\\\blibrary\\\\b/"], True),
+        (["name~=/\\blibrary\\b/"], False),
+        (["name~=/\\u006cib/"], True),
+        (["name~=|^x\\|:1$|"], True),
+        (['name~=/"/'], False),
+        (['name=="\\144ocker.io/library/x\\U0000003a1"'], True),
+        (['labels."é"=="\\xc3\\xa9"'], True),
+        (['labels."\\303\\251"=="é"'], True),
+        (['name!="\\xff"'], True),
+        (["name~=/library|\\xff/"], False),
+        (['name=="\\ud800"'], False),
         (["name~=(["], False),
         (["target.digest==sha256:ab"], True),
         (["labels.a==1"], True),
@@ -70,6 +83,17 @@ def test_what_is_wanted(filters: list[str], is_wanted: bool) -> None:
         ('labels."a', 7),
         ('name=="a', 6),
         ('name=="\\q"', 10),
+        ("name~=|io\\\\|x|", 12),
+        ("name~=/\\d/", 10),
+        ("name~=/\\'/", 10),
+        ('name~=/\\"/', 10),
+        ('name~="\\/"', 10),
+        ("name~=|\\/|", 10),
+        ('name=="\\x4"', 11),
+        ('name=="\\400"', 12),
+        ('name=="\\U00110000"', 18),
+        ('name=="a\nb"', 6),
+        ("name~=/a\nb/", 6),
         ("näme", 1),
         ("name<3", 4),
         ("name===x", 4),
@@ -94,7 +118,7 @@ _KEYS = st.text(min_size=1, max_size=12).filter(lambda text: "\x00" not in text)
 
 def quoted(text: str) -> str:
     """As a client would write it."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
 
@@ -119,3 +143,9 @@ def test_expressions_of_a_request_are_bounded_together() -> None:
     for filters in (["name~=a{1000}"] * 5, [",".join(["name~=a{100}"] * 50)]):
         with pytest.raises(InvalidInputError, match="of at most 4096 steps in all"):
             Filter.parse(filters)
+
+
+@pytest.mark.parametrize("expression", ["\\p{Greek}", "c" * 1100, "(?:a{1000}){3}"])
+def test_an_expression_that_containerd_could_use_is_refused(expression: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"not supported|at most|too big"):
+        Filter.parse([f"name~={expression}"])

@@ -78,6 +78,9 @@ def test_an_image_may_name_what_is_not_there(client: Client) -> None:
         ("n", A, -1, "m"),
         ("n", A, 1, ""),
         ("n", "", 1, "m"),
+        ("n", "md5:" + "0" * 32, 1, "m"),
+        ("n", "blake3:" + "0" * 64, 1, "m"),
+        ("n", "foo:bar", 1, "m"),
     ],
 )
 def test_an_image_needs_name_digest_size_and_media_type(
@@ -85,6 +88,11 @@ def test_an_image_needs_name_digest_size_and_media_type(
 ) -> None:
     with refused(INVALID):
         client.create_image(name, digest, size=size, media_type=media_type)
+    client.create_image("there", A)
+    changed = wire.Image(name=name and "there", target=target(digest, size=size, media_type=media_type))
+    with refused(INVALID):
+        client.update_image(changed, "target")
+    assert client.image_names() == ["there"]
 
 
 def test_times_come_from_the_server_unless_the_build_says_when(client: Client) -> None:
@@ -141,6 +149,47 @@ def test_an_image_keeps_its_content_until_it_goes(client: Client, store: ImageSt
     assert list(store.content.walk()) == []
     with refused(NOT_FOUND):
         client.delete_image("n")
+
+
+@pytest.mark.parametrize("namespace", ["default", "k8s.io"])
+def test_an_image_keeps_what_its_labels_name(client: Client, store: ImageStore, namespace: str) -> None:
+    caller = client.within(namespace)
+    target_digest, extra = caller.ingest(b"target"), caller.ingest(b"extra")
+    caller.create_image("n", target_digest, size=6, labels={"containerd.io/gc.ref.content.extra": extra, "a": "1"})
+    store.collect_garbage()
+    assert caller.digests() == sorted([target_digest, extra])
+    caller.update_image(wire.Image(name="n", labels={"a": "2"}), "labels.a")
+    store.collect_garbage()
+    assert caller.knows(extra)
+    caller.update_image(wire.Image(name="n"), "labels.containerd.io/gc.ref.content.extra")
+    store.collect_garbage()
+    assert caller.digests() == [target_digest]
+
+
+@pytest.mark.parametrize("way", ["label", "delete", "delete all", "evict", "service"])
+def test_a_record_keeps_what_its_labels_name(home: Client, store: ImageStore, way: str) -> None:
+    put_record(store, "kata")
+    put_record(store, "kata", reference="docker.io/library/y:1", blob=b"y")
+    extra = put_record(store, "runc", reference="docker.io/library/z:1", blob=b"z")
+    key, name = "containerd.io/gc.ref.content.extra", f"{REFERENCE}@kata"
+    home.update_image(wire.Image(name=name, labels={key: str(extra.manifest.digest)}), f"labels.{key}")
+    store.delete(extra.reference)
+    store.collect_garbage()
+    assert [chain.holder.name for chain in store.why(extra.image_id)] == [REFERENCE]
+    assert store.usage().images[0].blobs.keys() >= {extra.manifest.digest, extra.image_id}
+    if way == "label":
+        home.update_image(wire.Image(name=name), f"labels.{key}")
+        store.collect_garbage()
+    elif way == "delete":
+        store.delete(REFERENCE, all_handlers=True)
+    elif way == "delete all":
+        store.delete_each([REFERENCE, "docker.io/library/y:1"], all_handlers=True)
+    elif way == "evict":
+        store.evict(Policy(keep_last=0))
+    else:
+        home.delete_image(name)
+    assert not store.content.exists(extra.manifest.digest)
+    assert not store.content.exists(extra.image_id)
 
 
 def test_without_sync_the_content_goes_soon(client: Client, store: ImageStore) -> None:

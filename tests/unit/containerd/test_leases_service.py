@@ -169,3 +169,9 @@ def test_no_name_is_longer_than_containerds_database_could_hold(client: Client) 
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "a name of at most 32768 bytes"):
         client.write(message(WRITE, "r" * 32_769, data=b"x"))
     assert client.lease_ids() == client.statuses() == []
+
+
+def test_a_lease_that_exists_is_named_as_its_caller_named_it(client: Client) -> None:
+    client.create_lease("mine")
+    with refused(grpc.StatusCode.ALREADY_EXISTS, "lease 'mine' exists already"):
+        client.create_lease("mine")

@@ -18,6 +18,8 @@ from tests.unit.cri.image_calls import HOST, WINDOWS
 def images() -> dict[str, Image]:
     """An index under three tags and in two repositories, and others."""
     users = {"uid": "1002", "name": "www-data", "uid-group": "1003:users", "name-group": "www-data:100", "nobody": ""}
+    users |= {"below-0": "-5", "signed": "+7", "most": str(2**63 - 1), "least": str(-(2**63)), "many": "0" * 30 + "7"}
+    users |= {"too-many": str(2**63), "arabic": "\u0663", "blank": " 7", "sign": "-", "underscore": "1_0"}
     shared = build_index([WINDOWS, "linux/amd64"], seed="shared")
     tags = dict.fromkeys((f"{HOST}/team/tags:1", f"{HOST}/team/tags:2", f"{HOST}/other/tags:3"), shared)
     with_users = {

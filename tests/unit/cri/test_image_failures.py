@@ -21,6 +21,7 @@ from imagestore.errors import (
     ImageNotFoundError,
     ImageServiceError,
     ImageStoreError,
+    InvalidInputError,
     NoMatchingManifestError,
     NotFoundError,
     OperationCancelledError,
@@ -64,6 +65,20 @@ def test_credentials_count_for_their_own_call_only(tmp_path: Path, auth_kind: st
                 client.pull(spec(name), auth=auth)
             assert CANARY not in str(caught.value) + caught.value.hint
         assert client.pull(spec(name), auth=AuthConfig(auth=Secret("YWxpY2U6Y2FuYXJ5LTdmM2E="))) == image_id
+
+
+def test_credentials_that_cannot_be_read_matter_only_where_a_registry_asks_for_them(
+    tmp_path: Path, here: Node, client: CriImageService, images: dict[str, Image]
+) -> None:
+    name, auth = f"{HOST}/user:uid", AuthConfig(auth=Secret("no base64!"))
+    assert client.pull(spec(name), auth=auth) == client.pull(spec(name))
+    with (
+        node(tmp_path / "other", images, auth=BasicAuth({"alice": CANARY})) as guarded,
+        cri_server(guarded.store) as server,
+        CriImageService(server.endpoint) as other,
+        pytest.raises(InvalidInputError, match="CRI AuthConfig: auth: expected base64"),
+    ):
+        other.pull(spec(name), auth=auth)
 
 
 def test_no_secret_is_in_an_error_or_a_log(

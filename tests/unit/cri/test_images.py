@@ -77,6 +77,16 @@ def test_every_name_of_an_image_has_the_same_status(client: CriImageService) -> 
         ("uid-group", 1003, ""),
         ("name-group", None, "www-data"),
         ("nobody", None, ""),
+        ("below-0", -5, ""),
+        ("signed", 7, ""),
+        ("most", 2**63 - 1, ""),
+        ("least", -(2**63), ""),
+        ("many", 7, ""),
+        ("too-many", None, str(2**63)),
+        ("arabic", None, "\u0663"),
+        ("blank", None, " 7"),
+        ("sign", None, "-"),
+        ("underscore", None, "1_0"),
     ],
 )
 def test_the_user_is_a_number_or_a_name(client: CriImageService, name: str, uid: int | None, username: str) -> None:

@@ -31,7 +31,9 @@ from tests.unit.metadata.keeping import A, B, C, Clock, D, digest, kept, record
     ("text", "seconds"),
     [
         ("1970-01-01T00:00:01Z", 1.0),
-        ("1970-01-01t00:00:01.5z", 1.5),
+        ("1970-01-01T00:00:01.5Z", 1.5),
+        ("1970-01-01t00:00:01.5Z", math.inf),
+        ("1970-01-01T00:00:01.5z", math.inf),
         ("1970-01-01T02:00:00+02:00", 0.0),
         ("1970-01-01T00:00:00.000000001Z", 1e-9),
         ("", math.inf),
@@ -260,6 +262,39 @@ def test_why_names_each_root_with_a_shortest_chain(store: SqliteMetadataStore) -
         Chain(Holder(HolderKind.IMAGE, "registry.example/a:1", "runc"), (A, B, C)),
     )
     assert explain(store, digest("nothing")) == ()
+
+
+NAMES_B = {f"{gc_labels.REFERENCE}.extra": str(B)}
+
+
+def test_a_record_keeps_what_its_labels_name_as_long_as_they_do(store: SqliteMetadataStore) -> None:
+    store.put_image(record(root=A, labels=NAMES_B), {A: [C], B: [D]})
+    assert kept(store) == {A, B, C, D}
+    assert explain(store, D) == (Chain(Holder(HolderKind.IMAGE, "registry.example/a:1", "runc"), (B, D)),)
+    (found,) = store.find_images()
+    assert (found.roots, found.held) == ((A,), (A, B))
+    assert (store.find_by_root(B), store.kept_with(A), store.kept_with(B)) == ([], (), ())
+    store.put_image(record(root=A), {})
+    assert kept(store) == {A, C}
+
+
+def test_a_label_that_names_a_root_takes_nothing_away_when_it_goes(store: SqliteMetadataStore) -> None:
+    store.put_image(record(root=B, labels=NAMES_B), {})
+    assert [each.roots for each in store.find_images()] == [(B,)]
+    store.put_image(record(root=B), {})
+    assert kept(store) == {B}
+
+
+@pytest.mark.parametrize("is_all", [False, True])
+def test_what_labels_named_is_among_what_removed_records_held(store: SqliteMetadataStore, is_all: bool) -> None:
+    store.put_image(record(root=A, labels=NAMES_B), {})
+    known = store.everything(10)
+    assert known is not None
+    if is_all:
+        assert store.drop_everything(known)
+    held = known.roots if is_all else store.drop_images(known.keys)
+    assert set(held) == {str(A), str(B)}
+    assert store.keeps_nothing()
 
 
 GRAPH = st.dictionaries(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=4), max_size=10)

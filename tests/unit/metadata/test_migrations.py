@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
 from tests.support.syncs import noted_syncs
 
-CONFIG, MANIFEST, LAYER = (str(Digest.of(name.encode())) for name in ("config", "manifest", "layer"))
+CONFIG, MANIFEST, LAYER, NAMED = (str(Digest.of(name)) for name in (b"config", b"manifest", b"layer", b"named"))
 
 
 def version_1(path: Path) -> None:
@@ -57,6 +58,29 @@ def version_2(path: Path) -> None:
     db.execute("INSERT INTO content_label VALUES (?, 'containerd.io/gc.root', 'yes')", (CONFIG,))
     db.execute("INSERT INTO content_root VALUES (?)", (CONFIG,))
     db.execute("PRAGMA user_version = 2")
+    db.close()
+
+
+def version_3(path: Path) -> None:
+    """A database as the third schema wrote it: images of ours and of clients with labels that name content."""
+    version_2(path)
+    db = sqlite3.connect(path, isolation_level=None)
+    for statement in schema.STEPS[2]:
+        db.execute(statement)
+    reference = "containerd.io/gc.ref.content"
+    given = {
+        f"{reference}.b": LAYER,
+        f"{reference}/c": CONFIG,
+        f"{reference}s": MANIFEST,
+        f"{reference}.d": "no digest",
+    }
+    db.execute("UPDATE image SET labels = ?", (json.dumps(given),))
+    row = ("k8s.io", "mine", "m", MANIFEST, 1, "{}", json.dumps({reference: NAMED}), 1.0, 2.0, 9e9)
+    db.execute(f"INSERT INTO named_image VALUES ({', '.join('?' * len(row))})", row)
+    db.execute("INSERT INTO named_image_root VALUES ('k8s.io', 'mine', ?)", (MANIFEST,))
+    db.execute("DELETE FROM lease")
+    db.execute("DELETE FROM content_root")
+    db.execute("PRAGMA user_version = 3")
     db.close()
 
 
@@ -106,6 +130,22 @@ def test_an_older_database_beside_its_journal_is_not_taken_for_one_that_is_gone(
     RecordJournal.beside(path).put_labels(1, Digest.parse(LAYER), {"key": "value"})
     with contextlib.closing(SqliteMetadataStore(path)) as store:
         assert [record.reference for record in store.find_images()] == ["registry.example/a:1"]
+
+
+def test_version_3_keeps_what_labels_of_its_images_name(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    version_3(path)
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        (record,) = store.find_images()
+        assert (record.roots, set(record.held)) == (
+            tuple(map(Digest.parse, [MANIFEST])),
+            set(map(Digest.parse, [MANIFEST, LAYER, CONFIG])),
+        )
+        assert store.garbage([MANIFEST, LAYER, CONFIG, NAMED]) == []
+        store.put_image(replace(record, labels={}), {})
+        assert store.garbage([MANIFEST, LAYER, CONFIG, NAMED]) == [CONFIG]
+        (image,) = store.named_images("k8s.io")
+        assert image.also_keeps == ()
 
 
 def test_a_migrated_database_has_the_shape_of_a_new_one(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -174,6 +174,35 @@ def test_an_image_keeps_what_it_was_made_with_until_its_target_moves(store: Sqli
     assert store.remove_named_image(HOME, "n")
     assert not store.remove_named_image(HOME, "n")
     assert kept(store) == set()
+
+
+@pytest.mark.parametrize("namespace", [HOME, "default"])
+def test_an_image_keeps_what_its_labels_name_as_long_as_they_do(store: SqliteMetadataStore, namespace: str) -> None:
+    for each in (A, B, C):
+        store.record_content(namespace, each, 1)
+    image = NamedImage(namespace, "n", Descriptor("m", A, 1), labels={"containerd.io/gc.ref.content.x": str(B)})
+    assert store.put_named_image(image).also_keeps == ()
+    store.sweep_namespaces()
+    assert kept(store) == {A, B}
+    store.put_named_image(replace(image, labels={}))
+    store.sweep_namespaces()
+    assert kept(store) == {A}
+
+
+def test_what_an_image_keeps_for_another_reason_too_stays_when_the_label_goes(store: SqliteMetadataStore) -> None:
+    labels = {"containerd.io/gc.ref.content.a": str(A), "containerd.io/gc.ref.content.b": str(B)}
+    image = NamedImage(HOME, "n", Descriptor("m", A, 1), labels=labels, also_keeps=(B,))
+    stored = store.put_named_image(image)
+    assert stored == image
+    store.put_named_image(replace(stored, labels={}))
+    assert kept(store) == {A, B}
+
+
+def test_what_labels_name_is_among_what_a_hidden_image_held(store: SqliteMetadataStore) -> None:
+    labels = {"containerd.io/gc.ref.content": str(B)}
+    store.put_named_image(NamedImage(HOME, "n", Descriptor("m", A, 1), labels=labels))
+    assert set(store.drop_home_images(["n"])) == {str(A), str(B)}
+    assert store.keeps_nothing()
 
 
 def test_images_of_other_namespaces_keep_records_not_files(store: SqliteMetadataStore) -> None:

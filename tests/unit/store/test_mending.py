@@ -272,6 +272,22 @@ def test_what_killed_processes_left_beside_the_database_goes_when_it_is_old(here
     assert [path.exists() for path in (old, young, own, *others)] == [False, True, True, False, False]
 
 
+def test_a_rebuilt_record_keeps_what_its_labels_name(here: Node) -> None:
+    manifest = here.store.pull(OTHER, runtime_handler="kata").manifest.digest
+    image = here.store.pull(PYTHON, runtime_handler=HYPERV)
+    labels = {"containerd.io/gc.ref.content.other": str(manifest)}
+    here.store.metadata.put_image(replace(image.record, labels=labels), {})
+    here.store.delete(OTHER, runtime_handler="kata")
+    before = present(here.store)
+    assert manifest in before
+    here.store.close()
+    damage_database(here.store.root)
+    rebuild(here.store.root)
+    with ImageStore(here.store.root) as store:
+        store.collect_garbage()
+        assert present(store) == before
+
+
 def test_a_rebuild_brings_labels_and_lasting_leases_back(here: Node) -> None:
     image = here.store.pull(PYTHON, runtime_handler=HYPERV)
     here.store.remove(PYTHON)

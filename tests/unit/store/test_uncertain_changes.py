@@ -113,6 +113,20 @@ def test_what_a_dead_process_may_have_replaced_is_kept_for_a_day(here: Node, fai
     assert collected(root, after_seconds=LIFETIME_SECONDS + 60) == before - own
 
 
+def test_what_a_label_named_may_have_been_let_go_and_is_kept_too(here: Node) -> None:
+    python, _ = both(here)
+    named = put(here.store, b"named")
+    metadata = here.store.metadata
+    assert isinstance(metadata, SqliteMetadataStore)
+    labelled = metadata.put_image(replace(python.record, labels={"containerd.io/gc.ref.content": str(named)}), {})
+    with undone(metadata):
+        metadata.put_image(replace(labelled, labels={}), {})
+    here.store.close()
+    report = rebuilt(here.store.root)
+    assert report.replaced == (named,)
+    assert named in collected(here.store.root)
+
+
 def test_a_later_change_tells_that_the_one_before_was_never_made(here: Node) -> None:
     python, other = both(here)
     here.store.close()

@@ -8,7 +8,9 @@ import pytest
 
 from imagestore.cancel import CancelToken
 from imagestore.errors import InvalidInputError
+from imagestore.reference import Reference
 from imagestore.registry.credentials.cri import AuthConfig, explicit_source
+from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.credentials.model import Credential, Outcome, Target
 from imagestore.secret import Secret
 
@@ -74,10 +76,22 @@ def test_credentials_stay_with_their_server(address: str, host: str, is_given: b
         AuthConfig(username="a:b", password=Secret("CANARY")),
     ],
 )
-def test_broken_members_are_the_caller_s_fault_and_not_quoted(config: AuthConfig) -> None:
+def test_broken_members_are_the_caller_s_fault_where_they_are_asked_for_and_not_quoted(config: AuthConfig) -> None:
+    source = explicit_source(config, "registry.example")
+    assert source is not None
+    lookup, cancel = CredentialResolver([source]), CancelToken()
+    assert lookup.lookup(Target("mirror.example"), cancel=cancel) is None
     with pytest.raises(InvalidInputError, match="CRI AuthConfig") as caught:
-        explicit_source(config, "registry.example")
-    assert "CANARY" not in f"{caught.value!r} {config!r}"
+        lookup.lookup(Target("registry.example"), cancel=cancel)
+    explanation = lookup.explain(Reference.parse("registry.example/x:1"), cancel=cancel)
+    assert [step.outcome for step in explanation.steps] == [Outcome.FAILED]
+    assert "CANARY" not in f"{caught.value!r} {config!r} {explanation!r}"
+
+
+def test_broken_members_are_told_apart() -> None:
+    configs = [AuthConfig(auth=Secret("a!")), AuthConfig(auth=Secret("b!")), AuthConfig(username="a:b", password=PAIR)]
+    sources = [explicit_source(config, "registry.example") for config in configs]
+    assert len({source.fingerprint(b"key") for source in sources if source is not None}) == 3
 
 
 def test_the_same_secret_for_two_registries_is_told_apart() -> None:
