@@ -319,7 +319,7 @@ class ImportWork:
 
     def _joined(self, plan: _Plan, current: ImageRecord | None) -> ImageRecord:
         """Another import of the same content may have kept more of its platforms; they stay, if they are whole."""
-        record = plan.record
+        record = plan.record if current is None else replace(plan.record, labels=current.labels)
         if current is None or current.target.digest != record.target.digest:
             return record
         counted = {each.digest for each in (*plan.documents, *plan.blobs)}

@@ -12,6 +12,7 @@ from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, fetch_order, parallel
 from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents, remove_damaged
 from imagestore.pull.undo import undone_on_failure
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -81,8 +82,11 @@ class ResolvedPull:
             settle(work.content, choice.descriptors)
             with work.metadata.exclusive():
                 confirm(work.content, choice.descriptors, what=str(work.reference))
+                record = choice.record(str(work.reference), work.handler, work.wanted_text)
+                former = work.metadata.get_image(record.reference, record.handler)
                 return work.metadata.put_image(
-                    choice.record(str(work.reference), work.handler, work.wanted_text),
+                    # Clients put labels on a name; a tag that moves takes none away.
+                    record if former is None else replace(record, labels=former.labels),
                     {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
                 )
 

@@ -239,6 +239,7 @@ def test_several_images_are_imported_or_chosen_among(here: Node, tmp_path: Path)
 
 def test_a_name_is_not_moved_to_other_content_silently(here: Node, tmp_path: Path) -> None:
     before = here.store.pull(PYTHON, runtime_handler="kata")
+    here.store.metadata.put_image(replace(before.record, labels={"team": "blue"}), {})
     other = build_index(PLATFORMS, seed="other")
     archive = write(tmp_path / "a.tar", layout_files({PYTHON: other}))
     refused(here, archive, KATA, AlreadyExistsError, str(before.target.digest))
@@ -247,6 +248,7 @@ def test_a_name_is_not_moved_to_other_content_silently(here: Node, tmp_path: Pat
     (moved,) = here.store.import_images(archive, options=replace(KATA, may_replace=True)).images
     assert moved.target.digest == other.target.digest
     assert moved.record.created_at == before.record.created_at
+    assert moved.record.labels == {"team": "blue"}
 
 
 def test_a_refusal_does_not_say_that_the_archive_has_what_only_the_store_has(here: Node, tmp_path: Path) -> None:
