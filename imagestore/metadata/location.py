@@ -123,15 +123,29 @@ def is_full(folder: Path) -> bool:
 def cause(path: Path) -> int | None:
     """The system's reason for not opening a file; None when it can be opened, isn't there, or nobody knows.
 
-    It isn't opened: to close it again would drop the locks that SQLite has on it in this process (fcntl(2)).
+    It is opened only where that will fail: to close it would drop the locks that SQLite has on it in this process
+    (fcntl(2)). That a disk has died is seen at the files beside it.
     """
     try:
         # Tells where no descriptor is left, and of folders that may not be passed.
         os.close(os.open(path, os.O_PATH | os.O_CLOEXEC)) if hasattr(os, "O_PATH") else os.stat(path)
+        if not os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+            # Should it have changed its mind, one descriptor stays open.
+            os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:
         return error.errno
-    if os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        return None
-    return errno.EROFS if is_read_only(path.parent) else errno.EACCES
+    return _cause_beside(path)
+
+
+def _cause_beside(path: Path) -> int | None:
+    """Why a file in the same folder can't be read that isn't SQLite's; None if one can be, or nobody knows."""
+    try:
+        for each in path.parent.iterdir():
+            if not each.name.startswith(path.name) and each.is_file():
+                os.close(os.open(each, os.O_RDONLY | os.O_CLOEXEC))
+                return None
+    except OSError as error:
+        return error.errno if error.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT) else None
+    return None

@@ -146,7 +146,7 @@ def test_match_tells_every_handlers_choice(registry: DockerRegistry, terminal: T
         HYPERV: "windows(10.0.17763.4851)/amd64",
         "kata": "linux/amd64",
     }
-    assert not terminal.blobs()
+    assert not terminal.root.exists()
 
 
 def test_an_image_without_a_fitting_platform(registry: DockerRegistry, terminal: Terminal) -> None:

@@ -399,10 +399,37 @@ def test_looking_for_the_cause_of_a_failure_drops_no_lock(tmp_path: Path) -> Non
     assert location.cause(tmp_path / "none") is None
 
 
-def test_the_cause_of_a_failure_may_be_a_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cause_of_a_failure_is_the_systems_and_costs_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "metadata.db"
+    system_open = os.open
+
+    def fails(name: Path, flags: int) -> int:
+        if flags & os.O_RDWR:
+            raise OSError(errno.EIO, "a disk that dies")
+        return system_open(name, flags)
+
+    with contextlib.closing(SqliteMetadataStore(path)) as metadata:
+        metadata.find_images()
+        before = locks_on(tmp_path)
+        monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may open everything
+        assert location.cause(path) is None  # and can, after all
+        assert locks_on(tmp_path) == before
+        monkeypatch.setattr(os, "open", fails)
+        assert location.cause(path) == errno.EIO
+
+
+def test_a_disk_that_has_died_is_seen_beside_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, system_open = tmp_path / "metadata.db", os.open
+
+    def fails(name: Path, flags: int) -> int:
+        if Path(name).name == "records.jsonl":
+            raise OSError(errno.EIO, "a disk that has died")
+        return system_open(name, flags)
+
     path.touch()
-    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may open everything
-    assert location.cause(path) == errno.EACCES
-    monkeypatch.setattr(location, "is_read_only", lambda _: True)
-    assert location.cause(path) == errno.EROFS
+    (tmp_path / "records.jsonl").touch()
+    assert location.cause(path) is None
+    monkeypatch.setattr(os, "open", fails)
+    assert location.cause(path) == errno.EIO
