@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests spread over the processors; set JOBS=0 to run them in one process, for a debugger.
-JOBS ?= auto
+# Tests spread over the processors, and some more, since they wait for disks and sockets now and then; set JOBS=0 to run
+# them in one process, for a debugger.
+JOBS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 2)')
 # Compiled modules are kept whatever the surroundings say: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 # How many processes `make crash` kills.
