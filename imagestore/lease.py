@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import ImageStoreError, StoreError
+from imagestore.errors import ImageStoreError, StoreError, StoreFullError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -118,8 +118,13 @@ def held_to_read(metadata: MetadataStore, *, purpose: str) -> Iterator[HeldLease
 def _release(metadata: MetadataStore, lease_id: str) -> None:
     """What the work achieved, or why it failed, matters more than a lease that stays for its lifetime."""
     try:
-        with metadata.transient():
-            metadata.delete_lease(lease_id, is_of_work=True)
+        try:
+            with metadata.transient():
+                metadata.delete_lease(lease_id, is_of_work=True)
+        except StoreFullError:
+            # It holds content, which could not be freed for a day.
+            with metadata.transient():
+                metadata.delete_lease(lease_id)
     except StoreError as error:
         _warn("released", lease_id, error)
 

@@ -60,7 +60,8 @@ class ImageStore(Archives, Upkeep):
         verifier: asked before an image is fetched; by default the programs the configuration names.
         clock: seconds since 1970.
         is_making: make the store where there is none.
-        is_freeing: open a full disk's store with the space kept back for removals; else it can only be read there.
+        is_freeing: open a full disk's store with the space kept back for removals; else it can only be read there, and
+            for as long as it is open this process writes no store.
 
     Raises:
         StoreReadOnlyError, StoreFullError, StoreCorruptError, StoreMissingError: the folder can't be used.
@@ -97,10 +98,15 @@ class ImageStore(Archives, Upkeep):
                 make_directory(self.root, 0o700)
         else:
             refuse_missing(database)
-        self.content = LocalContentStore(
-            self.root / "content", self.root / "locks", sources=[Path(source).absolute() for source in sources]
-        )
+        # Before its content: whoever looks takes content without a database for a store that has lost it.
         self.metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing)
+        try:
+            self.content = LocalContentStore(
+                self.root / "content", self.root / "locks", sources=[Path(source).absolute() for source in sources]
+            )
+        except BaseException:
+            self.metadata.close()
+            raise
 
     def pull(
         self,

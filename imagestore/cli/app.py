@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: How long a command may take to end in order before another signal ends it as it is.
 _PATIENCE_SECONDS: Final = 1.0
+#: Signals that end a command in order.
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SYSTEM_ROOT: Final = Path("/var/lib/imagestore")
 SYSTEM_CONFIG: Final = Path("/etc/imagestore/config.toml")
 
@@ -114,6 +116,7 @@ class App:
         self.remote: RemoteOptions | None = None
         self.missing: Literal["empty", "make", "refuse"] = "empty"
         self.is_freeing = False
+        self._stack = contextlib.ExitStack()
         self._opened: list[ImageStore] = []
         self._folders: list[TemporaryDirectory[str]] = []
         self._services: list[CriImageService] = []
@@ -161,6 +164,11 @@ class App:
         return replace(transfer_policy(self.config.settings.registry), bytes_per_second=self.bytes_per_second)
 
     @functools.cached_property
+    def ending(self) -> CancelToken:
+        """Cancelled by signals from now to the command's end; an exception amid gRPC's work would hang it."""
+        return self._stack.enter_context(cancelled_by_signals())
+
+    @functools.cached_property
     def service(self) -> CriImageService:
         """The CRI server's client, made when first needed and closed when the command ends.
 
@@ -174,7 +182,7 @@ class App:
             import click
 
             raise click.UsageError("this command asks a CRI server; name it with --endpoint")
-        service = connect(self.remote)
+        service = connect(self.remote, self.ending)
         self._services.append(service)
         return service
 
@@ -198,6 +206,7 @@ class App:
     def _open(self, root: Path, *, is_making: bool) -> ImageStore:
         from imagestore.store import ImageStore
 
+        frame.end_if_told()
         return ImageStore(
             root,
             config=self.config,
@@ -213,21 +222,27 @@ class App:
         """A folder that goes with the command."""
         import tempfile
 
+        # A signal waits until it is known what to delete.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
             folder = tempfile.TemporaryDirectory(prefix="imagestore-")
+            self._folders.append(folder)
         except OSError as error:
             raise StoreError(f"there is no store in {self.root}, and no place for an empty one: {error}") from error
-        self._folders.append(folder)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return Path(folder.name)
 
     def close(self) -> None:
         """Close the store, or the connection, if it was opened."""
-        for service in self._services:
-            service.close()
-        for opened in self._opened:
-            opened.close()
-        for folder in self._folders:
-            folder.cleanup()
+        with self._stack as last_first:
+            # Whatever ends one of them, a signal too, the others are closed.
+            for folder in self._folders:
+                last_first.callback(folder.cleanup)
+            for opened in self._opened:
+                last_first.callback(opened.close)
+            for service in self._services:
+                last_first.callback(service.close)
 
 
 @contextlib.contextmanager
@@ -250,9 +265,8 @@ def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[C
         first = now if first is None else first
         token.cancel_beside("interrupted")
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     # Ignored ones stay so: nohup was told that the work is to go on.
-    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, cancel) for number in heard}
     try:
         frame.end_if_told()

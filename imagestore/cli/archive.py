@@ -104,7 +104,8 @@ def export(
     for name in names:
         lookup.refuse_unreadable(name)
     options = ExportOptions(handlers, all_handlers, platform, all_platforms, ArchiveFormat(form), ExportShape(shape))
-    app.missing = "refuse"
+    # What goes elsewhere may be removed then: as much a way out of a full disk as a removal.
+    app.missing, app.is_freeing = "refuse", True
     with cancelled_by_signals() as token, shown.observer(progress) as observer:
         report = app.store.export_images(names, file, options=options, observer=observer, cancel=token)
     if output == "json":

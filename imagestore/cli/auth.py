@@ -139,6 +139,9 @@ def _registry(text: str) -> str:
         # Not shown: what is in front of it may be a password.
         raise InvalidInputError("registry: expected a host name without a login; leave out everything up to '@'")
     host = host_of(text.strip())
+    name, colon, port = host.rpartition(":")
+    if colon and not name.startswith("[") and not port.isdecimal():
+        raise InvalidInputError("registry: expected a host name; what is behind ':' is no port, and not shown")
     try:
         parsed = Reference.parse(f"{host}/image")
     except InvalidReferenceError as error:

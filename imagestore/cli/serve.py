@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from imagestore.cli import unit
+from imagestore.cli import frame, unit
 from imagestore.cli.context import App, GivenPath, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.extras import needed
@@ -202,4 +202,5 @@ def serve(
         return opened.store
 
     logs.install(log_format, log_level)
+    frame.end_if_told()
     ServerProcess(settings, open_store).run()

@@ -68,8 +68,8 @@ class Places:
             None if root is None else os.path.abspath(root),
             None if config is None else os.path.abspath(config),
             tuple(os.path.abspath(source) for source in sources),
-            tuple(listen),
-            tuple(proxies),
+            tuple(map(os.path.normpath, listen)),
+            tuple(map(os.path.normpath, proxies)),
         )
 
     @property

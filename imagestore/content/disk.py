@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+#: Number, time of change and size of a file.
+Signature = tuple[int, int, int]
 _REFUSED: Final = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -75,6 +77,16 @@ def replace_text(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def signature(path: Path) -> Signature | None:
+    """Tells one content of a file from the next where each write makes a new file; None where there is none."""
+    with translated("look at", path):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:

@@ -91,7 +91,7 @@ def refuse_missing(path: Path) -> None:
     except FileNotFoundError:
         if os.path.exists(path.with_name(JOURNAL)):
             return
-        if os.path.exists(path.with_name("content")):
+        if _has_blobs(path.with_name("content")):
             raise StoreCorruptError(
                 f"{path}: the database is gone, but the content beside it is there",
                 hint="run 'imagestore check --rebuild'",
@@ -101,6 +101,14 @@ def refuse_missing(path: Path) -> None:
         ) from None
     except OSError:
         return  # whoever opens it finds out what that means
+
+
+def _has_blobs(content: Path) -> bool:
+    """Whether there is content, and not only its folders, which a process that died at once leaves."""
+    try:
+        return any(each.is_file() for each in (content / "blobs").glob("*/*"))
+    except OSError:
+        return True
 
 
 def is_read_only(folder: Path) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from imagestore.errors import StoreFullError
 from imagestore.metadata import location
 from imagestore.metadata.failures import Translated
 from imagestore.metadata.images import ImageTables
@@ -44,7 +45,13 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
             with Translated(path):
                 self._watch = ChangeWatch(self._address(mode="rw"))
             stack.callback(self._watch.close)
-            self._begin_journal()
+            try:
+                self._begin_journal()
+            except StoreFullError:
+                # As where the database itself needs it to be opened.
+                if not (is_freeing and self._ballast.release()):
+                    raise
+                self._begin_journal()
             stack.pop_all()
 
     def _begin_journal(self) -> None:

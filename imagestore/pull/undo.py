@@ -60,7 +60,8 @@ def _undo(metadata: MetadataStore, content: LocalContentStore, held: HeldLease, 
     for descriptor in new:
         with contextlib.suppress(StoreError):  # the collection that finds it stale tells why it stays
             content.abort(ingest_ref(descriptor))
-    metadata.delete_lease(held.id, is_of_work=True)
+    # Where nothing came, the space that is kept back is for better uses.
+    metadata.delete_lease(held.id, is_of_work=not any(content.exists(each.digest) for each in new))
     # The system may have no descriptor left to read the module.
     with translated("delete from", content.root):
         from imagestore.collect import sweep

@@ -110,8 +110,8 @@ class CallWatch:
         return call
 
     async def admit(self, call: Call, context: ServicerContext) -> None:
-        """Turn a call away while the server stops; who asks for its health hears that it doesn't serve."""
-        if self.is_stopping and not call.method.startswith(_HEALTH):
+        """Turn a call away while the server stops; who asks once for its health hears that it doesn't serve."""
+        if self.is_stopping and (call.name in _ENDLESS or not call.method.startswith(_HEALTH)):
             await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
 
     async def failed(self, call: Call, context: ServicerContext, error: BaseException) -> None:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 
 def locks_on(folder: Path, pid: int | None = None) -> list[str]:
-    """POSIX locks that a process (this one) has on files of a folder, by name."""
+    """Names of a folder's files on which a process (this one) has POSIX locks."""
     names = {each.stat().st_ino: each.name for each in folder.iterdir()}
-    found = []
+    found = set()
     for line in Path("/proc/locks").read_text().splitlines():
         # "1: POSIX  ADVISORY  READ 4711 fe:00:123456 128 128", proc(5)
         _, kind, _, _, owner, place, *_ = line.split()
         inode = int(place.rpartition(":")[2])
         if kind == "POSIX" and int(owner) == (pid or os.getpid()) and inode in names:
-            found.append(names[inode])
+            found.add(names[inode])
     return sorted(found)
 
 

@@ -27,6 +27,16 @@ class Full(SqliteMetadataStore):
         raise StoreFullError(f"lease {lease_id}: no space")
 
 
+class Reserved(SqliteMetadataStore):
+    """As on a full disk that has space kept back."""
+
+    def delete_lease(self, lease_id: str, *, is_of_work: bool = False) -> bool:
+        """Work that ends does without that space if it can."""
+        if is_of_work:
+            raise StoreFullError(f"lease {lease_id}: no space")
+        return super().delete_lease(lease_id)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteMetadataStore]:
     with contextlib.closing(Full(tmp_path / "metadata.db")) as store:
@@ -40,6 +50,13 @@ def test_work_that_succeeded_does_not_fail_for_its_lease(
         pass
     assert [each.id for each in store.leases()] == [held.id]
     assert "a lease can't be released" in caplog.text
+
+
+def test_a_lease_goes_with_what_is_kept_back_before_it_keeps_content_for_a_day(tmp_path: Path) -> None:
+    with contextlib.closing(Reserved(tmp_path / "metadata.db")) as store:
+        with lease.held(store, purpose="pull"):
+            pass
+        assert list(store.leases()) == []
 
 
 def test_work_that_failed_says_why_and_not_that_its_lease_stays(store: SqliteMetadataStore) -> None:

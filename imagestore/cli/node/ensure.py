@@ -223,7 +223,8 @@ def _print(service: str, result: EnsureResult, heard: Sequence[NodeEvent], chang
 
 def _report(result: EnsureResult) -> None:
     """What went wrong, as every command says it."""
-    say(f"imagestore: {render.printable(result.reason)}: {render.printable(result.message)}")
+    told = result.message if result.message.startswith(result.reason) else f"{result.reason}: {result.message}"
+    say(f"imagestore: {render.printable(told)}")
     if result.cause is not None and result.cause.hint:
         say(f"  hint: {render.printable(result.cause.hint)}")
 

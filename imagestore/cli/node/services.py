@@ -254,7 +254,7 @@ def _open(
 
         runtime = choice.endpoint or (edged.runtime_endpoint if edged is not None else "")
         images = choice.image_endpoint or (edged.image_endpoint if edged is not None else "")
-        remote = CriImageService(runtime, image_endpoint=images, timeout_seconds=timeout_seconds)
+        remote = CriImageService(runtime, image_endpoint=images, timeout_seconds=timeout_seconds, cancel=app.ending)
         folder = choice.folder(app, Endpoint.parse(images or runtime).path)
         return Connected(remote, f"CRI at {images or runtime}", folder, settings, edged)
     from imagestore.node.embedded import EmbeddedImageService

@@ -12,6 +12,7 @@ from imagestore.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from imagestore.cancel import CancelToken
     from imagestore.cri.client import CriImageService
 
 #: The endpoint that stands for crictl's settings.
@@ -33,8 +34,8 @@ class RemoteOptions:
         self.crictl_config = crictl_config
 
 
-def connect(options: RemoteOptions) -> CriImageService:
-    """A client for the server that the options name; it connects at its first call.
+def connect(options: RemoteOptions, cancel: CancelToken) -> CriImageService:
+    """A client for the server that the options name, whose calls the token ends; it connects at its first call.
 
     Raises:
         ConfigError: gRPC isn't installed; crictl's settings can't be read or name no endpoint.
@@ -45,8 +46,9 @@ def connect(options: RemoteOptions) -> CriImageService:
     postponed.postpone_loops()
     with needed("cri", what=f"--endpoint {options.endpoint}"):
         from imagestore.cri.client import CriImageService
+        from imagestore.cri.client.service import CALL_SECONDS
     if options.endpoint != CRICTL:
-        return CriImageService(options.endpoint, image_endpoint=options.image_endpoint)
+        return CriImageService(options.endpoint, image_endpoint=options.image_endpoint, cancel=cancel)
     from imagestore.cri import crictl
 
     settings = crictl.find(os.environ, options.crictl_config)
@@ -57,6 +59,5 @@ def connect(options: RemoteOptions) -> CriImageService:
             "--endpoint crictl: expected an endpoint in crictl's settings, there is none",
             hint=f"set {crictl.RUNTIME_VARIABLE}, or runtime-endpoint in {crictl.DEFAULT_PATH}",
         )
-    if settings.timeout_seconds is None:
-        return CriImageService(endpoint, image_endpoint=image_endpoint)
-    return CriImageService(endpoint, image_endpoint=image_endpoint, timeout_seconds=settings.timeout_seconds)
+    seconds = CALL_SECONDS if settings.timeout_seconds is None else settings.timeout_seconds
+    return CriImageService(endpoint, image_endpoint=image_endpoint, timeout_seconds=seconds, cancel=cancel)

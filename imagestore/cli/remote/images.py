@@ -10,6 +10,7 @@ from imagestore.cli.failure import say
 from imagestore.cli.remote import describe
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnsupportedError
 from imagestore.image_service import ImageSpec
+from imagestore.lookup import refuse_unreadable
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
@@ -29,13 +30,19 @@ def show_list(
     has_whole_ids: bool,
     output: str,
 ) -> None:
-    """``images``."""
+    """``images``.
+
+    Raises:
+        InvalidReferenceError: the name can mean no image.
+    """
+    if name:
+        refuse_unreadable(name)
     found = _listed(service, name or "", handler or "")
+    named = [(each, text) for each in found for text in describe.names_meant(each, name or "")]
     if is_quiet:
-        for each in found:
+        for each, _ in named:
             print(render.printable(each.id))
         return
-    named = [(each, text) for each in found for text in describe.names_meant(each, name or "")]
     if output == "json":
         render.dump_json({"images": [describe.image(each, text) for each, text in named]})
         return
@@ -58,7 +65,9 @@ def show_image(service: CriImageService, name: str, handler: str | None, *, outp
 
     Raises:
         ImageNotFoundError: the server doesn't have it.
+        InvalidReferenceError: the name can mean no image.
     """
+    refuse_unreadable(name)
     details = service.inspect(ImageSpec(name, handler or ""))
     if details is None:
         under = f" under runtime handler {handler!r}" if handler else ""
@@ -88,7 +97,7 @@ def remove(
 
     Raises:
         UnsupportedError: one handler's image is meant, and the server doesn't know handlers.
-        InvalidInputError: a name is empty.
+        InvalidInputError: a name can mean no image.
     """
     gone: list[tuple[str, str]] = []
     try:
@@ -111,6 +120,7 @@ def _remove(service: CriImageService, name: str, handler: str, *, is_everywhere:
     """What went, by listing before and after, since CRI's answer doesn't say."""
     if not name:
         raise InvalidInputError("an empty name means no image")
+    refuse_unreadable(name)
     meant = _meant(service, service.list(), name, handler)
     owners = sorted({each.spec.runtime_handler for each in meant})
     if handler and owners == [""]:

@@ -36,10 +36,12 @@ class CriChannel:
 
     Args:
         endpoint: where it listens.
+        cancel: ends every call that isn't given another token.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, cancel: CancelToken | None = None) -> None:
         self.endpoint = endpoint.text
+        self.cancel = cancel or CancelToken()
         self.raw = grpc.insecure_channel(f"unix:{endpoint.path}", options=_OPTIONS)
 
     def call(
@@ -58,12 +60,12 @@ class CriChannel:
             request: what to ask.
             name: of the method, for messages.
             seconds: limit, beside the token's deadline.
-            cancel: ends the call.
+            cancel: ends the call, instead of the connection's.
 
         Raises:
             ImageStoreError: the server's error, or none reached it.
         """
-        token = cancel or CancelToken()
+        token = cancel or self.cancel
         token.check()
         left = _shorter(seconds, token.remaining_seconds())
         future = self.begin(method.future, request, name=name, seconds=left)

@@ -54,16 +54,24 @@ class CriImageService:
         endpoint: of the runtime service, and of the image service unless that is named.
         image_endpoint: of the image service where that is another one.
         timeout_seconds: limit of each call but a pull, which lasts until its token ends it.
+        cancel: ends every call that isn't given another token.
 
     Raises:
         InvalidInputError: an endpoint can't be read.
     """
 
-    def __init__(self, endpoint: str, *, image_endpoint: str = "", timeout_seconds: float = CALL_SECONDS) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        image_endpoint: str = "",
+        timeout_seconds: float = CALL_SECONDS,
+        cancel: CancelToken | None = None,
+    ) -> None:
         runtime, images = Endpoint.parse(endpoint), Endpoint.parse(image_endpoint or endpoint)
         self._seconds = timeout_seconds
-        self._runtime_channel = CriChannel(runtime)
-        self._image_channel = self._runtime_channel if images == runtime else CriChannel(images)
+        self._runtime_channel = CriChannel(runtime, cancel)
+        self._image_channel = self._runtime_channel if images == runtime else CriChannel(images, cancel)
         self._runtime = api_pb2_grpc.RuntimeServiceStub(self._runtime_channel.raw)
         self._images = api_pb2_grpc.ImageServiceStub(self._image_channel.raw)
         # A server without StreamImages won't get it while we are connected; a late writer writes the same.
@@ -171,13 +179,20 @@ class CriImageService:
 
     def _stream(self, selected: api_pb2.ImageFilter | None) -> Sequence[api_pb2.Image] | None:
         """The whole list, or None where the server has no streams; a stream that breaks off gives nothing."""
-        request = api_pb2.StreamImagesRequest(filter=selected)
+        request, cancel = api_pb2.StreamImagesRequest(filter=selected), self._image_channel.cancel
+        cancel.check()
+        parts = self._image_channel.begin(
+            self._images.StreamImages, request, name="StreamImages", seconds=self._seconds
+        )
+
+        def cancel_call() -> None:
+            parts.cancel()
+
         try:
-            parts = self._image_channel.begin(
-                self._images.StreamImages, request, name="StreamImages", seconds=self._seconds
-            )
-            return _gathered(parts, self.endpoint)
+            with cancel.on_cancel(cancel_call):
+                return _gathered(parts, self.endpoint)
         except grpc.RpcError as error:
+            cancel.check()
             if not is_unimplemented(error):
                 raise error_of(error, endpoint=self.endpoint, method="StreamImages") from error
             self._has_streams = False

@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from imagestore.cancel import CancelToken
-from imagestore.content.disk import make_directory, replace_text, translated
+from imagestore.content.disk import make_directory, replace_text, signature, translated
 from imagestore.content.locks import FileLock
 from imagestore.errors import StoreCorruptError
 
@@ -40,7 +40,8 @@ class HandlerTable:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._rows = _load(path) if path is not None else {}
+        self._signature = None if path is None else signature(path)
+        self._rows = {} if path is None else _load(path)
 
     def get(self, reference: str, handler: str) -> str | None:
         """The id of the image that was pulled for the handler."""
@@ -88,8 +89,8 @@ class HandlerTable:
 
     def _read(self) -> _Rows:
         with self._lock:
-            if self._path is not None:
-                self._rows = _load(self._path)
+            if self._path is not None and self._signature != (found := signature(self._path)):
+                self._signature, self._rows = found, _load(self._path)
             return self._rows
 
     def _change(self, change: Callable[[_Rows], bool]) -> None:

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import make_directory, translated
+from imagestore.content.disk import Signature, make_directory, signature, translated
 from imagestore.content.locks import FileLock, SharedLock
 from imagestore.digest import Digest
 from imagestore.errors import StoreCorruptError
@@ -35,7 +35,6 @@ _MAX_BYTES: Final = 4 * 1024 * 1024
 _CACHED: Final = 2000
 #: Only pulls under way, and what was cut off, have intents.
 _INTENTS_CACHED: Final = 100
-_Signature = tuple[int, int, int]
 
 
 def file_name(key: str) -> str:
@@ -65,8 +64,8 @@ class PullRecordFiles:
         show_usage: Callable[[float], None] | None = None,
         show_intents_usage: Callable[[float], None] | None = None,
     ) -> None:
-        self._cache: RecentlyUsed[tuple[_Signature, PulledRecord]] = RecentlyUsed(_CACHED, show_usage or _ignored)
-        self._intents: RecentlyUsed[_Signature] = RecentlyUsed(_INTENTS_CACHED, show_intents_usage or _ignored)
+        self._cache: RecentlyUsed[tuple[Signature, PulledRecord]] = RecentlyUsed(_CACHED, show_usage or _ignored)
+        self._intents: RecentlyUsed[Signature] = RecentlyUsed(_INTENTS_CACHED, show_intents_usage or _ignored)
         self._pulling = root / "image_manager" / "pulling"
         self._pulled = root / "image_manager" / "pulled"
         self._locks = root / "image_manager" / "locks"
@@ -88,7 +87,8 @@ class PullRecordFiles:
         try:
             self._write_intent(image)
         except BaseException:
-            lock.release()
+            with lock.released():  # and its file goes, if nobody else's pull is noted
+                pass
             raise
         return lock
 
@@ -113,9 +113,9 @@ class PullRecordFiles:
     def _write_intent(self, image: str) -> None:
         path = self._pulling / file_name(image)
         _replace(path, model.intent_json(image))
-        signature = _signature(path)
-        if signature is not None:
-            self._intents.put(image, signature)
+        seen = signature(path)
+        if seen is not None:
+            self._intents.put(image, seen)
 
     def has_intent(self, image: str) -> bool:
         """Whether a pull of the image is under way or was cut off.
@@ -124,8 +124,8 @@ class PullRecordFiles:
             StoreError: the intent can't be read.
         """
         path = self._pulling / file_name(image)
-        signature = _signature(path)
-        if signature is not None and self._intents.get(image) == signature:
+        seen = signature(path)
+        if seen is not None and self._intents.get(image) == seen:
             return True
         data = _read(path)
         return data is not None and model.parse_intent(data, f"pull intent {path.name}") == image
@@ -155,9 +155,9 @@ class PullRecordFiles:
             StoreError: there is one that can't be read.
         """
         path = self._pulled / file_name(image_ref)
-        signature = _signature(path)
+        seen = signature(path)
         cached = self._cache.get(image_ref)
-        if cached is not None and cached[0] == signature:
+        if cached is not None and cached[0] == seen:
             return cached[1]
         data = _read(path)
         if data is None:
@@ -165,8 +165,8 @@ class PullRecordFiles:
         record = model.parse_record(data, f"pulled record {path.name}")
         if record.image_ref != image_ref:
             return None
-        if signature is not None:
-            self._cache.put(image_ref, (signature, record))
+        if seen is not None:
+            self._cache.put(image_ref, (seen, record))
         return record
 
     def records(self) -> tuple[list[PulledRecord], list[StoreCorruptError]]:
@@ -217,16 +217,6 @@ class PullRecordFiles:
 
 def _ignored(_percent: float) -> None:
     """Nobody wants to know."""
-
-
-def _signature(path: Path) -> _Signature | None:
-    """Tells one content of a file from the next: every write makes a new file."""
-    with translated("look at a pull record", path):
-        try:
-            found = path.stat()
-        except FileNotFoundError:
-            return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _read(path: Path) -> bytes | None:

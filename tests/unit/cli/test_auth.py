@@ -224,6 +224,13 @@ def test_odd_hosts_are_refused(shell: Shell, host: str) -> None:
         shell.log_in(host, "--no-check")
 
 
+@pytest.mark.parametrize("host", ["https://user:CANARY", "user:CANARY%40h.example", "h.example:CANARY"])
+def test_what_is_no_port_may_be_a_password_and_is_not_shown(shell: Shell, host: str) -> None:
+    with pytest.raises(InvalidInputError, match="no port, and not shown"):
+        shell.log_in(host, "--no-check")
+    assert "canary" not in shell.printed.lower()
+
+
 @pytest.mark.parametrize(
     "host", ["https://user:CANARY@h.example/", "user:CANARY@h.example", "https://u:CAN/ARY!@h.example", "u:CAN@ARY"]
 )

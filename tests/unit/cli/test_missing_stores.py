@@ -127,3 +127,13 @@ def test_the_empty_one_that_stands_for_it_goes_with_the_command(
 
 def _everything(folder: Path) -> list[str]:
     return sorted(str(each.relative_to(folder)) for each in folder.rglob("*"))
+
+
+def test_folders_without_content_are_no_store_that_lost_its_database(line: Line) -> None:
+    """What a first command leaves that is killed at once."""
+    (line.root / "content" / "blobs" / "sha256").mkdir(parents=True)
+    assert line("images", "-q") == ""
+    assert line("rmi", "python") == ""
+    (line.root / "content" / "blobs" / "sha256" / ("0" * 64)).touch()
+    line("images", status=8)
+    assert "check --rebuild" in line.error

@@ -263,3 +263,24 @@ def test_an_interrupt_that_python_lost_ends_a_command_before_its_long_work() -> 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (130, "lost\n", "imagestore: interrupted")
+
+
+@pytest.mark.parametrize("words", ["rmi python", "gc", "pin python", "df"])
+def test_an_interrupt_that_python_lost_ends_commands_before_they_open_a_store(tmp_path: Path, words: str) -> None:
+    code = (
+        "import os, signal, sys, weakref\n"
+        "class Loses:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'imagestore.store':\n"
+        "            sys.meta_path.remove(self)\n"
+        "            gone = Loses()\n"
+        "            self.kept = weakref.ref(gone, lambda _: signal.raise_signal(signal.SIGTERM))\n"
+        "            del gone\n"
+        "sys.meta_path.insert(0, Loses())\n"
+        "from imagestore.__main__ import main\n"
+        "sys.exit(main())"
+    )
+    (tmp_path / "store").mkdir()
+    command = [sys.executable, "-c", code, "--root", str(tmp_path / "store"), *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (130, "", "imagestore: interrupted")

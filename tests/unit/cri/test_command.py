@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -91,6 +92,43 @@ def test_plain_lines_say_what_the_library_of_options_says(line: Line, words: tup
     command = [sys.executable, "-m", "imagestore", *line.endpoint, *words]
     quick = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (quick.stdout, quick.stderr) == (line(*words, status=quick.returncode), line.error)
+
+
+#: Ctrl-C arrives inside gRPC, between the beginning of a call and that of the thread that drives it.
+INTERRUPTED = """
+import os, signal, sys
+import grpc._channel as channel
+begin = channel._run_channel_spin_thread
+def interrupted(state):
+    os.kill(os.getpid(), signal.SIGINT)
+    begin(state)
+channel._run_channel_spin_thread = interrupted
+from imagestore.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("images",), ("inspecti", PYTHON), ("rmi", PYTHON), ("info",), ("pull", PYTHON), ("fsinfo",), ("node", "gc")],
+)
+def test_an_interrupt_ends_a_command_that_asks_wherever_it_comes(
+    line: Line, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    environment = {**os.environ, "IMAGESTORE_ROOT": str(tmp_path / "agent")}
+    command = [sys.executable, "-c", INTERRUPTED, *line.endpoint, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=environment)
+    # What the server answered before the call was ended is told.
+    assert done.returncode in (0, 130)
+    assert ("interrupted" in done.stderr) == (done.returncode == 130)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["images", "images -q", "inspecti", "rmi"])
+@pytest.mark.parametrize("name", ["UPPER", "user:hunter2@h.example/a", "a@sha256:abc", "x "])
+def test_a_name_that_can_mean_no_image_is_asked_of_nobody(line: Line, words: str, name: str) -> None:
+    line(*words.split(), name, status=2)
+    assert "hunter2" not in line.error
 
 
 @pytest.mark.parametrize("words", [("images",), ("pull", PYTHON), ("rmi", PYTHON)])
@@ -203,6 +241,7 @@ def test_a_second_tag_is_shown_where_it_is_asked_for(line: Line, server: CriServ
     local.endpoint = ["--root", str(tmp_path / "store")]
     local("tag", PYTHON, "registry.example/other:4")
     target = line.json("inspecti", PYTHON)["target"]["digest"]
+    assert line("images", "-q") == local("images", "-q")
     for name in ("registry.example/other:4", f"registry.example/other@{target}"):
         assert line.json("inspecti", name)["reference"] == "registry.example/other:4"
         assert [each["reference"] for each in line.json("images", name)["images"]] == ["registry.example/other:4"]

@@ -119,3 +119,27 @@ def test_a_database_that_is_not_there_can_not_be_read_on_a_full_disk(
     monkeypatch.setattr(SqliteMetadataStore, "_prepare", no_space)
     with pytest.raises(StoreFullError, match="full"):
         SqliteMetadataStore(tmp_path / "metadata.db", is_freeing=False)
+
+
+@pytest.mark.parametrize("is_freeing", [True, False])
+def test_a_journal_that_finds_no_space_gets_what_is_kept_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_freeing: bool
+) -> None:
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        store.create_lease("lease", lifetime_seconds=60)
+    begin = SqliteMetadataStore._begin_journal
+
+    def begun(store: SqliteMetadataStore) -> None:
+        if (tmp_path / "ballast").exists():
+            raise StoreFullError("no space left on device")
+        begin(store)
+
+    monkeypatch.setattr(SqliteMetadataStore, "_begin_journal", begun)
+    if not is_freeing:
+        with pytest.raises(StoreFullError):
+            SqliteMetadataStore(tmp_path / "metadata.db", is_freeing=False)
+        assert (tmp_path / "ballast").exists()
+        return
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as opened:
+        assert [each.id for each in opened.leases()] == ["lease"]
+    assert not (tmp_path / "ballast").exists()

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from imagestore import platforms
-from imagestore.errors import ImageServiceError, StoreFullError
+from imagestore.errors import ImageServiceError, StoreError, StoreFullError
 from imagestore.image_service import ImageSpec
+from imagestore.node.docker import handlers
 from imagestore.node.docker.handlers import HandlerTable
 from imagestore.node.docker.service import DockerImageService
 from tests.support.docker_engine import Engine, docker_engine, id_of
@@ -97,7 +98,7 @@ def test_what_cant_be_noted_before_a_pull_is_not_pulled(
 ) -> None:
     one = service()
     (tmp_path / "state").write_text("in the way")
-    with pytest.raises(Exception, match="handlers of images"):
+    with pytest.raises(StoreError, match=r"table\.json"):
         one.pull(ImageSpec(TAG, "arm"))
     assert not any(path.endswith("/images/create") for _, path, _, _ in engine.requests)
 
@@ -148,3 +149,16 @@ def test_commands_may_share_a_table(tmp_path: Path) -> None:
         assert table.of_image(f"sha256:{number}") == {"arm": (f"registry.example/{number}:24",)}
     assert len(table.of_image("sha256:shared")[""]) == 75
     assert sorted(path.name for path in tmp_path.iterdir()) == ["table.json"]
+
+
+def test_a_table_is_read_again_only_when_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "table.json"
+    one, other = HandlerTable(path), HandlerTable(path)
+    one.put(TAG, "arm", ARM)
+    assert other.get(TAG, "arm") == ARM
+    with monkeypatch.context() as patch:
+        patch.setattr(handlers, "_load", None)
+        assert other.knows(TAG)
+        assert other.of_image(ARM) == {"arm": (TAG,)}
+    one.forget(ARM)
+    assert not other.knows(TAG)

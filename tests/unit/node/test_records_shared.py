@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from imagestore.errors import StoreError
 from imagestore.image_service import ServedImage
 from imagestore.node.records.files import PullRecordFiles, file_name
 from imagestore.node.records.manager import PullManager
@@ -123,3 +124,11 @@ def test_an_intent_is_there_whenever_a_pull_is(tmp_path: Path) -> None:
     assert PullRecordFiles(tmp_path).intents() == ([], [])
     assert locks(tmp_path) == []
     assert PullRecordFiles(tmp_path).read(REF) is None
+
+
+def test_a_pull_that_cant_be_noted_leaves_no_lock(tmp_path: Path) -> None:
+    files = PullRecordFiles(tmp_path)
+    (tmp_path / "image_manager" / "pulling" / file_name(IMAGE)).mkdir()
+    with pytest.raises(StoreError):
+        files.begin(IMAGE)
+    assert locks(tmp_path) == []

@@ -58,3 +58,39 @@ def test_partial_downloads_go_although_the_database_has_no_space(
         with pytest.raises(DocumentError, match="breaks its rules"):
             fetch()
         assert list(content.statuses()) == []
+
+
+@pytest.mark.parametrize("has_come", [False, True])
+def test_the_lease_goes_with_what_is_kept_back_only_where_content_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_come: bool
+) -> None:
+    """Content that stays under a lease on a full disk can't be freed for a day."""
+    deleted: list[bool] = []
+
+    def delete(_: str, *, is_of_work: bool = False) -> bool:
+        deleted.append(is_of_work)
+        return True
+
+    with (
+        node(tmp_path) as here,
+        lease.held(here.store.metadata, purpose="pull") as held,
+        monkeypatch.context() as patch,
+    ):
+        patch.setattr(here.store.metadata, "delete_lease", delete)
+        image = python_image()
+        target, raw = image.target, image.documents[image.target.digest].data
+
+        def fetch() -> None:
+            with undone_on_failure(here.store.metadata, here.store.content, held, [target]):
+                if has_come:
+                    with here.store.content.writer(
+                        ingest_ref(target), expected=target.digest, total=target.size, cancel=CancelToken()
+                    ) as writer:
+                        writer.write(raw)
+                        writer.commit(target.digest, target.size)
+                raise DocumentError("manifest", ["breaks its rules"])
+
+        with pytest.raises(DocumentError):
+            fetch()
+        assert deleted == [not has_come]
+        assert not here.store.content.exists(target.digest)

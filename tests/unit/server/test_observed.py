@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -15,7 +16,7 @@ import pytest
 
 from imagestore.errors import StoreBusyError
 from imagestore.rpc.answers import AnswerCache
-from imagestore.server.calls import CallWatch, ServicerContext
+from imagestore.server.calls import Call, CallWatch, ServicerContext
 from imagestore.server.memory import AnswerMemory
 from imagestore.server.observed import ObservedServer
 from imagestore.server.unread import Unread
@@ -438,3 +439,22 @@ def test_log_lines_are_one_line_whatever_came_in(folder: Path, capsys: pytest.Ca
     assert text.endswith('WARNING odd error="a\\\\n\\"b\\"\\\\x1b" count=3')
     found = json.loads(line)
     assert (found["message"], found["level"], found["error"], found["count"]) == ("odd", "warning", 'a\n"b"\x1b', 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "is_let_in"),
+    [("/grpc.health.v1.Health/Check", True), ("/grpc.health.v1.Health/Watch", False), ("/t.T/Check", False)],
+)
+def test_while_the_server_stops_only_who_asks_once_for_its_health_is_let_in(method: str, is_let_in: bool) -> None:
+    """Who watches would hold it until the time for calls is over."""
+    aborted: list[grpc.StatusCode] = []
+
+    class Context:
+        async def abort(self, code: grpc.StatusCode, _details: str) -> None:
+            aborted.append(code)
+
+    watch, context = CallWatch(Numbers()), Context()
+    watch.is_stopping = True
+    call = Call(method, "", 0.0, None, contextvars.ContextVar[str]("name").set(""))
+    asyncio.run(watch.admit(call, context))  # type: ignore[arg-type]
+    assert aborted == ([] if is_let_in else [grpc.StatusCode.UNAVAILABLE])

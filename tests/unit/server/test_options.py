@@ -128,6 +128,7 @@ def test_a_socket_unit_gets_sockets_and_their_rights(monkeypatch: pytest.MonkeyP
     [
         (("--root", "/tmp/store"), "/tmp/store: the unit gives the server a /tmp of its own"),
         (("--listen", "/var/tmp/x.sock"), "/var/tmp/x.sock: the unit gives"),
+        (("--listen", "/srv/../tmp/x.sock"), "/tmp/x.sock: the unit gives"),
         (("--config", "/etc/a\nb"), "a unit file can't hold this"),
         (("--metrics-listen", "0.0.0.0:1"), ""),
     ],
