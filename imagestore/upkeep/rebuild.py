@@ -80,7 +80,7 @@ def rebuild(root: Path) -> RebuildReport:
         StoreError: the folder can't be used, or the database is from a newer version or another program.
     """
     path = root / "metadata.db"
-    with contextlib.suppress(StoreCorruptError):  # content alone is what this is for
+    if not (root / "content").is_dir():  # content alone, and be it none, is what this is for
         location.refuse_missing(path)
     if _is_whole(path):
         return _WHOLE

@@ -134,6 +134,8 @@ def test_folders_without_content_are_no_store_that_lost_its_database(line: Line)
     (line.root / "content" / "blobs" / "sha256").mkdir(parents=True)
     assert line("images", "-q") == ""
     assert line("rmi", "python") == ""
+    assert "no faults" in line("check", "--rebuild")
+    (line.root / "metadata.db").unlink()
     (line.root / "content" / "blobs" / "sha256" / ("0" * 64)).touch()
     line("images", status=8)
     assert "check --rebuild" in line.error
