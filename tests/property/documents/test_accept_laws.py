@@ -127,7 +127,7 @@ def test_each_bound_is_the_librarys(bound: dict[str, Any]) -> None:
     assert [value for value in SMALL if accepts(value)] == [value for value in SMALL if library.is_valid(value)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data(), name=st.sampled_from(sorted(RIGHT)))
 def test_nothing_is_taken_that_the_library_would_refuse(data: st.DataObject, name: str) -> None:
     document = copy.deepcopy(RIGHT[name])
@@ -150,7 +150,7 @@ def test_nothing_is_taken_that_the_library_would_refuse(data: st.DataObject, nam
         assert LIBRARY[name].is_valid(document)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_a_plain_entry_keeps_the_schema_and_says_what_thorough_reading_says(data: st.DataObject) -> None:
     entry = copy.deepcopy(PLAIN)

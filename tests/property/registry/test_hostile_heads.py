@@ -123,7 +123,7 @@ class Alice:
         return Found(Credential("alice", Secret(PASSWORD)), "a test")
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(answers(), min_size=1, max_size=5))
 def test_any_fields_give_a_result_or_a_typed_printable_error(script: list[Callable[[], httpx.Response]]) -> None:
     count = 0

@@ -147,7 +147,7 @@ def theirs(method: str, data: bytes) -> Message:
             raise h11.RemoteProtocolError("closed")
 
 
-@settings(max_examples=1500)
+@settings(max_examples=600)
 @given(method=st.sampled_from(["GET", "HEAD"]), data=ANSWERS, cuts=st.lists(st.integers(1, 30), max_size=8))
 @example(method="GET", data=b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", cuts=[1] * 40)
 @example(method="GET", data=CONTINUE * 3 + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", cuts=[])

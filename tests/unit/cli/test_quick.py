@@ -79,7 +79,7 @@ def library_reads(words: list[str]) -> tuple[str, dict[str, Any], dict[str, Any]
             return name, dict(outer.params), dict(inner.params)
 
 
-@settings(max_examples=600)
+@settings(max_examples=400)
 @given(words=st.one_of(SENSIBLE, st.lists(st.sampled_from(WORDS), max_size=6)))
 def test_what_is_understood_is_what_the_library_reads(words: list[str]) -> None:
     line = understand(words)
