@@ -100,6 +100,7 @@ import os, signal, sys
 import grpc._channel as channel
 begin = channel._run_channel_spin_thread
 def interrupted(state):
+    channel._run_channel_spin_thread = begin
     os.kill(os.getpid(), signal.SIGINT)
     begin(state)
 channel._run_channel_spin_thread = interrupted
