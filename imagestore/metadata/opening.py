@@ -52,7 +52,9 @@ class Way:
         """
         mode = os.stat(self._path).st_mode & 0o777
         for end in ("-wal", "-shm"):
-            os.close(os.open(f"{self._path}{end}", os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, mode))
+            # Those that are there aren't opened: to close them would drop the locks that this process has on them.
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(f"{self._path}{end}", os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_CLOEXEC, mode))
         self._is_cramped = True
 
     def address(self, *, mode: str = "rwc") -> str:

@@ -29,6 +29,7 @@ from imagestore.errors import (
 from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.metadata import location
 from imagestore.metadata.ballast import BALLAST_BYTES
+from imagestore.metadata.opening import Way
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.schema import CURRENT
 from imagestore.metadata.sqlite import SqliteMetadataStore
@@ -433,3 +434,13 @@ def test_a_disk_that_has_died_is_seen_beside_the_database(tmp_path: Path, monkey
     assert location.cause(path) is None
     monkeypatch.setattr(os, "open", fails)
     assert location.cause(path) == errno.EIO
+
+
+def test_a_second_opening_without_space_drops_no_lock_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    with contextlib.closing(SqliteMetadataStore(path)) as metadata:
+        metadata.find_images()
+        before = locks_on(tmp_path)
+        Way(path).do_without_space()
+        assert locks_on(tmp_path) == before
+        assert "metadata.db-shm" in before
