@@ -43,7 +43,8 @@ def command() -> None:
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            status = status or 1
+            # What standard error can't take, the status tells.
+            status = status or int(stream is sys.stdout)
     # Everything is closed; taking down a hundred modules one by one would double the time of a short command.
     os._exit(status)
 

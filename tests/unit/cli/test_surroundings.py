@@ -22,7 +22,9 @@ COMMAND: Final = f"{sys.executable} -m imagestore"
 
 
 def shell(script: str, root: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "IMAGESTORE_ROOT": str(root / "store"), "IMAGESTORE_CONFIG": ""}
+    # Streams have buffers, as users have them.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environment |= {"IMAGESTORE_ROOT": str(root / "store"), "IMAGESTORE_CONFIG": ""}
     return subprocess.run(
         ["sh", "-c", script], capture_output=True, text=True, check=False, env=environment, timeout=60
     )
