@@ -106,9 +106,15 @@ def renew(app: App, lease_id: str, expires: float, output: str) -> None:
 def delete(app: App, lease_ids: tuple[str, ...], output: str) -> None:
     """Delete leases; what only they held goes with the next 'imagestore gc'. A running pull's lease belongs to it."""
     app.is_freeing = True
-    missing = [lease_id for lease_id in lease_ids if not app.store.metadata.delete_lease(lease_id)]
-    if output == "json":
-        render.dump_json({"deleted": [lease_id for lease_id in lease_ids if lease_id not in missing]})
+    deleted: list[str] = []
+    missing: list[str] = []
+    try:
+        for lease_id in dict.fromkeys(lease_ids):
+            (deleted if app.store.metadata.delete_lease(lease_id) else missing).append(lease_id)
+    finally:
+        # Also what was done before a failure.
+        if output == "json":
+            render.dump_json({"deleted": deleted})
     if missing:
         raise LeaseNotFoundError(f"leases not in the store: {', '.join(missing)}")
 

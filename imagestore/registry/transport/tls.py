@@ -9,6 +9,7 @@ for containerd: a file that works as ``ca`` there works here.
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.connection import ConnectionSettings
@@ -79,6 +80,7 @@ def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl
         context.load_verify_locations(certifi.where())
     for path in settings.ca_files:
         try:
+            _check_regular(path)
             context.load_verify_locations(path)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
@@ -86,6 +88,9 @@ def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl
             ) from error
     for certificate, key in settings.client_pairs:
         try:
+            _check_regular(certificate)
+            if key:
+                _check_regular(key)
             # An empty password: a key that needs one fails instead of asking on the terminal.
             context.load_cert_chain(certificate, key or None, password="")
         except (OSError, ssl.SSLError, ValueError) as error:
@@ -96,6 +101,16 @@ def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _check_regular(path: str) -> None:
+    """OpenSSL would wait for who writes into a FIFO, and read a device for ever.
+
+    Raises:
+        OSError: there is no such file, or it is of another kind.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError("no regular file")
 
 
 def quick_roots() -> str:

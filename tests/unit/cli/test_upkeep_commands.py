@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
+from imagestore.cli.failure import ExitStatus
 from imagestore.cli.main import main
 from imagestore.digest import Digest
-from imagestore.errors import StoreError
+from imagestore.errors import StoreError, StoreFullError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.testing import RegistryServer
 from imagestore.upkeep.service import Upkeep
@@ -177,6 +178,20 @@ def test_leases_are_made_listed_renewed_and_deleted(line: Line) -> None:
     assert line.json("gc")["keptBlobs"] == 0
     assert line("leases", "create").startswith("user-")
     assert "create [OPTIONS] [ID]" in line("leases", "create", "--help")
+
+
+def test_leases_that_were_deleted_before_a_failure_are_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    line("leases", "create", "one")
+    line("leases", "create", "two")
+    delete = SqliteMetadataStore.delete_lease
+
+    def full(self: SqliteMetadataStore, lease_id: str, **given: bool) -> bool:
+        if lease_id == "two":
+            raise StoreFullError("no space")
+        return delete(self, lease_id, **given)
+
+    monkeypatch.setattr(SqliteMetadataStore, "delete_lease", full)
+    assert line.json("leases", "delete", "one", "two", status=ExitStatus.STORE) == {"deleted": ["one"]}
 
 
 @pytest.mark.parametrize(

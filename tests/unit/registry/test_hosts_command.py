@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -117,6 +118,16 @@ def test_certificate_files_that_can_not_be_used_are_an_error_with_file_and_line(
     assert "https://registry-1.docker.io/v2" in out
     assert main([*line, "pull", "python:3"]) == 9
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("member", ['ca = "pipe"', 'client = "pipe"', 'client = [["good.pem", "pipe"]]'])
+def test_certificate_files_that_are_no_files_are_not_waited_for(app: App, tmp_path: Path, member: str) -> None:
+    folder = tmp_path / "certs" / "docker.io"
+    os.mkfifo(folder / "pipe")
+    (folder / "good.pem").write_text("")
+    (folder / "hosts.toml").write_text(f'[host."https://cache.example"]\n  {member}\n')
+    with pytest.raises(ConfigError, match="no regular file"):
+        run(app, "python:3")
 
 
 @pytest.mark.parametrize("member", ['ca = "nope.pem"', 'client = [["nope.pem", "nope.key"]]'])
