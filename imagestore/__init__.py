@@ -64,7 +64,7 @@ def open(  # noqa: A001 - reads as imagestore.open(...)
         config: runtime handlers and their platforms; without one there is a single, default handler.
 
     Raises:
-        StoreReadOnlyError, StoreFullError, StoreCorruptError: the folder can't be used.
+        StoreError: the folder can't be used (StoreReadOnlyError, StoreFullError, StoreCorruptError, if that is why).
     """
     from imagestore.store import ImageStore
 

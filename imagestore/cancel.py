@@ -137,3 +137,79 @@ class CancelToken:
         finally:
             with self._lock:
                 self._callbacks.pop(key, None)
+
+
+class CancelGroup:
+    """The operations that run on something, which end when it is closed.
+
+    Each has a token of its own, so that those who wait for one another know them apart.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[CancelToken, _Running] = {}
+        self._reason = ""
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether end() was called."""
+        return bool(self._reason)
+
+    @contextlib.contextmanager
+    def joined(self, cancel: CancelToken | None) -> Iterator[CancelToken]:
+        """An operation of this thread.
+
+        Args:
+            cancel: ends it too.
+
+        Yields:
+            Its token.
+
+        Raises:
+            OperationCancelledError: the group was ended.
+        """
+        running = _Running(threading.get_ident(), _thread.allocate_lock())
+        with contextlib.ExitStack() as stack:
+            token = CancelToken() if cancel is None else stack.enter_context(cancel.child())
+            stack.enter_context(running.is_over)
+            with self._lock:
+                if self._reason:
+                    raise OperationCancelledError(self._reason)
+                self._running[token] = running
+            try:
+                yield token
+            finally:
+                with self._lock:
+                    del self._running[token]
+
+    def end(self, reason: str, *, patience_seconds: float) -> None:
+        """Cancel all operations and wait for them; none begins any more. Those of this thread aren't waited for.
+
+        Args:
+            reason: what they are cancelled with.
+            patience_seconds: for all of them; what goes on after that is left to itself.
+        """
+        with self._lock:
+            self._reason = self._reason or reason
+            running = dict(self._running)
+        for token in running:
+            token.cancel(reason)
+        until = time.monotonic() + patience_seconds
+        for each in running.values():
+            if each.thread != threading.get_ident():
+                each.wait(max(0.0, until - time.monotonic()))
+
+
+class _Running:
+    """An operation: its thread, and a lock that it holds until it is over."""
+
+    __slots__ = ("is_over", "thread")
+
+    def __init__(self, thread: int, is_over: _thread.LockType) -> None:
+        self.thread = thread
+        self.is_over = is_over
+
+    def wait(self, seconds: float) -> None:
+        """Until it is over, but not longer."""
+        if self.is_over.acquire(timeout=seconds):
+            self.is_over.release()

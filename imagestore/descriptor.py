@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
+from imagestore.frozen import FrozenDict
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.platforms.spec import Platform
 
-NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
+NO_ANNOTATIONS: Final[Mapping[str, str]] = FrozenDict({})
 
 
 def _nothing() -> Mapping[str, str]:

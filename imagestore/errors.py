@@ -21,7 +21,7 @@
     │  ├─ RegistryUnavailableError   RateLimitedError   AuthenticationError   AccessDeniedError   ProtocolError
     ├─ StoreError
     │  ├─ StoreBusyError   WriterClosedError   StoreFullError   StoreReadOnlyError   StoreCorruptError
-    │  ├─ UndeletableError
+    │  ├─ StoreMissingError   UndeletableError
     ├─ ServerError
     ├─ ImageServiceError
     │  ├─ ServiceUnavailableError

@@ -5,21 +5,23 @@ Any number of processes and threads may use one root at the same time. Calls blo
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore import config as configuration
 from imagestore import lookup, platforms
 from imagestore.archive.service import Archives
-from imagestore.cancel import CancelToken
+from imagestore.cancel import CancelGroup
 from imagestore.content.disk import make_directory, translated
 from imagestore.content.local import LocalContentStore
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.image import Image
+from imagestore.metadata.failures import closed
 from imagestore.metadata.location import refuse_missing
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.observe import ignore
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from imagestore.cancel import CancelToken
     from imagestore.config import Config
     from imagestore.digest import Digest
     from imagestore.documents.select import Selection
@@ -44,6 +47,10 @@ if TYPE_CHECKING:
     from imagestore.registry.client import RegistryClient
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.policy import TransferPolicy
+
+
+#: For what ends when a store is closed: it has to give back what it brought.
+_PATIENCE_SECONDS: Final = 10
 
 
 class ImageStore(Archives, Upkeep):
@@ -64,7 +71,8 @@ class ImageStore(Archives, Upkeep):
             for as long as it is open this process writes no store.
 
     Raises:
-        StoreReadOnlyError, StoreFullError, StoreCorruptError, StoreMissingError: the folder can't be used.
+        StoreError: the folder can't be used (StoreReadOnlyError, StoreFullError, StoreCorruptError, StoreMissingError,
+            if that is why).
     """
 
     def __init__(
@@ -92,6 +100,7 @@ class ImageStore(Archives, Upkeep):
         self._given_verifier = verifier
         self._own_registry: RegistryClient | None = None
         self._lock = threading.Lock()
+        self._operations = CancelGroup()
         database = self.root / "metadata.db"
         if is_making:
             with translated("make the store's folder", self.root):
@@ -133,11 +142,12 @@ class ImageStore(Archives, Upkeep):
             NoMatchingManifestError: the image has nothing for that platform; says what it has and why not.
             RegistryError, IntegrityError, DocumentError, StoreError, OperationCancelledError.
         """
-        work = self._work(Reference.parse(reference), runtime_handler, platform, observer, cancel)
-        if credentials is not None:
-            work = replace(work, client=work.client.with_credentials(credentials))
-        record = work.run()
-        self.metadata.touch_image(record.reference, record.handler)
+        with self._operation(cancel) as token:
+            work = self._work(Reference.parse(reference), runtime_handler, platform, observer, token)
+            if credentials is not None:
+                work = replace(work, client=work.client.with_credentials(credentials))
+            record = work.run()
+            self.metadata.touch_image(record.reference, record.handler)
         return Image(record, self.content)
 
     def plan(
@@ -159,10 +169,11 @@ class ImageStore(Archives, Upkeep):
         """
         plans: list[PullPlan] = []
         planned: set[Digest] = set()
-        for reference, handler in pulls:
-            work = self._work(Reference.parse(reference), handler, platform, ignore, cancel)
-            plans.append(work.plan(planned))
-            planned |= {blob.descriptor.digest for blob in plans[-1].blobs}
+        with self._operation(cancel) as token:
+            for reference, handler in pulls:
+                work = self._work(Reference.parse(reference), handler, platform, ignore, token)
+                plans.append(work.plan(planned))
+                planned |= {blob.descriptor.digest for blob in plans[-1].blobs}
         return plans
 
     def pull_sandbox_image(
@@ -304,16 +315,18 @@ class ImageStore(Archives, Upkeep):
 
         parsed = Reference.parse(reference)
         handlers = wanted_platforms(self.config, runtime_handlers, host=self.host)
-        token = cancel or CancelToken()
-        if offline:
-            stored = lookup.by_name(self.metadata, reference)
-            if not stored:
-                raise ImageNotFoundError(f"image {reference!r} is not in the store", hint="ask the registry instead")
-            target, client = stored[0].target, None
-        else:
-            client = self.registry
-            target = client.resolve(parsed, cancel=token)
-        return match_handlers(target, Documents(self.content, client, parsed, token), handlers)
+        with self._operation(cancel) as token:
+            if offline:
+                stored = lookup.by_name(self.metadata, reference)
+                if not stored:
+                    raise ImageNotFoundError(
+                        f"image {reference!r} is not in the store", hint="ask the registry instead"
+                    )
+                target, client = stored[0].target, None
+            else:
+                client = self.registry
+                target = client.resolve(parsed, cancel=token)
+            return match_handlers(target, Documents(self.content, client, parsed, token), handlers)
 
     @property
     def registry(self) -> RegistryClient:
@@ -335,7 +348,12 @@ class ImageStore(Archives, Upkeep):
             return self._own_registry
 
     def close(self) -> None:
-        """Close the database, and the connections this store opened itself."""
+        """End what other threads do with this store, then close its database and the connections it opened itself.
+
+        Pulls, matches, imports, exports, checks and repairs end as cancelled ones do, and are waited for, up to
+        10 seconds; what only works on the database ends with a StoreError.
+        """
+        self._operations.end("this store was closed", patience_seconds=_PATIENCE_SECONDS)
         if self._own_registry is not None:
             self._own_registry.close()
         self.metadata.close()
@@ -348,13 +366,20 @@ class ImageStore(Archives, Upkeep):
     ) -> None:
         self.close()
 
+    @contextlib.contextmanager
+    def _operation(self, cancel: CancelToken | None) -> Iterator[CancelToken]:
+        if self._operations.is_ended:
+            raise closed(self.root)
+        with self._operations.joined(cancel) as token:
+            yield token
+
     def _work(
         self,
         reference: Reference,
         runtime_handler: str,
         platform: str | Platform | None,
         observer: Observer,
-        cancel: CancelToken | None,
+        cancel: CancelToken,
     ) -> PullWork:
         with self._loading():
             from imagestore.pull.work import PullWork
@@ -370,7 +395,7 @@ class ImageStore(Archives, Upkeep):
             metadata=self.metadata,
             client=self.registry.observed_by(observer),
             observer=observer,
-            cancel=cancel or CancelToken(),
+            cancel=cancel,
             parallel=self.config.settings.max_concurrent_downloads,
             verifier=self.verifier,
         )

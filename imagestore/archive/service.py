@@ -6,16 +6,17 @@ import abc
 import os
 from typing import TYPE_CHECKING
 
-from imagestore.cancel import CancelToken
 from imagestore.content.disk import translated
 from imagestore.errors import InvalidInputError
 from imagestore.observe import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from contextlib import AbstractContextManager
 
     from imagestore.archive.exporting import ExportOptions, ExportReport
     from imagestore.archive.importing import ImportOptions, ImportReport
+    from imagestore.cancel import CancelToken
     from imagestore.config import Config
     from imagestore.content.local import LocalContentStore
     from imagestore.metadata.sqlite import SqliteMetadataStore
@@ -40,6 +41,10 @@ class Archives(abc.ABC):
     @abc.abstractmethod
     def _known(self, handler: str | None) -> str | None:
         """The handler a request means."""
+
+    @abc.abstractmethod
+    def _operation(self, cancel: CancelToken | None) -> AbstractContextManager[CancelToken]:
+        """A long work, which ends when the store is closed."""
 
     @abc.abstractmethod
     def explicit_platform(self, platform: str | Platform | None) -> Platform | None:
@@ -71,12 +76,15 @@ class Archives(abc.ABC):
         with translated("load what imports into it", self.content.root):
             from imagestore.archive import importing, source
 
-        chosen, token = options or importing.ImportOptions(), cancel or CancelToken()
+        chosen = options or importing.ImportOptions()
         platform = self.explicit_platform(chosen.platform or None)
         handlers = importing.handlers_for(self.config, chosen, host=self.host, platform=platform)
         # What can't be read at any place is copied twice: there must be room for both.
         room = self.content.free_bytes() // 2
-        with source.opened(_path(archive), scratch=self.content.root, limit_bytes=room, cancel=token) as files:
+        with (
+            self._operation(cancel) as token,
+            source.opened(_path(archive), scratch=self.content.root, limit_bytes=room, cancel=token) as files,
+        ):
             parts = (self.content, self.metadata, observer, token, self.verifier)
             return importing.ImportWork(files, handlers, chosen, *parts).run()
 
@@ -113,8 +121,9 @@ class Archives(abc.ABC):
         wanted, platform = None, self.explicit_platform(chosen.platform or None)
         if platform is not None:
             wanted = platform, self.config.handler_platform(default, host=self.host, explicit=platform).matcher
-        parts = (self.content, self.metadata, observer, cancel or CancelToken())
-        return exporting.ExportWork(records, path, chosen, wanted, *parts).run()
+        with self._operation(cancel) as token:
+            parts = (self.content, self.metadata, observer, token)
+            return exporting.ExportWork(records, path, chosen, wanted, *parts).run()
 
 
 def _path(archive: str | os.PathLike[str]) -> str:

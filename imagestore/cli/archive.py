@@ -68,8 +68,8 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Choice(["index", "manifest"]),
     default="index",
     show_default=True,
-    help="What a name of a multi-platform image leads to: its index, whose other platforms then are missing "
-    "from the archive, or the one manifest.",
+    help="What a name of a multi-platform image leads to: its index, whose other platforms then are missing from the "
+    "archive ('ctr images import' needs --platform for it), or the one manifest.",
 )
 @pass_app
 def export(

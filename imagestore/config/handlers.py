@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore.config.location import BUILT_IN, Location
+from imagestore.frozen import FrozenDict
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class RuntimeHandler:
     name: str
     runtime_type: str = ""
     snapshotter: str = ""
-    options: Mapping[str, Plain] = field(default_factory=lambda: MappingProxyType({}))
+    options: Mapping[str, Plain] = field(default_factory=lambda: FrozenDict({}), hash=False)
     guest_platform: GuestPlatform | None = None
     runtime_platform: PlatformText | None = None
     isolation: Isolation | None = None

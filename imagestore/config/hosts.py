@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ConfigError
 from imagestore.patterns import pattern
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ class HostConfig:
 
     base: str = ""
     capabilities: frozenset[str] = CAPABILITIES
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     connection: ConnectionSettings = ConnectionSettings()
     location: str = ""
 

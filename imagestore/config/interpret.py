@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
@@ -39,6 +38,7 @@ from imagestore.config.registry_plugin import read_registry_plugin
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, plain
 from imagestore.errors import InvalidPlatformError
+from imagestore.frozen import FrozenDict
 from imagestore.platforms import windows, windows_releases
 from imagestore.platforms.normalize import (
     KNOWN_ARCHITECTURES,
@@ -145,7 +145,7 @@ class Reading:
             name=name,
             runtime_type=runtime_type,
             snapshotter=_snapshotter(section, image_side, self.settings),
-            options=MappingProxyType(plain(options.table)),
+            options=FrozenDict(plain(options.table)),
             guest_platform=self._guest_platform(section),
             runtime_platform=self._runtime_platform(image_side),
             isolation=isolation,
@@ -191,7 +191,7 @@ class Reading:
             os_version=usable["OSVersion"],
             os_features=kept,
             location=section.location,
-            locations=MappingProxyType({_FIELDS[name]: section.location_of(name) for name in set_members}),
+            locations=FrozenDict({_FIELDS[name]: section.location_of(name) for name in set_members}),
         )
 
     def _check_version(self, section: Section, name: str, os_name: str, version: str) -> None:
@@ -235,7 +235,7 @@ def _settings(images: Section, verifier: VerifierSettings | None, registry: Regi
     pinned = images.section("pinned_images", None)
     return Settings(
         snapshotter=images.text("snapshotter"),
-        pinned_images=MappingProxyType({use: pinned.text(use) for use in pinned.table if pinned.text(use)}),
+        pinned_images=FrozenDict({use: pinned.text(use) for use in pinned.table if pinned.text(use)}),
         registry_config_path=images.section("registry", REGISTRY_SECTION).text("config_path"),
         max_concurrent_downloads=images.integer("max_concurrent_downloads"),
         image_verifier=verifier,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore.config.defaults import built_in_handlers, default_name
@@ -15,6 +14,7 @@ from imagestore.config.model import Config
 from imagestore.config.source import read_bytes
 from imagestore.config.tree import Entry
 from imagestore.errors import ConfigError
+from imagestore.frozen import FrozenDict
 from imagestore.platforms import host as host_module
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def read(raw: bytes, name: str, host: Platform | None) -> tuple[Config | None, l
     if any(finding.severity is Severity.ERROR for finding in findings):
         return None, findings
     config = Config(
-        handlers=MappingProxyType(handlers),
+        handlers=FrozenDict(handlers),
         default_handler=wanted,
         host=host,
         settings=reading.settings,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError, UnknownRuntimeHandlerError
+from imagestore.frozen import FrozenDict
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RegistrySettings:
         connections_per_host: transfers of blobs at one host at a time; None for the default.
     """
 
-    mirror_credentials: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    mirror_credentials: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}))
     foreign_layer_hosts: frozenset[str] = frozenset()
     trusted_realms: frozenset[tuple[str, str]] = frozenset()
     is_realm_strict: bool = False
@@ -70,7 +70,7 @@ class Settings:
     """
 
     snapshotter: str = ""
-    pinned_images: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    pinned_images: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}))
     registry_config_path: str = ""
     max_concurrent_downloads: int | None = None
     image_verifier: VerifierSettings | None = None
@@ -99,7 +99,7 @@ class Config:
     files: tuple[str, ...] = ()
     version: int = 3
     findings: tuple[Finding, ...] = ()
-    document: Table = field(default_factory=dict, repr=False)
+    document: Table = field(default_factory=dict, repr=False, hash=False)
 
     def handler(self, name: str) -> RuntimeHandler:
         """The handler of a name; the default one for an empty name.

@@ -7,11 +7,11 @@ default unless it is written down. What can't be read is an error: a slip must n
 from __future__ import annotations
 
 import re
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.findings import Severity, show
 from imagestore.config.model import RegistrySettings
+from imagestore.frozen import FrozenDict
 from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def read_registry_plugin(section: Section) -> RegistrySettings:
     )
 
 
-def _mirror_credentials(section: Section) -> MappingProxyType[str, str]:
+def _mirror_credentials(section: Section) -> FrozenDict[str, str]:
     found: dict[str, str] = {}
     table = section.section("mirror_credentials", None)
     for mirror, entry in table.table.items():
@@ -50,7 +50,7 @@ def _mirror_credentials(section: Section) -> MappingProxyType[str, str]:
             table.report(Severity.ERROR, mirror, text, 'write "mirror.example" = "docker.io"')
         elif _is_host(table, mirror, mirror) and _is_host(table, mirror, entry.value):
             found[mirror] = entry.value
-    return MappingProxyType(found)
+    return FrozenDict(found)
 
 
 def _trusted_realms(section: Section) -> frozenset[tuple[str, str]]:

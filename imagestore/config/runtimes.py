@@ -9,7 +9,6 @@ platform the host's default matcher decides, under Hyper-V isolation too, as the
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
@@ -17,6 +16,7 @@ from imagestore.config.declared import PlatformSource as PlatformSource
 from imagestore.config.declared import ResolvedPlatform, complete, parse_text, same_origin
 from imagestore.config.handlers import Isolation
 from imagestore.config.location import BUILT_IN
+from imagestore.frozen import FrozenDict
 from imagestore.platforms import windows
 from imagestore.values import dataclass
 
@@ -110,7 +110,7 @@ def resolve(handler: RuntimeHandler, *, host: Platform, explicit: Platform | Non
         from imagestore.config.contradictions import contradictions
 
         found = contradictions(handler, platform, host=host, is_host=is_host)
-    return HandlerPlatform(handler, platform, host, source, matcher, MappingProxyType(origin), tuple(found))
+    return HandlerPlatform(handler, platform, host, source, matcher, FrozenDict(origin), tuple(found))
 
 
 def _check_version(platform: Platform, what: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
@@ -10,6 +9,7 @@ from imagestore.descriptor import NO_ANNOTATIONS, Descriptor
 from imagestore.digest import Digest, verify
 from imagestore.documents.decode import refuse_case_variants
 from imagestore.errors import DocumentError, IntegrityError, InvalidDigestError
+from imagestore.frozen import FrozenDict
 from imagestore.platforms.spec import Platform
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def parse_descriptor(value: Mapping[str, Any], path: str, what: str) -> Descript
         digest=digest,
         size=size,
         platform=None if platform is None else parse_platform(platform),
-        annotations=MappingProxyType(dict(value.get("annotations") or {})),
+        annotations=FrozenDict(value.get("annotations") or {}),
         urls=tuple(value.get("urls") or ()),
         data=_inline(value.get("data"), digest, size, path, what),
         artifact_type=value.get("artifactType") or "",
@@ -94,7 +94,7 @@ def plain_entry(value: Any) -> Descriptor | None:
         for note in annotations.values():
             if type(note) is not str:
                 return None
-        annotations = MappingProxyType(annotations)
+        annotations = FrozenDict(annotations)
     try:
         return Descriptor(media_type, Digest.parse(text), size, platform, annotations)
     except InvalidDigestError:

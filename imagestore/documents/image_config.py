@@ -8,6 +8,7 @@ from imagestore.digest import Digest
 from imagestore.documents.decode import decode, refuse_case_variants, validate
 from imagestore.documents.fields import parse_platform
 from imagestore.errors import DocumentError, InvalidDigestError
+from imagestore.frozen import FrozenDict
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -57,9 +58,8 @@ class ImageConfig:
                 diff_ids.append(Digest.parse(text))
             except InvalidDigestError as error:
                 raise DocumentError(what, [f"$.rootfs.diff_ids[{position}]: {error}"]) from error
-        return cls(
-            raw, parse_platform(document), tuple(diff_ids), document.get("created") or "", document.get("config") or {}
-        )
+        settings = FrozenDict(document.get("config") or {})
+        return cls(raw, parse_platform(document), tuple(diff_ids), document.get("created") or "", settings)
 
     def check_layers(self, layer_count: int, *, what: str) -> None:
         """Check that there is one diff id for each layer of the manifest.

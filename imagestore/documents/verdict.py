@@ -119,6 +119,10 @@ class Selection:
     def __hash__(self) -> int:
         return hash((self.wanted, self.chosen))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # What makes the verdicts stays in its process.
+        return Selection, (self.wanted, self.verdicts, self.chosen)
+
     def __repr__(self) -> str:
         return f"Selection({self.wanted!r}, {self.verdicts!r}, {self.chosen!r})"
 

@@ -19,7 +19,7 @@ from imagestore.failpoint import reach
 from imagestore.log import get_logger
 from imagestore.metadata import location, schema
 from imagestore.metadata.ballast import Ballast
-from imagestore.metadata.failures import CORRUPT_HINT, Translated
+from imagestore.metadata.failures import CORRUPT_HINT, Translated, closed
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.numbering import Numbering
 from imagestore.metadata.opening import LOG_PAGES, Opened, Way, connect, migrate, tune
@@ -253,7 +253,7 @@ class Database:
     def _connected(self) -> Iterator[sqlite3.Connection]:
         """A second connection to the same file; where it is gone, or this store was closed, none is made."""
         if self._is_closed:
-            raise StoreError(f"{self._path}: this store is closed", hint="open it again")
+            raise closed(self._path)
         self._opened.check_file()
         db = connect(self._address(mode="rw"))
         try:

@@ -42,6 +42,8 @@ _NUMBERS: Final[dict[int, type[StoreError]]] = {
     errno.EACCES: StoreReadOnlyError,
     errno.EPERM: StoreReadOnlyError,
 }
+#: What Python's module says of a connection that was closed.
+_CLOSED: Final = "Cannot operate on a closed database."
 _SHOWN: Final = 200
 FULL_HINT: Final = "free space there, or run 'imagestore gc'"
 CORRUPT_HINT: Final = (
@@ -53,6 +55,15 @@ _HINTS: Final[dict[type[StoreError], str]] = {
     StoreReadOnlyError: StoreReadOnlyError.HINT,
     StoreCorruptError: CORRUPT_HINT,
 }
+
+
+def closed(path: Path) -> StoreError:
+    """What whoever uses a store after its end is told.
+
+    Args:
+        path: the store's, or its database's.
+    """
+    return StoreError(f"{path}: this store is closed", hint="open it again")
 
 
 def is_busy(error: sqlite3.Error) -> bool:
@@ -79,6 +90,8 @@ class Translated:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
+        if isinstance(value, sqlite3.ProgrammingError) and str(value) == _CLOSED:
+            raise closed(self._database) from value
         if isinstance(value, sqlite3.Error):
             ours, text = self._judged(value)
             raise ours(f"{self._database}: {text}", hint=self._hint(ours)) from value

@@ -69,7 +69,10 @@ class ImageManager:
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         if gates.ensure_secret_pulled_images and records is None:
-            raise ConfigError("KubeletEnsureSecretPulledImages is on and there is no folder for pull records")
+            raise ConfigError(
+                "KubeletEnsureSecretPulledImages is on and there is no folder for pull records",
+                hint="give records=, or turn the gate off",
+            )
         backoff = backoff or BackOff(clock=clock)
         self._machinery = Machinery(
             service=service,

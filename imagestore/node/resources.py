@@ -6,10 +6,10 @@ Windows one; both come from the configuration. A Linux guest under Hyper-V is Li
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError, InvalidResourcesError
+from imagestore.frozen import FrozenDict
 from imagestore.resources import cgroup, explain, linux, oci, pod_cgroup, reading, totals, windows
 from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
 from imagestore.resources.qos import QosClass, qos_class
@@ -78,7 +78,7 @@ class ContainerPlan:
     cri: LinuxContainerResources | WindowsContainerResources
     oci: Json
     oom_score_adj: int | None
-    cgroup_files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    cgroup_files: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}))
     lines: tuple[Line, ...] = ()
 
 
@@ -180,7 +180,7 @@ def _linux(pod: Pod, container: Container, *, node: Node, settings: KubeletSetti
         cri=message,
         oci=check_oci({"linux": {"resources": resources}}),
         oom_score_adj=message.oom_score_adj,
-        cgroup_files=MappingProxyType(files),
+        cgroup_files=FrozenDict(files),
         lines=tuple(lines),
     )
 

@@ -8,9 +8,9 @@ more than ``v2``.
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from imagestore.frozen import FrozenDict
 from imagestore.patterns import pattern
 from imagestore.platforms.normalize import normalize_architecture
 from imagestore.values import dataclass
@@ -99,7 +99,7 @@ def pair_name(pair: Pair) -> str:
 
 def exactly(architecture: str, variant: str) -> Fallbacks:
     """Nothing but the pair itself (in normal form)."""
-    return Fallbacks((architecture, variant), MappingProxyType({(architecture, variant): 0}))
+    return Fallbacks((architecture, variant), FrozenDict({(architecture, variant): 0}))
 
 
 def fallbacks(architecture: str, variant: str) -> Fallbacks:
@@ -112,17 +112,15 @@ def fallbacks(architecture: str, variant: str) -> Fallbacks:
     if architecture == "amd64":
         top = _number(variant)
         steps = top - _AMD64_LOWEST if top > _AMD64_LOWEST else 0
-        return Fallbacks(
-            own, MappingProxyType({own: 0, ("386", ""): steps + 1}), "amd64", top if steps else 0, _AMD64_LOWEST
-        )
+        return Fallbacks(own, FrozenDict({own: 0, ("386", ""): steps + 1}), "amd64", top if steps else 0, _AMD64_LOWEST)
     if architecture == "arm":
         top = _number(variant)
-        return Fallbacks(own, MappingProxyType({own: 0}), "arm", top if top > _ARM_LOWEST else 0, _ARM_LOWEST)
+        return Fallbacks(own, FrozenDict({own: 0}), "arm", top if top > _ARM_LOWEST else 0, _ARM_LOWEST)
     if architecture == "arm64":
         pairs = [("arm64", each) for each in _ARM64.get(variant, ())]
         if pairs:
             pairs += _ARM_BELOW_ARM64
-        return Fallbacks(own, MappingProxyType({pair: place for place, pair in enumerate(pairs)}))
+        return Fallbacks(own, FrozenDict({pair: place for place, pair in enumerate(pairs)}))
     return exactly(architecture, variant)
 
 

@@ -5,9 +5,9 @@ From Microsoft's release information pages and the tags of its base images (nano
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from imagestore.frozen import FrozenDict
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _ALL: Final = (
 )
 
 #: Known releases by build, oldest first.
-RELEASES: Final[Mapping[int, Release]] = MappingProxyType({release.build: release for release in _ALL})
+RELEASES: Final[Mapping[int, Release]] = FrozenDict({release.build: release for release in _ALL})
 _BUILDS_BY_TAG: Final = {tag.lower(): release.build for release in _ALL for tag in release.tags}
 
 

@@ -326,7 +326,10 @@ class RegistryClient:
         )
 
     def close(self) -> None:
-        """Close all connections; the client is not usable afterwards."""
+        """Close all connections, those in use when their answer ends; the client is not usable afterwards.
+
+        What runs in other threads ends by its own token.
+        """
         if self._on_close is not None:
             self._on_close()
 

@@ -5,9 +5,9 @@ Fields have the names and zero values of the protocol: 0 means not set.
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from imagestore.frozen import FrozenDict
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class LinuxContainerResources:
     cpuset_cpus: str = ""
     cpuset_mems: str = ""
     hugepage_limits: tuple[HugepageLimit, ...] = ()
-    unified: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    unified: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}), hash=False)
     memory_swap_limit_in_bytes: int = 0
 
     def to_json(self) -> dict[str, object]:

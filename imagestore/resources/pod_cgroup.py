@@ -7,9 +7,9 @@ that started before it has. BestEffort pods get the smallest shares and nothing 
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from imagestore.frozen import FrozenDict
 from imagestore.resources import cpu, huge_pages, memory, totals
 from imagestore.resources.integers import INT64, byte_count, fitting, milli_cpu
 from imagestore.resources.node import CgroupVersion, MemoryReservationPolicy
@@ -42,8 +42,8 @@ class PodCgroup:
     cpu_quota: int | None = None
     cpu_period: int | None = None
     memory_bytes: int | None = None
-    huge_page_limits: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}), hash=False)
-    unified: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    huge_page_limits: Mapping[int, int] = field(default_factory=lambda: FrozenDict({}), hash=False)
+    unified: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}), hash=False)
 
     def to_json(self) -> dict[str, object]:
         """What is written, by the attributes' names; huge pages of sizes that control groups can name."""
@@ -71,7 +71,7 @@ def pod_cgroup(pod: Pod, *, node: Node, settings: KubeletSettings) -> PodCgroup:
     """
     pod = settings.seen(pod)
     requests, limits = totals.pod_requests(pod), totals.pod_limits(pod)
-    huge = MappingProxyType(huge_pages.totals_by_size(requests))
+    huge = FrozenDict(huge_pages.totals_by_size(requests))
     qos = qos_class(pod)
     unified = _unified(byte_count(requests.get(MEMORY, ZERO), "memory requests"), qos, node=node, settings=settings)
     if qos is QosClass.BEST_EFFORT:
@@ -98,10 +98,10 @@ def _is_declared(pod: Pod, name: str) -> bool:
 
 def _unified(requested_bytes: int, qos: QosClass, *, node: Node, settings: KubeletSettings) -> Mapping[str, str]:
     if node.cgroup is not CgroupVersion.V2 or not settings.has_memory_qos or requested_bytes <= 0:
-        return MappingProxyType({})
+        return FrozenDict({})
     if settings.memory_reservation is MemoryReservationPolicy.REQUEST:
-        return MappingProxyType({memory.MEMORY_MIN: str(requested_bytes)})
+        return FrozenDict({memory.MEMORY_MIN: str(requested_bytes)})
     if settings.memory_reservation is MemoryReservationPolicy.TIERED:
         name = memory.MEMORY_MIN if qos is QosClass.GUARANTEED else memory.MEMORY_LOW
-        return MappingProxyType({name: str(requested_bytes)})
-    return MappingProxyType({})
+        return FrozenDict({name: str(requested_bytes)})
+    return FrozenDict({})

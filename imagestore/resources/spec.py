@@ -7,9 +7,9 @@ takes the limit's place when defaults are filled in.
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from imagestore.frozen import FrozenDict
 from imagestore.resources.quantity import ZERO, Quantity
 from imagestore.values import dataclass, field
 
@@ -29,7 +29,7 @@ _MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 
 
 def _nothing() -> Mapping[str, Quantity]:
-    return MappingProxyType({})
+    return FrozenDict({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Pod:
     overhead: Mapping[str, Quantity] = field(default_factory=_nothing)
     priority: int | None = None
     priority_class: str = ""
-    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    annotations: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}))
     name: str = ""
 
     @property

@@ -8,9 +8,9 @@ where there is one.
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
+from imagestore.frozen import FrozenDict
 from imagestore.resources.spec import HUGE_PAGES_PREFIX, Requirements, is_pod_level
 from imagestore.values import replace
 
@@ -52,7 +52,7 @@ def with_defaults(pod: Pod) -> Pod:
     }
     by_limit = {name: amount for name, amount in limits.items() if is_pod_level(name)}
     requests = {**by_limit, **of_containers, **own.requests}
-    return replace(filled, resources=Requirements(MappingProxyType(requests), MappingProxyType(limits)))
+    return replace(filled, resources=Requirements(FrozenDict(requests), FrozenDict(limits)))
 
 
 def container_requests(pod: Pod) -> dict[str, Quantity]:
@@ -99,7 +99,7 @@ def effective_limits(pod: Pod) -> Iterator[Mapping[str, Quantity]]:
 
 def _defaulted(container: Container) -> Container:
     own = container.resources
-    requests = MappingProxyType({**own.limits, **own.requests})
+    requests = FrozenDict({**own.limits, **own.requests})
     return replace(container, resources=Requirements(requests, own.limits))
 
 

@@ -7,7 +7,6 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from imagestore import lease, lookup
-from imagestore.cancel import CancelToken
 from imagestore.content.disk import translated
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UndeletableError, UnknownRuntimeHandlerError
 from imagestore.image import Image
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from imagestore.cancel import CancelToken
     from imagestore.collect import GarbageReport
     from imagestore.config import Config
     from imagestore.content.local import LocalContentStore
@@ -62,6 +62,10 @@ class Upkeep(abc.ABC):
     @abc.abstractmethod
     def _known(self, handler: str | None) -> str | None:
         """The handler a request means."""
+
+    @abc.abstractmethod
+    def _operation(self, cancel: CancelToken | None) -> contextlib.AbstractContextManager[CancelToken]:
+        """A long work, which ends when the store is closed."""
 
     @abc.abstractmethod
     def _meant(self, name: str, runtime_handler: str | None, all_handlers: bool) -> Sequence[ImageRecord]:
@@ -129,8 +133,9 @@ class Upkeep(abc.ABC):
         records = self._meant(name, runtime_handler, all_handlers)
         if not records:
             raise _missing(name, runtime_handler)
-        for target in {each.target for each in records}:
-            self.verifier.verify(str(further), target, cancel=cancel or CancelToken())
+        with self._operation(cancel) as token:
+            for target in {each.target for each in records}:
+                self.verifier.verify(str(further), target, cancel=token)
         return tuple(Image(each, self.content) for each in naming.tag(self.metadata, records, further))
 
     def untag(
@@ -340,7 +345,8 @@ class Upkeep(abc.ABC):
             from imagestore.upkeep import check
 
         options = options or check.CheckOptions()
-        return check.check(self.metadata, self.content, options=options, cancel=cancel or CancelToken())
+        with self._operation(cancel) as token:
+            return check.check(self.metadata, self.content, options=options, cancel=token)
 
     def repair(
         self, report: CheckReport, *, observer: Observer = ignore, cancel: CancelToken | None = None
@@ -359,7 +365,8 @@ class Upkeep(abc.ABC):
         with self._loading():
             from imagestore.upkeep.repair import Repairer
 
-        return Repairer(self.metadata, self.content, self.registry, observer, cancel or CancelToken()).run(report)
+        with self._operation(cancel) as token:
+            return Repairer(self.metadata, self.content, self.registry, observer, token).run(report)
 
     def backup(self, target: Path) -> None:
         """Copy the records to a new file while others go on; the content is not in it.

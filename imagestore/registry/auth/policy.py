@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from imagestore.frozen import FrozenDict
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class AuthPolicy:
     realm_trust: RealmTrust = RealmTrust.WARN
     trusted_realms: frozenset[tuple[str, str]] = frozenset()
     password_form: PasswordForm = PasswordForm.GET_FIRST
-    credential_hosts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    credential_hosts: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}), hash=False)
 
     def token_hosts(self, registry: str) -> frozenset[str]:
         """Hosts of token services that the operator trusts a registry host to name."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore._version import __version__
 from imagestore.config.connection import ConnectionSettings
-from imagestore.errors import ImageStoreError, ProtocolError, RegistryUnavailableError
+from imagestore.errors import ImageStoreError, PreconditionError, ProtocolError, RegistryUnavailableError
 from imagestore.log import DEBUG, get_logger
 from imagestore.registry.exchange import Origin, Request, Response, Sender
 from imagestore.registry.transport import addresses, faults, tls, urls
@@ -89,6 +89,7 @@ class HttpSender:
         self._timeouts = timeouts or Timeouts()
         self._unix_socket = unix_socket
         self._lock = threading.Lock()
+        self._is_closed = False
         self._pools: dict[tuple[ConnectionSettings, str, bool], Exchanges] = {}
         self._peers = addresses.PeerMemory()
 
@@ -147,8 +148,9 @@ class HttpSender:
         return answer
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, those in use when their answer ends; nothing is sent any more."""
         with self._lock:
+            self._is_closed = True
             pools = list(self._pools.values())
             self._pools.clear()
         for pool in pools:
@@ -190,6 +192,8 @@ class HttpSender:
             public_only = not proxy
         key = (settings, proxy, public_only)
         with self._lock:
+            if self._is_closed:
+                raise PreconditionError("this registry client is closed", hint="make another one")
             pool = self._pools.get(key)
             if pool is None:
                 route = Route(public_only=public_only, unix_socket=self._unix_socket)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagestore.cancel import CancelToken
-from imagestore.errors import RegistryUnavailableError
+from imagestore.errors import PreconditionError, RegistryUnavailableError
 from imagestore.registry.exchange import Request
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.proxies import ProxyRules
@@ -107,6 +107,15 @@ def test_a_connection_that_the_peer_closed_meanwhile_is_not_used(sender: HttpSen
     assert read(sender, server) == BODY
     time.sleep(0.05)
     assert read(sender, server) == b"next"
+
+
+def test_a_closed_sender_asks_nobody(serve: Serve) -> None:
+    server = serve(whole())
+    sender = HttpSender(proxies=ProxyRules())
+    sender.close()
+    with pytest.raises(PreconditionError, match="client is closed"):
+        read(sender, server)
+    assert server.connections == 0
 
 
 def test_a_body_left_unread_closes_its_connection(sender: HttpSender, serve: Serve) -> None:
