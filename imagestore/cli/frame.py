@@ -7,7 +7,7 @@ import io
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore import errors
 from imagestore.cli.failure import ExitStatus, report, say
@@ -18,6 +18,20 @@ if TYPE_CHECKING:
 
 #: Whether a signal to end came, whatever became of the exception it raised.
 _was_ended = False
+
+
+#: Python's own (before 3.13): so many objects more, before it looks for circles.
+_COLLECT_AFTER: Final = 700
+
+
+def stay() -> None:
+    """For commands that don't end by themselves: look for circles again, which short ones put off for good.
+
+    A server's calls leave some, each with its last message.
+    """
+    import gc
+
+    gc.set_threshold(_COLLECT_AFTER)
 
 
 def run(work: Callable[[], int]) -> int:

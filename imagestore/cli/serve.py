@@ -202,5 +202,6 @@ def serve(
         return opened.store
 
     logs.install(log_format, log_level)
+    frame.stay()
     frame.end_if_told()
     ServerProcess(settings, open_store).run()

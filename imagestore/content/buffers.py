@@ -12,6 +12,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
+from imagestore.errors import StoreError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from mmap import mmap
@@ -154,7 +156,11 @@ def _memory() -> mmap:
 
     # Whole huge pages: only then the system places it where huge pages can be (Linux 6.7 and later).
     whole = -(-SMALL_BUFFER_BYTES // BUFFER_BYTES) * BUFFER_BYTES
-    memory = mmap.mmap(-1, whole, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, whole, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        mend = "allow the process more (ulimit -v, its control group), or let fewer layers come at a time"
+        raise StoreError(f"no memory for a transfer's buffer: {error.strerror}", hint=mend) from error
     with contextlib.suppress(AttributeError, OSError):  # not on every system
         memory.madvise(mmap.MADV_HUGEPAGE, 0, BUFFER_BYTES)
         memory.madvise(mmap.MADV_NOHUGEPAGE, BUFFER_BYTES)

@@ -82,7 +82,7 @@ class FileLock:
                     os.unlink(self._path)
                 reach("lock-release")
             finally:
-                os.close(descriptor)
+                _let_go(descriptor)
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +121,7 @@ class SharedLock:
         """Let go; harmless when not held. The file stays."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            _let_go(descriptor)
 
     @contextlib.contextmanager
     def released(self) -> Iterator[bool]:
@@ -137,6 +137,14 @@ class SharedLock:
                 os.unlink(self._path)
         finally:
             self.release()
+
+
+def _let_go(descriptor: int) -> None:
+    try:
+        # Closing alone doesn't: a child that was forked meanwhile has the same open file.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
 
 
 def _is_same_file(descriptor: int, path: Path | str) -> bool:

@@ -123,6 +123,8 @@ class RecordJournal:
             while rest:  # a disk that fills up takes a part first, and says so only at the next
                 rest = rest[os.write(descriptor, rest) :]
         finally:
+            # A child that was forked meanwhile has the same open file, and would keep the lock.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def _open_shared(self) -> int:
@@ -201,6 +203,8 @@ class RecordJournal:
             finally:
                 if _is_named(descriptor, temporary):
                     os.unlink(temporary)
+                # It may be the journal by now, and a child that was forked meanwhile has the same open file.
+                fcntl.flock(file, fcntl.LOCK_UN)
 
     def exchange(self, prepared: BinaryIO, start: int) -> bool:
         """Put a prepared journal in this one's place, with the lines that came since; under the write lock.
@@ -220,16 +224,19 @@ class RecordJournal:
                 fcntl.flock(current, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
-            if not _is_named(current.fileno(), self.path) or os.fstat(current.fileno()).st_size < start:
-                return False
-            import shutil
+            try:
+                if not _is_named(current.fileno(), self.path) or os.fstat(current.fileno()).st_size < start:
+                    return False
+                import shutil
 
-            current.seek(start)
-            shutil.copyfileobj(current, prepared)
-            prepared.flush()
-            reach("journal-rename")
-            os.replace(f"{self.path}.tmp", self.path)
-            return True
+                current.seek(start)
+                shutil.copyfileobj(current, prepared)
+                prepared.flush()
+                reach("journal-rename")
+                os.replace(f"{self.path}.tmp", self.path)
+                return True
+            finally:
+                fcntl.flock(current, fcntl.LOCK_UN)
 
     def read(self) -> Journaled:
         """What it says."""

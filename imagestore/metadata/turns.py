@@ -82,6 +82,8 @@ class Turns:
             yield say
         finally:
             if descriptor >= 0:
+                # A child that was forked meanwhile has the same open file, and would go on waiting.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
                 os.close(descriptor)
 
     def begin(self, db: sqlite3.Connection) -> None:
@@ -122,6 +124,7 @@ class Turns:
         except OSError:
             return True
         else:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # as above
             return False
         finally:
             os.close(descriptor)

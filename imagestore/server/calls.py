@@ -8,6 +8,7 @@ credentials.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -120,7 +121,8 @@ class CallWatch:
             if call.is_stopped:
                 # gRPC would end the call without a word, and its caller would wait for ever.
                 call.code, call.details = grpc.StatusCode.UNAVAILABLE, STOPPING
-                await context.abort(call.code, call.details)
+                with contextlib.suppress(grpc.aio.UsageError):  # it was being refused just then
+                    await context.abort(call.code, call.details)
             # None without a deadline, although the library's types say it isn't.
             remaining: object = context.time_remaining()
             is_late = isinstance(remaining, (int, float)) and remaining <= _SLACK_SECONDS

@@ -176,8 +176,12 @@ class ObservedServer(grpc.aio.Server):
     async def _watched(self, method: str, context: ServicerContext) -> AsyncIterator[None]:
         current = self._watch.began(method, context)
         try:
-            await self._watch.admit(current, context)
-            yield
+            try:
+                await self._watch.admit(current, context)
+                yield
+            except grpc.aio.InternalError as error:
+                # The caller has left while its call was refused, and gRPC cancels no call that it takes for ended.
+                raise asyncio.CancelledError from error
         except BaseException as error:
             await self._watch.failed(current, context, error)
             raise

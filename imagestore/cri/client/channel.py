@@ -28,6 +28,10 @@ _OPTIONS: Final = (
     ("grpc.default_authority", "localhost"),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
+    # As the kubelet's client: a server that was away for long is found soon after it is back.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 3000),
 )
 
 

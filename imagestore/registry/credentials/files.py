@@ -238,6 +238,8 @@ def _locked(folder: str, target: str) -> Iterator[None]:
                 time.sleep(0.05)
         yield
     finally:
+        # Closing alone doesn't let go: a child that was forked meanwhile has the same open file.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
