@@ -11,6 +11,7 @@ import click
 from imagestore.cli import render
 from imagestore.cli.context import App, cancelled_by_signals, output_option
 from imagestore.cli.failure import ExitStatus
+from imagestore.cli.options import progress_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,13 +56,7 @@ def check(ctx: click.Context, rate: float | None, resume: bool, rebuild: bool, o
 
 @click.command()
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Read at most MIB a second.")
-@click.option(
-    "--progress",
-    type=click.Choice(["auto", "bar", "plain", "json", "none"]),
-    default="auto",
-    show_default=True,
-    help="What to show of fetching on standard error.",
-)
+@progress_option("What to show of fetching on standard error.")
 @output_option
 @click.pass_context
 def repair(ctx: click.Context, rate: float | None, progress: str, output: str) -> None:

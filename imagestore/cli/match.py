@@ -11,6 +11,7 @@ from imagestore import platforms
 from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import ExitStatus
+from imagestore.cli.options import handlers_option, host_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,14 +24,7 @@ _MARKS = {0: "CHOSEN", 1: "2nd", 2: "3rd"}
 
 @click.command()
 @click.argument("reference", required=False, shell_complete=complete.images)
-@click.option(
-    "--runtime-handler",
-    "handlers",
-    metavar="H",
-    multiple=True,
-    shell_complete=complete.handlers,
-    help="Only this handler; may be repeated.",
-)
+@handlers_option("Only this handler; may be repeated.")
 @click.option(
     "--index",
     "index_file",
@@ -39,7 +33,7 @@ _MARKS = {0: "CHOSEN", 1: "2nd", 2: "3rd"}
     help="Judge the image index (or manifest) in FILE instead of asking a registry; - reads standard input.",
 )
 @click.option("--offline", is_flag=True, help="Use only what the store has.")
-@click.option("--host", metavar="P", help="Pretend to be a node of this platform, e.g. 'windows(10.0.20348)/amd64'.")
+@host_option
 @output_option
 @click.pass_context
 @pass_app
