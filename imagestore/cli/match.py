@@ -35,18 +35,16 @@ _MARKS = {0: "CHOSEN", 1: "2nd", 2: "3rd"}
 @click.option("--offline", is_flag=True, help="Use only what the store has.")
 @host_option
 @output_option
-@click.pass_context
 @pass_app
 def match(
     app: App,
-    ctx: click.Context,
     reference: str | None,
     handlers: tuple[str, ...],
     index_file: Path | None,
     offline: bool,
     host: str | None,
     output: str,
-) -> None:
+) -> ExitStatus:
     """Show which manifest each runtime handler would get, and why not the others.
 
     Nothing is stored and no layer is fetched. The exit status is 4 when a handler named with --runtime-handler, or
@@ -74,7 +72,8 @@ def match(
             _print_reasons(name, selection, wanted[name])
     unmatched = [name for name, selection in selections.items() if selection.chosen is None]
     if unmatched and (handlers or len(unmatched) == len(selections)):
-        ctx.exit(ExitStatus.NO_MATCH)
+        return ExitStatus.NO_MATCH
+    return ExitStatus.OK
 
 
 def _from_file(app: App, path: Path, wanted: Mapping[str, HandlerPlatform]) -> dict[str, Selection]:
