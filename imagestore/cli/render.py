@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore.text import cut
 from imagestore.text import printable as printable
 
 if TYPE_CHECKING:
@@ -63,8 +64,7 @@ def shortened(value: object) -> str:
     """A value for a table: texts as they are, others as JSON, long ones cut."""
     import json
 
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+    return cut(value if isinstance(value, str) else json.dumps(value), _SHOWN)
 
 
 def dump_json(value: Any) -> None:
