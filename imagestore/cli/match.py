@@ -103,6 +103,8 @@ def _read(path: Path) -> bytes:
 
 
 def _print_matrix(selections: Mapping[str, Selection]) -> None:
+    from imagestore.documents.verdict import place
+
     names = list(selections)
     first = selections[names[0]].verdicts
     platform_of = {verdict.position: _shown_platform(verdict) for verdict in first}
@@ -116,7 +118,7 @@ def _print_matrix(selections: Mapping[str, Selection]) -> None:
         some = next(verdict for verdict in known if verdict is not None)
         platform = platform_of.get(position) or _shown_platform(some)
         cells = ["-" if verdict is None else _cell(verdict) for verdict in known]
-        rows.append((_number(position), platform, some.descriptor.digest.short, *cells))
+        rows.append((place(position), platform, some.descriptor.digest.short, *cells))
     # Names of handlers are told apart by case, so they stay as they are.
     headings = ("ENTRY", "PLATFORM", "DIGEST", *names)
     if render.fits(headings, rows):
@@ -143,7 +145,7 @@ def _print_reasons(name: str, selection: Selection, wanted: HandlerPlatform) -> 
     refused: dict[str, list[str]] = {}
     for verdict in selection.verdicts:
         if verdict.rank is None:
-            refused.setdefault(verdict.reason, []).append(_number(verdict.position))
+            refused.setdefault(verdict.reason, []).append(verdict.place)
     for reason, numbers in refused.items():
         print(f"  not {', '.join(numbers)}: {render.printable(reason)}")
     for remark in wanted.remarks(selection):
@@ -163,15 +165,11 @@ def _origin(wanted: HandlerPlatform) -> str:
 
 
 def _line(verdict: Verdict) -> str:
-    return f"{_number(verdict.position)}: {render.printable(verdict.reason)}"
+    return f"{verdict.place}: {render.printable(verdict.reason)}"
 
 
 def _cell(verdict: Verdict) -> str:
     return str(verdict.rule) if verdict.rank is None else _MARKS.get(verdict.rank, f"{verdict.rank + 1}th")
-
-
-def _number(position: tuple[int, ...]) -> str:
-    return ".".join(str(number) for number in position) or "-"
 
 
 def _shown_platform(verdict: Verdict) -> str:
