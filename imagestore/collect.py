@@ -22,7 +22,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.digest import Digest
+from imagestore.digest import as_written
 from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, StoreFullError, UndeletableError
 from imagestore.gc import breathing, in_order
 from imagestore.values import dataclass
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from imagestore.content.deleting import Deleting
     from imagestore.content.local import LocalContentStore
+    from imagestore.digest import Digest
     from imagestore.metadata.api import MetadataStore
 
 #: How long a batch holds other writers when they wait, and at most, but for its commit.
@@ -138,7 +139,7 @@ def collect(
         metadata.tidy()
     return GarbageReport(
         dry_run=dry_run,
-        digests=tuple(map(_written, breathing(in_order(garbage)))),
+        digests=tuple(map(as_written, breathing(in_order(garbage)))),
         bytes_freed=sum(garbage.values()) + stale_bytes,
         ingests=tuple(stale),
         kept_blobs=present.count - len(garbage),
@@ -312,15 +313,9 @@ class _Counted:
             yield item
 
 
-def _written(text: str) -> Digest:
-    """A digest from a text that was made from one."""
-    algorithm, _, encoded = text.partition(":")
-    return Digest(algorithm, encoded)
-
-
 def _size(content: LocalContentStore, text: str) -> int | None:
     try:
-        return content.info(_written(text)).size
+        return content.info(as_written(text)).size
     except (ContentNotFoundError, IntegrityError):  # what can't be looked at can't be deleted either
         return None
 

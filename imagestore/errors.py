@@ -40,7 +40,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, ClassVar
 
-from imagestore.text import printable
+from imagestore.text import cut, printable, without_login
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,26 +108,11 @@ class InvalidReferenceError(InvalidInputError):
     """
 
     def __init__(self, text: str, position: int, reason: str) -> None:
-        shown = without_login(text)
-        shown = shown if len(shown) <= 300 else shown[:297] + "..."
+        shown = cut(without_login(text), 300)
         super().__init__(f"reference {shown!r}: at position {position}: {reason}")
         self.text = text
         self.position = position
         self.reason = reason
-
-
-def without_login(text: str) -> str:
-    """A text that should have been a reference, without the login that an address pasted in its place may carry.
-
-    >>> without_login("https://user:word@registry.example/a:1")
-    'https://***@registry.example/a:1'
-    """
-    before, at, after = text.rpartition("@")
-    scheme, colons, login = before.rpartition("://")
-    # A reference has one "@", and what follows it, a digest, has no slash.
-    if not at or ":" not in login or not (colons or "/" in after or "@" in before):
-        return text
-    return f"{scheme}{colons}***@{after}"
 
 
 class InvalidDigestError(InvalidInputError):
@@ -153,7 +138,7 @@ class InvalidQuantityError(InvalidInputError):
     """
 
     def __init__(self, text: str, reason: str, *, hint: str = "") -> None:
-        shown = text if len(text) <= 100 else text[:97] + "..."
+        shown = cut(text, 100)
         super().__init__(f"quantity {shown!r}: {reason}", hint=hint)
         self.text = text
         self.reason = reason
@@ -181,7 +166,7 @@ class UnknownRuntimeHandlerError(ConfigError):
 
     def __init__(self, handler: str, known: Sequence[str]) -> None:
         names = ", ".join(sorted(known))
-        shown = handler if len(handler) <= 100 else handler[:97] + "..."
+        shown = cut(handler, 100)
         super().__init__(
             f"runtime handler {shown!r} is not configured; known handlers: {names}",
             hint=f"add a table runtimes.{shown} to the configuration, or use one of the known handlers",
@@ -200,7 +185,7 @@ class UnsupportedRuntimeTypeError(ConfigError):
     category = Category.INVALID_ARGUMENT
 
     def __init__(self, runtime_type: str) -> None:
-        shown = runtime_type if len(runtime_type) <= 100 else runtime_type[:97] + "..."
+        shown = cut(runtime_type, 100)
         super().__init__(f'unsupported CRI runtime: "{shown}"', hint="expected docker or remote; case matters")
         self.runtime_type = runtime_type
 

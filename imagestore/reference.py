@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
-from imagestore.errors import InvalidDigestError, InvalidReferenceError, without_login
+from imagestore.errors import InvalidDigestError, InvalidReferenceError
 from imagestore.patterns import pattern
+from imagestore.text import without_login
 from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:

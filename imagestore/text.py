@@ -1,4 +1,4 @@
-"""Text from outside, made harmless for terminals and logs."""
+"""Text from outside, made harmless for terminals, logs and messages."""
 
 from __future__ import annotations
 
@@ -22,3 +22,26 @@ def printable(text: str) -> str:
         character.encode("unicode_escape").decode("ascii") if unicodedata.category(character) in _UNSAFE else character
         for character in text
     )
+
+
+def cut(text: str, most: int) -> str:
+    """A text of at most so many characters, the last three dots where it was longer.
+
+    >>> cut("abcdefgh", 8), cut("abcdefghi", 8)
+    ('abcdefgh', 'abcde...')
+    """
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def without_login(text: str) -> str:
+    """A text that should have been a reference, without the login that an address pasted in its place may carry.
+
+    >>> without_login("https://user:word@registry.example/a:1")
+    'https://***@registry.example/a:1'
+    """
+    before, at, after = text.rpartition("@")
+    scheme, colons, login = before.rpartition("://")
+    # A reference has one "@", and what follows it, a digest, has no slash.
+    if not at or ":" not in login or not (colons or "/" in after or "@" in before):
+        return text
+    return f"{scheme}{colons}***@{after}"

@@ -10,6 +10,7 @@ import click
 from imagestore import lookup
 from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.cli.options import handlers_option, progress_option
 from imagestore.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -24,23 +25,10 @@ _PIPE = "-"
 def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Options that both commands have."""
     options = (
-        click.option(
-            "--runtime-handler",
-            "handlers",
-            metavar="H",
-            multiple=True,
-            shell_complete=complete.handlers,
-            help="For this handler; may be repeated. Default: the configured default handler.",
-        ),
+        handlers_option("For this handler; may be repeated. Default: the configured default handler."),
         click.option("--all-handlers", is_flag=True, help="For every handler."),
         click.option("--platform", metavar="P", default="", help="For this platform, instead of a handler's."),
-        click.option(
-            "--progress",
-            type=click.Choice(["auto", "bar", "plain", "json", "none"]),
-            default="auto",
-            show_default=True,
-            help="What to show on standard error; auto draws bars on a terminal and prints lines elsewhere.",
-        ),
+        progress_option(),
         output_option,
     )
     for option in reversed(options):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from imagestore.cli import render
-from imagestore.cli.context import App, cancelled_by_signals, output_option
+from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 from imagestore.cli.failure import ExitStatus
+from imagestore.cli.options import progress_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +28,8 @@ _LINE_SECONDS: Final = 2.0
 @click.option("--resume", is_flag=True, help="Go on where an interrupted check stopped.")
 @click.option("--rebuild", is_flag=True, help="Restore the records of a damaged database first.")
 @output_option
-@click.pass_context
-def check(ctx: click.Context, rate: float | None, resume: bool, rebuild: bool, output: str) -> None:
+@pass_app
+def check(app: App, rate: float | None, resume: bool, rebuild: bool, output: str) -> ExitStatus:
     """Hash every blob again, and compare every edge and every record with what the content says.
 
     Only reads, beside other processes. Ends with status 7 when something is wrong; 'imagestore repair' mends it.
@@ -37,7 +38,7 @@ def check(ctx: click.Context, rate: float | None, resume: bool, rebuild: bool, o
     journal beside it, with labels and with leases of more than a day. Where nothing tells whether the last change was
     made, it counts, and a lease keeps what it replaced for a day. Stop what uses the store before.
     """
-    app = _app(ctx)
+    app.missing = "refuse"
     rebuilt = _rebuild(app) if rebuild else None
     if output != "json":
         # At once: hashing may take hours, and be interrupted.
@@ -49,29 +50,22 @@ def check(ctx: click.Context, rate: float | None, resume: bool, rebuild: bool, o
         render.dump_json(shown if rebuilt is None else {**shown, "rebuild": _rebuild_json(rebuilt)})
     else:
         _print_report(report)
-    if report.faults:
-        ctx.exit(ExitStatus.INTEGRITY)
+    return ExitStatus.INTEGRITY if report.faults else ExitStatus.OK
 
 
 @click.command()
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Read at most MIB a second.")
-@click.option(
-    "--progress",
-    type=click.Choice(["auto", "bar", "plain", "json", "none"]),
-    default="auto",
-    show_default=True,
-    help="What to show of fetching on standard error.",
-)
+@progress_option("What to show of fetching on standard error.")
 @output_option
-@click.pass_context
-def repair(ctx: click.Context, rate: float | None, progress: str, output: str) -> None:
+@pass_app
+def repair(app: App, rate: float | None, progress: str, output: str) -> ExitStatus:
     """Check, then fetch only what is damaged or missing from where the images came from, and hash what came.
 
     Damaged blobs that no image needs are deleted. Ends with status 7 when something could not be mended.
     """
     from imagestore.cli import progress as shown
 
-    app = _app(ctx)
+    app.missing = "refuse"
     report = _checked(app, rate, resume=False)
     if output != "json":
         # At once: fetching may take long, and be interrupted.
@@ -83,15 +77,7 @@ def repair(ctx: click.Context, rate: float | None, progress: str, output: str) -
         render.dump_json({"check": _report_json(report), **_repair_json(mended)})
     else:
         _print_repair(mended)
-    if mended.failures:
-        ctx.exit(ExitStatus.INTEGRITY)
-
-
-def _app(ctx: click.Context) -> App:
-    app = ctx.find_object(App)
-    assert app is not None
-    app.missing = "refuse"
-    return app
+    return ExitStatus.INTEGRITY if mended.failures else ExitStatus.OK
 
 
 def _checked(app: App, rate: float | None, *, resume: bool) -> CheckReport:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 import click
 
-from imagestore.cli import complete, render
+from imagestore.cli import render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
+from imagestore.cli.options import handler_option
 from imagestore.errors import ImageStoreError, UndeletableError
 
 if TYPE_CHECKING:
@@ -27,12 +28,7 @@ _UNKNOWN: Final = dict.fromkeys(("blobs", "ingests", "bytesFreed", "keptBlobs", 
 @click.option(
     "--low", type=click.FloatRange(0, 100), metavar="PERCENT", help="Then go on down to this [default: high]."
 )
-@click.option(
-    "--runtime-handler",
-    metavar="H",
-    shell_complete=complete.handlers,
-    help="Remove only this handler's images by these rules.",
-)
+@handler_option("Remove only this handler's images by these rules.")
 @output_option
 @pass_app
 def gc(

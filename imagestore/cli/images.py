@@ -6,11 +6,12 @@ import click
 
 from imagestore.cli import actions, complete, render
 from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.options import handler_option
 
 
 @click.command()
 @click.argument("name", required=False, shell_complete=complete.images)
-@click.option("--runtime-handler", metavar="H", shell_complete=complete.handlers, help="Only images of this handler.")
+@handler_option("Only images of this handler.")
 @click.option("-q", "--quiet", is_flag=True, help="Only image ids.")
 @click.option("--no-trunc", is_flag=True, help="Whole image ids.")
 @output_option
@@ -32,12 +33,7 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
 
 @click.command()
 @click.argument("name", shell_complete=complete.images)
-@click.option(
-    "--runtime-handler",
-    metavar="H",
-    shell_complete=complete.handlers,
-    help="This handler's image; by default the default handler's.",
-)
+@handler_option("This handler's image; by default the default handler's.")
 @output_option
 @pass_app
 def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> None:
@@ -78,7 +74,7 @@ def inspecti(app: App, name: str, runtime_handler: str | None, output: str) -> N
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete.images)
-@click.option("--runtime-handler", metavar="H", shell_complete=complete.handlers, help="Only this handler's records.")
+@handler_option("Only this handler's records.")
 @click.option("--all-handlers", is_flag=True, help="Every handler's records.")
 @click.option("--gc", "collect", is_flag=True, help="Free the bytes that only these images needed at once.")
 @output_option

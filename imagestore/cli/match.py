@@ -11,6 +11,7 @@ from imagestore import platforms
 from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import ExitStatus
+from imagestore.cli.options import handlers_option, host_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,14 +24,7 @@ _MARKS = {0: "CHOSEN", 1: "2nd", 2: "3rd"}
 
 @click.command()
 @click.argument("reference", required=False, shell_complete=complete.images)
-@click.option(
-    "--runtime-handler",
-    "handlers",
-    metavar="H",
-    multiple=True,
-    shell_complete=complete.handlers,
-    help="Only this handler; may be repeated.",
-)
+@handlers_option("Only this handler; may be repeated.")
 @click.option(
     "--index",
     "index_file",
@@ -39,20 +33,18 @@ _MARKS = {0: "CHOSEN", 1: "2nd", 2: "3rd"}
     help="Judge the image index (or manifest) in FILE instead of asking a registry; - reads standard input.",
 )
 @click.option("--offline", is_flag=True, help="Use only what the store has.")
-@click.option("--host", metavar="P", help="Pretend to be a node of this platform, e.g. 'windows(10.0.20348)/amd64'.")
+@host_option
 @output_option
-@click.pass_context
 @pass_app
 def match(
     app: App,
-    ctx: click.Context,
     reference: str | None,
     handlers: tuple[str, ...],
     index_file: Path | None,
     offline: bool,
     host: str | None,
     output: str,
-) -> None:
+) -> ExitStatus:
     """Show which manifest each runtime handler would get, and why not the others.
 
     Nothing is stored and no layer is fetched. The exit status is 4 when a handler named with --runtime-handler, or
@@ -80,7 +72,8 @@ def match(
             _print_reasons(name, selection, wanted[name])
     unmatched = [name for name, selection in selections.items() if selection.chosen is None]
     if unmatched and (handlers or len(unmatched) == len(selections)):
-        ctx.exit(ExitStatus.NO_MATCH)
+        return ExitStatus.NO_MATCH
+    return ExitStatus.OK
 
 
 def _from_file(app: App, path: Path, wanted: Mapping[str, HandlerPlatform]) -> dict[str, Selection]:
@@ -110,6 +103,8 @@ def _read(path: Path) -> bytes:
 
 
 def _print_matrix(selections: Mapping[str, Selection]) -> None:
+    from imagestore.documents.verdict import place
+
     names = list(selections)
     first = selections[names[0]].verdicts
     platform_of = {verdict.position: _shown_platform(verdict) for verdict in first}
@@ -123,7 +118,7 @@ def _print_matrix(selections: Mapping[str, Selection]) -> None:
         some = next(verdict for verdict in known if verdict is not None)
         platform = platform_of.get(position) or _shown_platform(some)
         cells = ["-" if verdict is None else _cell(verdict) for verdict in known]
-        rows.append((_number(position), platform, some.descriptor.digest.short, *cells))
+        rows.append((place(position), platform, some.descriptor.digest.short, *cells))
     # Names of handlers are told apart by case, so they stay as they are.
     headings = ("ENTRY", "PLATFORM", "DIGEST", *names)
     if render.fits(headings, rows):
@@ -150,7 +145,7 @@ def _print_reasons(name: str, selection: Selection, wanted: HandlerPlatform) -> 
     refused: dict[str, list[str]] = {}
     for verdict in selection.verdicts:
         if verdict.rank is None:
-            refused.setdefault(verdict.reason, []).append(_number(verdict.position))
+            refused.setdefault(verdict.reason, []).append(verdict.place)
     for reason, numbers in refused.items():
         print(f"  not {', '.join(numbers)}: {render.printable(reason)}")
     for remark in wanted.remarks(selection):
@@ -170,15 +165,11 @@ def _origin(wanted: HandlerPlatform) -> str:
 
 
 def _line(verdict: Verdict) -> str:
-    return f"{_number(verdict.position)}: {render.printable(verdict.reason)}"
+    return f"{verdict.place}: {render.printable(verdict.reason)}"
 
 
 def _cell(verdict: Verdict) -> str:
     return str(verdict.rule) if verdict.rank is None else _MARKS.get(verdict.rank, f"{verdict.rank + 1}th")
-
-
-def _number(position: tuple[int, ...]) -> str:
-    return ".".join(str(number) for number in position) or "-"
 
 
 def _shown_platform(verdict: Verdict) -> str:

@@ -8,11 +8,12 @@ from imagestore import lookup
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import say
+from imagestore.cli.options import handler_option
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete.images)
-@click.option("--runtime-handler", metavar="H", shell_complete=complete.handlers, help="Only this handler's records.")
+@handler_option("Only this handler's records.")
 @output_option
 @pass_app
 def pin(app: App, names: tuple[str, ...], runtime_handler: str | None, output: str) -> None:
@@ -25,7 +26,7 @@ def pin(app: App, names: tuple[str, ...], runtime_handler: str | None, output: s
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete.images)
-@click.option("--runtime-handler", metavar="H", shell_complete=complete.handlers, help="Only this handler's records.")
+@handler_option("Only this handler's records.")
 @output_option
 @pass_app
 def unpin(app: App, names: tuple[str, ...], runtime_handler: str | None, output: str) -> None:

@@ -10,6 +10,7 @@ from imagestore.cli import access, actions, complete, describe, render
 from imagestore.cli.access import access_options
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 from imagestore.cli.durations import duration_option
+from imagestore.cli.options import handlers_option, progress_option
 from imagestore.cli.rate import limit_rate_option
 from imagestore.reference import Reference
 
@@ -22,25 +23,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("references", nargs=-1, metavar="REFERENCE...", shell_complete=complete.images)
 @click.option("--sandbox", is_flag=True, help="Fetch the handler's sandbox (pause) image, for the same platform.")
-@click.option(
-    "--runtime-handler",
-    "handlers",
-    metavar="H",
-    multiple=True,
-    shell_complete=complete.handlers,
-    help="Pull for this handler's platform and keep it under its name; may be repeated. "
-    "Default: the configured default handler.",
+@handlers_option(
+    "Pull for this handler's platform and keep it under its name; may be repeated. "
+    "Default: the configured default handler."
 )
 @click.option("--platform", metavar="P", help="Pull for this platform, for example 'windows(10.0.17763)/amd64'.")
 @duration_option("--deadline", help="Give up after this time, for example 90s; what came can be resumed.")
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be fetched, and what is here already.")
-@click.option(
-    "--progress",
-    type=click.Choice(["auto", "bar", "plain", "json", "none"]),
-    default="auto",
-    show_default=True,
-    help="What to show on standard error; auto draws bars on a terminal and prints lines elsewhere.",
-)
+@progress_option()
 @limit_rate_option
 @access_options
 @output_option

@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore.text import cut
 from imagestore.text import printable as printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import TextIO
 
 _GAP: Final = "   "
 # Longer values are cut in tables; JSON has them whole.
@@ -36,14 +36,14 @@ def size(byte_count: int) -> str:
     raise AssertionError("unreachable")
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, stream: TextIO | None = None) -> None:
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print aligned columns under headings, as crictl and kubectl do."""
     columns = [[printable(cell) for cell in column] for column in zip(headings, *rows, strict=True)]
     widths = [max(map(len, column)) for column in columns]
     # One template and one write: a long list has ten thousand lines.
     line = _GAP.join(f"{{:{width}}}" for width in widths).format
     text = "\n".join([line(*cells).rstrip() for cells in zip(*columns, strict=True)])
-    print(text, file=stream or sys.stdout)
+    print(text)
 
 
 def fits(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
@@ -64,8 +64,7 @@ def shortened(value: object) -> str:
     """A value for a table: texts as they are, others as JSON, long ones cut."""
     import json
 
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+    return cut(value if isinstance(value, str) else json.dumps(value), _SHOWN)
 
 
 def dump_json(value: Any) -> None:

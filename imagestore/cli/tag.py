@@ -7,12 +7,13 @@ import click
 from imagestore import lookup
 from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.cli.options import handler_option
 
 
 @click.command()
 @click.argument("name", shell_complete=complete.images)
 @click.argument("reference")
-@click.option("--runtime-handler", metavar="H", shell_complete=complete.handlers, help="Only this handler's image.")
+@handler_option("Only this handler's image.")
 @click.option("--all-handlers", is_flag=True, help="Every handler's.")
 @output_option
 @pass_app
@@ -37,9 +38,7 @@ def tag(app: App, name: str, reference: str, runtime_handler: str | None, all_ha
 
 @click.command()
 @click.argument("references", metavar="REFERENCE...", nargs=-1, required=True, shell_complete=complete.images)
-@click.option(
-    "--runtime-handler", metavar="H", shell_complete=complete.handlers, help="Only from this handler's image."
-)
+@handler_option("Only from this handler's image.")
 @click.option("--all-handlers", is_flag=True, help="From every handler's.")
 @output_option
 @pass_app

@@ -8,7 +8,7 @@ import click
 
 from imagestore import lookup
 from imagestore.cli import complete, render
-from imagestore.cli.context import App, output_option
+from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import ExitStatus
 from imagestore.digest import Digest
 from imagestore.errors import ImageNotFoundError, InvalidDigestError
@@ -31,16 +31,14 @@ class _Reasons:
 @click.command()
 @click.argument("what", metavar="DIGEST|NAME", shell_complete=complete.images)
 @output_option
-@click.pass_context
-def why(ctx: click.Context, what: str, output: str) -> None:
+@pass_app
+def why(app: App, what: str, output: str) -> ExitStatus:
     """Show what keeps a blob: a chain from each image, lease or label down to it.
 
     DIGEST is the blob's. NAME is an image's reference, or the beginning (four digits or more) of an image id: each of
     its records is shown with what keeps its manifest. Ends with status 3 when the blob, or the image, isn't in the
     store.
     """
-    app = ctx.find_object(App)
-    assert app is not None
     wanted = _digest(what)
     if wanted is None:
         found = [(image, _reasons(app, image.manifest.digest)) for image in _images(app, what)]
@@ -57,8 +55,7 @@ def why(ctx: click.Context, what: str, output: str) -> None:
             render.dump_json(_json(reasons[0]))
         else:
             _print(reasons[0])
-    if not all(each.is_here for each in reasons):
-        ctx.exit(ExitStatus.NOT_FOUND)
+    return ExitStatus.OK if all(each.is_here for each in reasons) else ExitStatus.NOT_FOUND
 
 
 def _digest(what: str) -> Digest | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.config.connection import ConnectionSettings
+from imagestore.config.connection import CAPABILITIES, ConnectionSettings
 from imagestore.config.durations import parse_duration
 from imagestore.config.findings import dotted, refusal, show, without_secrets
-from imagestore.config.hosts import CAPABILITIES
 from imagestore.config.location import Location
 from imagestore.patterns import pattern
 from imagestore.values import dataclass

@@ -1,18 +1,21 @@
-"""How one host is connected to, as a value: containerd's ``ca``, ``client``, ``skip_verify`` and ``dial_timeout``."""
+"""What is configured for a registry host, as values: its mirrors and itself, and how each of them is connected to."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+#: What a host may be asked, in containerd's words.
+CAPABILITIES: Final = frozenset({"pull", "resolve", "push", "referrers"})
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """TLS and dialling for one host.
+    """TLS and dialling for one host: containerd's ``ca``, ``client``, ``skip_verify`` and ``dial_timeout``.
 
     Attributes:
         ca_files: PEM files with authorities trusted beside the system's.
@@ -31,3 +34,39 @@ class ConnectionSettings:
     def named(self, path: str) -> str:
         """The place that names a file, to begin an error with; empty where no line does."""
         return f"{self.places[path]}: " if path in self.places else ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """One place that serves a registry's repositories.
+
+    Attributes:
+        base: URL with its path, ``/v2`` included unless overridden; empty for the registry's built-in address.
+        capabilities: what it may be asked.
+        headers: sent with every request to it.
+        connection: TLS and dialling.
+        location: file and line, for people.
+    """
+
+    base: str = ""
+    capabilities: frozenset[str] = CAPABILITIES
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    connection: ConnectionSettings = ConnectionSettings()
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryHosts:
+    """What the folders say about one registry host.
+
+    Attributes:
+        mirrors: in the order to try them.
+        server: the registry itself, tried last.
+        folder: the folder that was found; empty when there is none.
+        remarks: members that nobody knows, with file and line.
+    """
+
+    mirrors: tuple[HostConfig, ...] = ()
+    server: HostConfig = HostConfig()
+    folder: str = ""
+    remarks: tuple[str, ...] = ()

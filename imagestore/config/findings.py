@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.config.location import Location
 from imagestore.patterns import pattern
+from imagestore.text import cut
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def dotted(path: Sequence[str]) -> str:
 
 def shorten(text: str) -> str:
     """Cut a user's text for a message."""
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+    return cut(text, _SHOWN_CHARACTERS)
 
 
 def without_secrets(address: str) -> str:

@@ -14,10 +14,10 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.connection import ConnectionSettings
+from imagestore.config.connection import HostConfig as HostConfig
+from imagestore.config.connection import RegistryHosts as RegistryHosts
 from imagestore.errors import ConfigError
 from imagestore.patterns import pattern
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,47 +25,10 @@ if TYPE_CHECKING:
     from imagestore.config.model import Config
     from imagestore.config.tree import Table
 
-CAPABILITIES: Final = frozenset({"pull", "resolve", "push", "referrers"})
 #: Where containerd's CRI plugin looks unless its ``config_path`` says otherwise.
 DEFAULT_FOLDERS: Final = ("/etc/containerd/certs.d", "/etc/docker/certs.d")
 _DEFAULT: Final = "_default"
 _PORT: Final = pattern(r"(?P<host>.*):(?P<port>[0-9]+)")
-
-
-@dataclass(frozen=True, slots=True)
-class HostConfig:
-    """One place that serves a registry's repositories.
-
-    Attributes:
-        base: URL with its path, ``/v2`` included unless overridden; empty for the registry's built-in address.
-        capabilities: what it may be asked.
-        headers: sent with every request to it.
-        connection: TLS and dialling.
-        location: file and line, for people.
-    """
-
-    base: str = ""
-    capabilities: frozenset[str] = CAPABILITIES
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    connection: ConnectionSettings = ConnectionSettings()
-    location: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryHosts:
-    """What the folders say about one registry host.
-
-    Attributes:
-        mirrors: in the order to try them.
-        server: the registry itself, tried last.
-        folder: the folder that was found; empty when there is none.
-        remarks: members that nobody knows, with file and line.
-    """
-
-    mirrors: tuple[HostConfig, ...] = ()
-    server: HostConfig = HostConfig()
-    folder: str = ""
-    remarks: tuple[str, ...] = ()
 
 
 def candidates(host: str) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from imagestore.config._certs import read_folder
 from imagestore.config._hosts_fields import Fields
+from imagestore.config.connection import HostConfig, RegistryHosts
 from imagestore.config.findings import RefusalError, refusal
-from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.config.lines import KeyLines
 from imagestore.config.location import Location
 from imagestore.errors import ConfigError

@@ -10,9 +10,8 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config.connection import ConnectionSettings
+from imagestore.config.connection import ConnectionSettings, HostConfig, RegistryHosts
 from imagestore.config.findings import RefusalError, dotted, refusal, show, without_secrets
-from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.config.hosts_file import base_url
 from imagestore.config.names import IMAGES_PLUGIN
 from imagestore.config.tree import child

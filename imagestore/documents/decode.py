@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, cast
 from imagestore import json_text
 from imagestore.documents.accept import compiled
 from imagestore.errors import DocumentError
+from imagestore.text import cut
 
 if TYPE_CHECKING:
     import json
@@ -35,6 +36,8 @@ MAX_DEPTH: Final = 32
 MAX_FAULTS: Final = 20
 # A hostile document has millions, each a thousand bytes in the library's words.
 _MAX_FAULTS_SOUGHT: Final = 200
+#: Characters of a path or a name in messages.
+_MAX_SHOWN: Final = 200
 _INT64: Final = range(-(2**63), 2**63)
 # Every integer of fewer characters fits 64 bits.
 _SURE_DIGITS: Final = 19
@@ -182,8 +185,7 @@ def _fault(error: Any) -> str:
 
 
 def _shorten(text: str) -> str:
-    printable = text.encode("ascii", "backslashreplace").decode("ascii")
-    return printable if len(printable) <= 200 else printable[:197] + "..."
+    return cut(text.encode("ascii", "backslashreplace").decode("ascii"), _MAX_SHOWN)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

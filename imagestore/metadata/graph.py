@@ -11,7 +11,7 @@ import operator
 from typing import TYPE_CHECKING, Final
 
 from imagestore import gc_labels
-from imagestore.digest import Digest
+from imagestore.digest import Digest, as_written
 from imagestore.gc import climb, in_order, mark
 from imagestore.gc_labels import ContentTerms
 from imagestore.json_text import encode
@@ -125,7 +125,7 @@ class GraphTables(Database):
     def _all_labels(self, db: sqlite3.Connection) -> Iterator[tuple[Digest, dict[str, str]]]:
         found = db.execute("SELECT digest, key, value FROM content_label ORDER BY digest, key")
         for text, group in itertools.groupby(found, key=operator.itemgetter(0)):
-            yield _as_written(text), {key: value for _, key, value in group}
+            yield as_written(text), {key: value for _, key, value in group}
 
     def children_of(self, texts: Sequence[str]) -> dict[str, list[str]]:
         """What several contents point at, all in text form; those that point at nothing are left out."""
@@ -145,7 +145,7 @@ class GraphTables(Database):
     def edges(self) -> Mapping[Digest, tuple[Digest, ...]]:
         """Every edge: children by parent."""
         return {
-            _as_written(parent): tuple(map(_as_written, dict.fromkeys(children)))
+            as_written(parent): tuple(map(as_written, dict.fromkeys(children)))
             for parent, children in self.edges_as_written().items()
         }
 
@@ -206,7 +206,7 @@ class GraphTables(Database):
         with self._snapshot() as db:
             found = db.execute(_SUSPECTS, {"texts": encode(texts), "now": self._clock()})
             suspects = {text for (text,) in found}
-            return [text for text in texts if text not in suspects or not self.is_held(_as_written(text))]
+            return [text for text in texts if text not in suspects or not self.is_held(as_written(text))]
 
     def keeps_nothing(self) -> bool:
         """Whether there is nothing at all that could keep content; what has expired but wasn't dropped counts."""
@@ -281,12 +281,6 @@ class GraphTables(Database):
         """Drop all edges; where no content has labels."""
         with self._writing() as db:
             db.execute("DELETE FROM edge")
-
-
-def _as_written(text: str) -> Digest:
-    """A digest from a text that was made from one; parsing half a million again would take a second."""
-    algorithm, _, encoded = text.partition(":")
-    return Digest(algorithm, encoded)
 
 
 def _texts(db: sqlite3.Connection, query: str, values: Mapping[str, object]) -> Iterator[str]:

@@ -60,10 +60,10 @@ class Metric:
     _values: dict[tuple[str, ...], float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, *values: str, amount: float = 1) -> None:
-        """Count."""
+    def add(self, *values: str) -> None:
+        """Count one more."""
         with self._lock:
-            self._values[values] = self._values.get(values, 0) + amount
+            self._values[values] = self._values.get(values, 0) + 1
 
     def set(self, number: float, *values: str) -> None:
         """Put a gauge to a number."""

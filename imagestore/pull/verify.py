@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore import json_text
 from imagestore.errors import ConfigError, ImageDeniedError
+from imagestore.text import cut
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -123,4 +124,4 @@ def _readable(output: bytes) -> str:
     text = " ".join(output.decode("utf-8", "replace").split())
     shown = text.encode("ascii", "backslashreplace").decode("ascii")
     printable = "".join(character if character.isprintable() else "?" for character in shown)
-    return printable if len(printable) <= _SHOWN_REASON else printable[: _SHOWN_REASON - 3] + "..."
+    return cut(printable, _SHOWN_REASON)

@@ -107,7 +107,6 @@ class Breaker:
 
     Args:
         memory: by default this process's.
-        rest_seconds: how long a dead mirror is left out.
         clock: seconds; of a clock that all users of the memory share.
     """
 
@@ -115,11 +114,9 @@ class Breaker:
         self,
         memory: Memory | None = None,
         *,
-        rest_seconds: float = REST_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._memory = memory or ProcessMemory()
-        self._rest_seconds = rest_seconds
         self._clock = clock
         self._lock = threading.Lock()
 
@@ -134,12 +131,12 @@ class Breaker:
             until = self._memory.get(endpoint.origin)
             now = self._clock()
             # A rest longer than any we give: the wall clock was set back.
-            if until is None or until > now + self._rest_seconds:
+            if until is None or until > now + REST_SECONDS:
                 return True
             if now < until:
                 return False
             # Half open: whoever asks next waits for this probe's result, or for another rest.
-            self._memory.set(endpoint.origin, now + self._rest_seconds)
+            self._memory.set(endpoint.origin, now + REST_SECONDS)
             return True
 
     def is_resting(self, endpoint: Endpoint) -> bool:
@@ -147,7 +144,7 @@ class Breaker:
         with self._lock:
             until = self._memory.get(endpoint.origin)
             now = self._clock()
-            return until is not None and now < until <= now + self._rest_seconds
+            return until is not None and now < until <= now + REST_SECONDS
 
     def failed(self, endpoint: Endpoint, error: ImageStoreError) -> None:
         """An endpoint failed; only being unreachable counts, and any other answer shows that it is alive."""
@@ -157,7 +154,7 @@ class Breaker:
             self.succeeded(endpoint)
             return
         with self._lock:
-            self._memory.set(endpoint.origin, self._clock() + self._rest_seconds)
+            self._memory.set(endpoint.origin, self._clock() + REST_SECONDS)
 
     def succeeded(self, endpoint: Endpoint) -> None:
         """An endpoint answered; a registry itself never rests."""

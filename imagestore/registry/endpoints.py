@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PULL: Final = "pull"
 RESOLVE: Final = "resolve"
 _DEFAULT_CONNECTION: Final = ConnectionSettings()
+#: What made an endpoint so that nobody configured.
+_BUILT_IN: Final = "built-in rule"
 REFERRERS: Final = "referrers"
 ALL_CAPABILITIES: Final = frozenset({PULL, RESOLVE, "push", REFERRERS})
 
@@ -88,14 +90,14 @@ class EndpointResolver(Protocol):
         """
 
 
-def default_endpoint(host: str, *, source: str = "built-in rule") -> Endpoint:
+def default_endpoint(host: str) -> Endpoint:
     """The registry itself, by containerd's built-in rules.
 
     >>> default_endpoint("docker.io").base, default_endpoint("localhost:5000").base
     ('https://registry-1.docker.io/v2', 'http://localhost:5000/v2')
     """
     base = f"{default_scheme(host)}://{api_host(host)}/v2"
-    return Endpoint(base, urls.origin_of(base), host, is_upstream=True, source=source)
+    return Endpoint(base, urls.origin_of(base), host, is_upstream=True, source=_BUILT_IN)
 
 
 def default_scheme(host: str) -> str:
@@ -161,7 +163,7 @@ def _upstream(host: str, server: HostConfig) -> Endpoint:
         default_endpoint(host),
         headers=server.headers,
         connection=server.connection,
-        source=server.location or "built-in rule",
+        source=server.location or _BUILT_IN,
     )
 
 

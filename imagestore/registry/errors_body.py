@@ -19,6 +19,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.registry.transport import urls
+from imagestore.text import cut
 
 if TYPE_CHECKING:
     from imagestore.registry.exchange import Response
@@ -114,8 +115,7 @@ def escape(text: str) -> str:
     >>> escape("denied\x1b[2J")
     'denied\\x1b[2J'
     """
-    shown = text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in shown
+        for character in cut(text, _MAX_SHOWN)
     )

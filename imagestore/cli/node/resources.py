@@ -10,6 +10,7 @@ import click
 
 from imagestore.cli import render
 from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.options import host_option
 from imagestore.values import replace
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _kubelet_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--runtime-handler", "--handler", "handler", metavar="H", help="Platform and isolation are this handler's."
 )
-@click.option("--host", metavar="P", help="Pretend to be a node of this platform, e.g. 'windows(10.0.20348)/amd64'.")
+@host_option
 @click.option("--os", "system", type=click.Choice(["linux", "windows"]), help="Instead of a handler.")
 @click.option("--isolation", type=click.Choice(["process", "hyperv"]), help="With --os windows; default: process.")
 @_node_options

@@ -53,18 +53,17 @@ def is_seed(value: Mapping[str, object]) -> bool:
     return any(_plain(name) in _NAMES for name in names)
 
 
-def resolve_seed(value: Mapping[str, object], *, path: str = "") -> EdgedSettings:
+def resolve_seed(value: Mapping[str, object]) -> EdgedSettings:
     """Fill in the design's defaults.
 
     Args:
         value: decoded parameters, at the top or below ``edged``, each once; spelled as in the design or the release.
-        path: of the object, for errors.
 
     Raises:
         UnsupportedRuntimeTypeError: the type is neither docker nor remote.
         ConfigError: a value can't be read.
     """
-    given = Members(_named(value, path), path)
+    given = Members(_named(value), "")
     kind = checked_type(given.text("runtimeType") or DOCKER)
     runtime, image = given.text("remoteRuntimeEndpoint"), given.text("remoteImageEndpoint")
     timeout, sandbox = given.duration("runtimeRequestTimeout"), given.text("podSandboxImage")
@@ -121,14 +120,14 @@ def _origins(values: Mapping[str, str | Duration | int | None], *, is_remote: bo
     return found
 
 
-def _named(value: Mapping[str, object], path: str) -> dict[str, object]:
+def _named(value: Mapping[str, object]) -> dict[str, object]:
     found: dict[str, object] = {}
-    for name, each in (*value.items(), *Members(value, path).mapping("edged").items()):
+    for name, each in (*value.items(), *Members(value, "").mapping("edged").items()):
         known = _NAMES.get(_plain(name))
         if known is None:
             continue
         if known in found:
-            raise ConfigError(f"{path or 'edged'}: {known} is given twice, in two spellings")
+            raise ConfigError(f"edged: {known} is given twice, in two spellings")
         found[known] = each
     return found
 

@@ -7,13 +7,13 @@ that refuses its own tokens ends in an error and not in a loop. Secrets are boun
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, InvalidInputError, ProtocolError
+from imagestore.log import get_logger
 from imagestore.registry.auth.challenge import parse_challenges
 from imagestore.registry.auth.policy import AuthPolicy, RealmTrust
 from imagestore.registry.auth.realm import Realm, check_address, is_same_party
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 #: Challenges answered for one request; two are normal (no token yet; one more scope).
 MAX_ANSWERS: Final = 4
 _MAX_KNOWN: Final = 4096
+
+# Never gets a secret.
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -81,7 +84,6 @@ class RegistryAuthenticator:
         credentials: asked only after a challenge.
         policy: what the operator allows.
         clock: seconds that never go back.
-        log: where warnings go; never gets a secret.
     """
 
     def __init__(
@@ -91,12 +93,10 @@ class RegistryAuthenticator:
         *,
         policy: AuthPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
-        log: logging.Logger | None = None,
     ) -> None:
         self._sender = sender
         self._credentials = credentials
         self._policy = policy or AuthPolicy()
-        self._log = log or logging.getLogger(__name__)
         self._tokens = TokenCache(clock=clock)
         self._fingerprint_key = secrets.token_bytes(32)
         self._lock = threading.Lock()
@@ -220,7 +220,7 @@ class RegistryAuthenticator:
             reply = self._renewal(key).exchange(fetch, cancel=cancel)
         else:
             reply = fetch(None)
-        self._log.debug(
+        _log.debug(
             "token for %s scopes %s credentials %s after %.3f s",
             key.origin,
             [str(scope) for scope in key.scopes],
@@ -302,7 +302,7 @@ class RegistryAuthenticator:
             if is_first and len(self._warned) < _MAX_KNOWN:
                 self._warned.add((origin, other))
         if is_first:
-            self._log.warning(message, other, origin)
+            _log.warning(message, other, origin)
 
     def _remember(self, origin: Origin, repository: str, known: _Known) -> None:
         with self._lock:

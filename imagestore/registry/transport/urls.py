@@ -10,6 +10,7 @@ from imagestore.errors import ProtocolError
 from imagestore.patterns import pattern
 from imagestore.registry.exchange import Origin
 from imagestore.registry.transport import addresses
+from imagestore.text import cut
 
 #: By scheme; there are no others.
 DEFAULT_PORTS: Final = {"https": 443, "http": 80}
@@ -18,6 +19,8 @@ _LEGAL: Final = pattern(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _SAFE: Final = "._~:/?#[]@!$&'()*+,;=%-"
 _NAME: Final = pattern(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?\.?")
 _MAX_LENGTH: Final = 8192
+#: Characters of a URL in messages.
+_MAX_SHOWN: Final = 300
 
 
 def split(url: str) -> SplitResult:
@@ -90,8 +93,7 @@ def shown(url: str) -> str:
     if mark:
         authority, slash, path = rest.partition("/")
         bare = f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
-    short = bare if len(bare) <= 300 else bare[:297] + "..."
-    return short.encode("unicode_escape").decode("ascii")
+    return cut(bare, _MAX_SHOWN).encode("unicode_escape").decode("ascii")
 
 
 def host_port(origin: Origin) -> str:

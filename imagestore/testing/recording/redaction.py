@@ -40,26 +40,28 @@ _PLAIN_ETAG: Final = re.compile(
     r'(?:W/)?"?(?:sha(?:256|384|512):)?(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64,128}|[0-9]{1,10})"?'
 )
 _CONTENT: Final = frozenset({"manifest", "blob", "tags", "referrers", "ping", "catalog"})
+#: The kind of a parameter that no table names: it may be a signature.
+_UNKNOWN: Final = "signed"
 _AUTH_NAMES: Final = {"basic": "basic", "bearer": "token"}
 
 
-def redact_query(query: str, vault: Vault, *, kind: str = "signed") -> str:
+def redact_query(query: str, vault: Vault) -> str:
     """A query or form with the values of every parameter that isn't known to be plain replaced."""
     if not query:
         return ""
-    return "&".join(_redact_pair(pair, vault, kind) for pair in query.split("&"))
+    return "&".join(_redact_pair(pair, vault) for pair in query.split("&"))
 
 
-def _redact_pair(pair: str, vault: Vault, kind: str) -> str:
+def _redact_pair(pair: str, vault: Vault) -> str:
     name, equals, value = pair.partition("=")
     plain_name = urllib.parse.unquote_plus(name).lower()
     if plain_name in PLAIN_PARAMETERS or not pair:
         return pair
     if not value.strip("="):
         # No value at all: the name itself may be the secret, unless it is a word with an empty value.
-        return pair if is_empty_parameter(pair) else vault.mark(kind, urllib.parse.unquote(pair))
+        return pair if is_empty_parameter(pair) else vault.mark(_UNKNOWN, urllib.parse.unquote(pair))
     value = urllib.parse.unquote_plus(value)
-    return f"{name}{equals}{vault.mark(_SPECIFIC.get(plain_name, kind), value)}"
+    return f"{name}{equals}{vault.mark(_SPECIFIC.get(plain_name, _UNKNOWN), value)}"
 
 
 def redact_address(address: str, vault: Vault) -> str:

@@ -118,9 +118,9 @@ class Vault:
         with self._lock:
             return self._marks.setdefault((kind, value), f"tape-{kind}-@{len(self._marks)}@")
 
-    def learn(self, value: str, *, least: int = _LEAST) -> None:
+    def learn(self, value: str) -> None:
         """Remember a secret that has no place in a tape, so that it is found when it comes back."""
-        if len(value) >= least:
+        if len(value) >= _LEAST:
             with self._lock:
                 self._learned.add(value)
 
