@@ -172,6 +172,39 @@ def test_a_version_4_main_file_moves_the_sockets_of_older_imports(tmp_path: Path
     }
 
 
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        # Its own address counts.
+        ("[grpc]\naddress = '/s'\n[ttrpc]\naddress = '/t'\n", {"grpc": "/s", "ttrpc": "/t"}),
+        ("[grpc]\naddress = '/s'\n[ttrpc]\nuid = 1\n", {"grpc": "/s", "ttrpc": "/s.ttrpc"}),
+        ("[grpc]\naddress = ''\n", {}),
+        ("[ttrpc]\naddress = '/t'\n", {"ttrpc": "/t"}),
+        # What stands in the new place already is what counts.
+        (
+            "[grpc]\naddress = '/old'\n[plugins.'io.containerd.server.v1.grpc']\naddress = '/new'\n",
+            {"grpc": "/new", "ttrpc": "/old.ttrpc"},
+        ),
+    ],
+)
+def test_sockets_of_older_files_move_where_nothing_newer_stands(
+    tmp_path: Path, sections: str, expected: dict[str, str]
+) -> None:
+    (tmp_path / "old.toml").write_text(f"version = 3\n{sections}")
+    (tmp_path / "main.toml").write_text("version = 4\nimports = ['old.toml']\n")
+    document = tomllib.loads(config.dumps(config.load(tmp_path / "main.toml", host=LINUX)))
+    plugins = document.get("plugins", {})
+    found = {kind: plugins.get(f"io.containerd.server.v1.{kind}", {}).get("address") for kind in ("grpc", "ttrpc")}
+    assert {kind: address for kind, address in found.items() if address} == expected
+
+
+def test_a_socket_without_an_address_moves_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "old.toml").write_text("version = 3\n[grpc]\naddress = ''\nuid = 7\n")
+    (tmp_path / "main.toml").write_text("version = 4\nimports = ['old.toml']\n")
+    document = tomllib.loads(config.dumps(config.load(tmp_path / "main.toml", host=LINUX)))
+    assert document == {"version": 4, "grpc": {"address": "", "uid": 7}}
+
+
 def test_a_version_3_file_keeps_its_sockets() -> None:
     assert effective("version = 3\n[grpc]\naddress = '/s'") == {"version": 3, "grpc": {"address": "/s"}}
 

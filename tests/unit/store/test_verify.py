@@ -128,6 +128,12 @@ def test_a_pull_asks_before_it_fetches_anything(tmp_path: Path) -> None:
         assert here.store.pull(PYTHON).target == TARGET
 
 
+def test_what_a_verifiers_section_leaves_empty_is_containerds_default(tmp_path: Path) -> None:
+    text = f'{CONFIG}\n[plugins."io.containerd.image-verifier.v1.bindir"]\nbin_dir = ""\nper_verifier_timeout = "0s"\n'
+    with node(tmp_path, text=text) as here:
+        assert here.store.config.settings.image_verifier == VerifierSettings()
+
+
 def test_an_unreadable_timeout_is_refused_at_load(tmp_path: Path) -> None:
     text = f'{CONFIG}\n[plugins."io.containerd.image-verifier.v1.bindir"]\nper_verifier_timeout = "soon"\n'
     with pytest.raises(ConfigError, match="per_verifier_timeout"), node(tmp_path, text=text):
