@@ -217,11 +217,20 @@ def test_a_version_3_file_keeps_its_sockets() -> None:
         f'version = 2\n[plugins]\n"{CRI}" = 1',
         f'version = 2\n[plugins."{CRI}".containerd.runtimes]\nk = 1',
         f'version = 2\n[plugins."{CRI}"]\ncontainerd = 1',
+        f'version = 2\n[plugins."{CRI}"]\ncni = 1',
     ],
 )
 def test_migrating_leaves_wrong_types_to_the_reader(text: str) -> None:
     with pytest.raises(ConfigError, match="expected a table"):
         config.loads(text, host=LINUX)
+
+
+def test_a_sandboxer_goes_before_the_older_sandbox_mode() -> None:
+    for more, expected in (("", "shim"), ("sandboxer = 'podsandbox'\n", "podsandbox")):
+        text = f"version = 2\n[plugins.'{CRI}'.containerd.runtimes.k]\nsandbox_mode = 'shim'\n{more}"
+        moved = plugins(text)
+        assert isinstance(moved, dict)
+        assert moved[RUNTIME]["containerd"]["runtimes"]["k"]["sandboxer"] == expected
 
 
 @pytest.mark.parametrize("cni", ["bin_dir = 3", "bin_dir = ['/a']", "bin_dirs = ['/a']\nbin_dir = '/b'"])

@@ -60,6 +60,11 @@ def test_amd64_level_is_there_on_request(name: str, expected: str) -> None:
     assert host.detect(system="linux", machine="x86_64", cpuinfo=_text(name)).variant == ""
 
 
+def test_a_32_bit_program_has_no_level() -> None:
+    found = host.detect(system="linux", machine="x86_64", cpuinfo=_text("amd64-level3"), bits=32, with_amd64_level=True)
+    assert found == Platform("linux", "386")
+
+
 def test_level_needs_every_flag_of_the_levels_below() -> None:
     flags = _text("amd64-epyc-level4").replace(" popcnt", "")
     assert amd64_variant(flags) == ""

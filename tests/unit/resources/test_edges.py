@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from imagestore.errors import InvalidResourcesError
@@ -148,6 +150,22 @@ def test_only_folders_of_page_sizes_are_read() -> None:
 def test_another_resource_has_no_page_size() -> None:
     with pytest.raises(InvalidResourcesError, match="hugepages-<size>"):
         huge_pages.page_bytes("cpu")
+
+
+@pytest.mark.parametrize(
+    ("period", "factor", "is_taken"),
+    [
+        (1000, 0.9, True),
+        (1_000_000, 1.0, True),
+        (999, 0.9, False),
+        (1_000_001, 0.9, False),
+        (100_000, 0.0, False),
+        (100_000, 1.01, False),
+    ],
+)
+def test_a_kubelets_period_and_factor_have_its_bounds(period: int, factor: float, is_taken: bool) -> None:
+    with contextlib.nullcontext() if is_taken else pytest.raises(InvalidResourcesError):
+        KubeletSettings(cpu_period=period, memory_throttling_factor=factor)
 
 
 @pytest.mark.parametrize("size", ["2MBx", "2 MB", "2Mi", ""])

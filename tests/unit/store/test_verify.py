@@ -55,6 +55,13 @@ def test_a_relative_folder_is_this_processes(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "asked").exists()
 
 
+def test_a_folder_that_can_not_be_read_is_refused(tmp_path: Path) -> None:
+    """Not as one that isn't there, which verifies nothing."""
+    (tmp_path / "bin").write_text("a file")
+    with pytest.raises(ConfigError, match="bin: Not a directory"):
+        ask(tmp_path / "bin")
+
+
 def test_a_folder_that_can_not_be_named_is_refused() -> None:
     with pytest.raises(ConfigError, match="no folder's name"):
         ask(Path("/verifiers\0"))
