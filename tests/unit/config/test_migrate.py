@@ -218,11 +218,28 @@ def test_a_version_3_file_keeps_its_sockets() -> None:
         f'version = 2\n[plugins."{CRI}".containerd.runtimes]\nk = 1',
         f'version = 2\n[plugins."{CRI}"]\ncontainerd = 1',
         f'version = 2\n[plugins."{CRI}"]\ncni = 1',
+        f'version = 2\n[plugins]\n"{RUNTIME}" = 1\n[plugins."{CRI}"]\nenable_selinux = true',
     ],
 )
 def test_migrating_leaves_wrong_types_to_the_reader(text: str) -> None:
     with pytest.raises(ConfigError, match="expected a table"):
         config.loads(text, host=LINUX)
+
+
+def test_an_old_handler_of_the_wrong_type_is_none() -> None:
+    loaded = config.loads(f'version = 2\n[plugins."{CRI}".containerd]\ndefault_runtime = 1', host=LINUX)
+    assert list(loaded.handlers) == ["runc"]
+
+
+@pytest.mark.parametrize(("kept", "moved"), [("conf_dir = '/c'", {"conf_dir": "/c"}), ("bin_dir = 3", {"bin_dir": 3})])
+def test_network_settings_without_a_folder_of_programs_stay_as_they_are(kept: str, moved: dict[str, object]) -> None:
+    assert plugins(f'version = 2\n[plugins."{CRI}".cni]\n{kept}') == {RUNTIME: {"cni": moved}}
+
+
+@pytest.mark.parametrize("name", ["disabled_plugins", "required_plugins"])
+def test_a_list_of_plugins_of_the_wrong_type_is_left_for_the_reader(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: expected a list of texts, got 1"):
+        config.loads(f"{name} = 1", host=LINUX)
 
 
 def test_a_sandboxer_goes_before_the_older_sandbox_mode() -> None:
