@@ -246,6 +246,19 @@ def test_this_machine_is_looked_at_once_and_has_the_names_of_its_kind() -> None:
     assert host.detect(system=sys.platform).os == found.os
 
 
+def test_what_is_asked_of_this_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = host.Facts("linux", "x86_64", cpuinfo=_text("amd64-level3"))
+    monkeypatch.setattr(host, "_facts", lambda: facts)
+    monkeypatch.setattr(host, "_detected", lambda: host.describe(facts))
+    assert host.detect() == Platform("linux", "amd64")
+    assert host.detect(with_amd64_level=True) == Platform("linux", "amd64", "v3")
+
+
+def test_what_is_given_of_another_machine_counts() -> None:
+    assert host.detect(machine="s390x").architecture == "s390x"
+    assert host.detect(system="freebsd14").os == "freebsd"
+
+
 def test_facts_of_this_machine_can_be_replaced_one_by_one() -> None:
     if host.detect() != Platform("linux", "amd64"):
         pytest.skip("needs a Linux machine with amd64")
