@@ -36,6 +36,8 @@ SHA512 = "sha512:" + "b" * 128
         (f"python:3@{SHA512}", f"docker.io/library/python:3@{SHA512}", f"python:3@{SHA512}"),
         ("a:" + "t" * 128, "docker.io/library/a:" + "t" * 128, "a:" + "t" * 128),
         ("my.host", "docker.io/library/my.host:latest", "my.host:latest"),
+        # As long as an image id, and none.
+        ("z" * 64, "docker.io/library/" + "z" * 64 + ":latest", "z" * 64 + ":latest"),
     ],
 )
 def test_references_are_completed(text: str, canonical: str, familiar: str | None) -> None:
@@ -73,6 +75,8 @@ def test_references_are_completed(text: str, canonical: str, familiar: str | Non
         ("[12345::]/a", 1, "IPv6"),
         ("[x[::1]/a", 0, "IPv6"),
         ("[::1]x/a", 5, "port"),
+        ("[::1]x5000/a", 5, "port"),
+        ("[::1].5000/a", 5, "port"),
         ("host:1:2/a", 4, "port"),
         ("[::1]", 5, "repository path must follow"),
         ("-bad.host/a", 0, "host name"),

@@ -41,7 +41,7 @@ def file_name(key: str) -> str:
     """Of the file that holds a key.
 
     >>> file_name("busybox")[:15]
-    'sha256-ef6bd4bf'
+    'sha256-9d75f0d7'
     """
     return _PREFIX + Digest.of(key.encode("utf-8", "surrogatepass")).encoded
 

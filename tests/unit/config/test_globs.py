@@ -35,6 +35,12 @@ def test_expanding_finds_hidden_files_in_byte_order(tmp_path: Path) -> None:
     assert [Path(path).name for path in found] == [".a.toml", "B.toml", "a.toml", "b.toml", "é.toml"]
 
 
+def test_a_pattern_without_a_folder_looks_in_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert expand("*.toml") == ["a.toml"]
+
+
 def test_expanding_goes_through_folder_patterns(tmp_path: Path) -> None:
     for name in ("x1", "x2", "y"):
         (tmp_path / name).mkdir()

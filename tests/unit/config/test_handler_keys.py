@@ -25,6 +25,13 @@ def test_an_unknown_handler_is_refused_with_the_known_ones() -> None:
         loaded.handler("gvisor")
 
 
+@pytest.mark.parametrize(("own", "image"), [("'own:1'", "own:1"), ("''", "pause:1")])
+def test_a_handlers_own_pause_image_counts_unless_it_is_empty(own: str, image: str) -> None:
+    text = f"version = 3\n{IMAGES}.pinned_images.sandbox = 'pause:1'\n[{V3}.containerd.runtimes.h]\n"
+    text += f"runtime_type = 'io.containerd.runhcs.v1'\noptions = {{ SandboxImage = {own} }}\n"
+    assert config.loads(text, host=WINDOWS).sandbox_image("h") == image
+
+
 def test_handler_names_are_exact() -> None:
     loaded = config.loads(f"version = 3\n{V3}.containerd.runtimes.Kata = {{}}", host=LINUX)
     with pytest.raises(UnknownRuntimeHandlerError):

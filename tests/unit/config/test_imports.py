@@ -51,6 +51,25 @@ def test_later_files_override_level_by_level(folder: Folder) -> None:
     assert loaded.handler("k").snapshotter == "deep"
 
 
+def test_only_a_file_that_says_its_version_limits_those_after_it(folder: Folder) -> None:
+    folder.write("main.toml", "imports = ['silent.toml', 'said.toml', 'late.toml']")
+    folder.write("silent.toml", "root = '/silent'")
+    folder.write("said.toml", "version = 3", *handler("k", "said"))
+    folder.write("late.toml", "version = 2")
+    assert folder.load().handler("k").snapshotter == "said"
+    folder.write("late.toml", "version = 4")
+    with pytest.raises(ConfigError, match="has version 4, but the main file has 3"):
+        folder.load()
+
+
+def test_what_came_before_a_later_version_is_migrated_to_it(folder: Folder) -> None:
+    folder.write("main.toml", "imports = ['four.toml']", "[grpc]", "address = '/s'")
+    folder.write("four.toml", "version = 4")
+    written = config.dumps(folder.load())
+    assert '[plugins."io.containerd.server.v1.grpc"]' in written
+    assert "\nversion = 4\n" in written
+
+
 def test_patterns_are_expanded_in_name_order(folder: Folder) -> None:
     folder.write("main.toml", "version = 3", "imports = ['conf.d/*.toml']")
     folder.write("conf.d/20-b.toml", "version = 3", *handler("k", "b"))

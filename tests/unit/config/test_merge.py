@@ -85,6 +85,10 @@ CASES: dict[str, tuple[Document, Document, Document]] = {
         {"plugins": {"p": {"t": {"x": 1}}}},
     ),
     "new plugin": ({"plugins": {"p": {}}}, {"plugins": {"q": {"l": []}}}, {"plugins": {"p": {}, "q": {"l": []}}}),
+    "a section over a wrong type": ({"grpc": 1}, {"grpc": {"uid": 5}}, {"grpc": {"uid": 5}}),
+    "a wrong type over a section": ({"grpc": {"uid": 5}}, {"grpc": 1}, {"grpc": 1}),
+    "a list over a wrong type": ({"imports": 1}, {"imports": ["a"]}, {"imports": ["a"]}),
+    "a wrong type over a list": ({"imports": ["a"]}, {"imports": 1}, {"imports": 1}),
     "wrong types are left for the reader": (
         {"grpc": 1, "imports": 1},
         {"grpc": {}, "imports": ["a"]},

@@ -172,6 +172,39 @@ def test_a_version_4_main_file_moves_the_sockets_of_older_imports(tmp_path: Path
     }
 
 
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        # Its own address counts.
+        ("[grpc]\naddress = '/s'\n[ttrpc]\naddress = '/t'\n", {"grpc": "/s", "ttrpc": "/t"}),
+        ("[grpc]\naddress = '/s'\n[ttrpc]\nuid = 1\n", {"grpc": "/s", "ttrpc": "/s.ttrpc"}),
+        ("[grpc]\naddress = ''\n", {}),
+        ("[ttrpc]\naddress = '/t'\n", {"ttrpc": "/t"}),
+        # What stands in the new place already is what counts.
+        (
+            "[grpc]\naddress = '/old'\n[plugins.'io.containerd.server.v1.grpc']\naddress = '/new'\n",
+            {"grpc": "/new", "ttrpc": "/old.ttrpc"},
+        ),
+    ],
+)
+def test_sockets_of_older_files_move_where_nothing_newer_stands(
+    tmp_path: Path, sections: str, expected: dict[str, str]
+) -> None:
+    (tmp_path / "old.toml").write_text(f"version = 3\n{sections}")
+    (tmp_path / "main.toml").write_text("version = 4\nimports = ['old.toml']\n")
+    document = tomllib.loads(config.dumps(config.load(tmp_path / "main.toml", host=LINUX)))
+    plugins = document.get("plugins", {})
+    found = {kind: plugins.get(f"io.containerd.server.v1.{kind}", {}).get("address") for kind in ("grpc", "ttrpc")}
+    assert {kind: address for kind, address in found.items() if address} == expected
+
+
+def test_a_socket_without_an_address_moves_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "old.toml").write_text("version = 3\n[grpc]\naddress = ''\nuid = 7\n")
+    (tmp_path / "main.toml").write_text("version = 4\nimports = ['old.toml']\n")
+    document = tomllib.loads(config.dumps(config.load(tmp_path / "main.toml", host=LINUX)))
+    assert document == {"version": 4, "grpc": {"address": "", "uid": 7}}
+
+
 def test_a_version_3_file_keeps_its_sockets() -> None:
     assert effective("version = 3\n[grpc]\naddress = '/s'") == {"version": 3, "grpc": {"address": "/s"}}
 
@@ -184,11 +217,37 @@ def test_a_version_3_file_keeps_its_sockets() -> None:
         f'version = 2\n[plugins]\n"{CRI}" = 1',
         f'version = 2\n[plugins."{CRI}".containerd.runtimes]\nk = 1',
         f'version = 2\n[plugins."{CRI}"]\ncontainerd = 1',
+        f'version = 2\n[plugins."{CRI}"]\ncni = 1',
+        f'version = 2\n[plugins]\n"{RUNTIME}" = 1\n[plugins."{CRI}"]\nenable_selinux = true',
     ],
 )
 def test_migrating_leaves_wrong_types_to_the_reader(text: str) -> None:
     with pytest.raises(ConfigError, match="expected a table"):
         config.loads(text, host=LINUX)
+
+
+def test_an_old_handler_of_the_wrong_type_is_none() -> None:
+    loaded = config.loads(f'version = 2\n[plugins."{CRI}".containerd]\ndefault_runtime = 1', host=LINUX)
+    assert list(loaded.handlers) == ["runc"]
+
+
+@pytest.mark.parametrize(("kept", "moved"), [("conf_dir = '/c'", {"conf_dir": "/c"}), ("bin_dir = 3", {"bin_dir": 3})])
+def test_network_settings_without_a_folder_of_programs_stay_as_they_are(kept: str, moved: dict[str, object]) -> None:
+    assert plugins(f'version = 2\n[plugins."{CRI}".cni]\n{kept}') == {RUNTIME: {"cni": moved}}
+
+
+@pytest.mark.parametrize("name", ["disabled_plugins", "required_plugins"])
+def test_a_list_of_plugins_of_the_wrong_type_is_left_for_the_reader(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: expected a list of texts, got 1"):
+        config.loads(f"{name} = 1", host=LINUX)
+
+
+def test_a_sandboxer_goes_before_the_older_sandbox_mode() -> None:
+    for more, expected in (("", "shim"), ("sandboxer = 'podsandbox'\n", "podsandbox")):
+        text = f"version = 2\n[plugins.'{CRI}'.containerd.runtimes.k]\nsandbox_mode = 'shim'\n{more}"
+        moved = plugins(text)
+        assert isinstance(moved, dict)
+        assert moved[RUNTIME]["containerd"]["runtimes"]["k"]["sandboxer"] == expected
 
 
 @pytest.mark.parametrize("cni", ["bin_dir = 3", "bin_dir = ['/a']", "bin_dirs = ['/a']\nbin_dir = '/b'"])

@@ -58,6 +58,10 @@ BAD_TEXT = {
         f"version = 3\n[{RUNTIMES}.runtimes.k]\npod_annotations = ['a', 1]",
         "f:3: runtimes.k.pod_annotations: expected a list of texts, got ['a', 1]",
     ),
+    "true where a number belongs": (
+        'version = 3\n[plugins."io.containerd.cri.v1.images"]\nmax_concurrent_downloads = true',
+        'f:3: plugins."io.containerd.cri.v1.images".max_concurrent_downloads: expected an integer, got True',
+    ),
     "boolean": (
         f"version = 3\n[{RUNTIMES}.runtimes.k]\nprivileged_without_host_devices = 1",
         "f:3: runtimes.k.privileged_without_host_devices: expected true or false, got 1",

@@ -130,6 +130,15 @@ def test_content_of_another_size_than_promised_makes_no_record(home: Client, sto
     assert store.metadata.find_images() == []
 
 
+def test_a_layer_of_another_size_than_its_manifest_promises_makes_no_record(home: Client, store: ImageStore) -> None:
+    one = layer("one")
+    promise = {"mediaType": one.media_type_in("oci"), "digest": str(one.digest), "size": one.body.size + 1}
+    image = build_image(layers=[one], members={"layers": [promise]})
+    bring(home, image)
+    make(home, image)
+    assert (home.image_names(), store.metadata.find_images()) == ([NAME], [])
+
+
 def test_a_record_moves_where_its_content_is_here(home: Client, store: ImageStore) -> None:
     first, second = build_image(seed="1"), build_image(seed="2")
     bring(home, first)
@@ -237,6 +246,33 @@ def test_a_tag_keeps_what_other_handlers_have_of_its_index(
     kept = [each.digest for each in (arm.descriptor, arm.config, *arm.layers, own.descriptor, own.config, *own.layers)]
     assert all(store.content.exists(digest) for digest in kept)
     assert tag.content_size == sum(store.content.info(each).size for each in {*kept, image.target.digest})
+
+
+def test_what_another_handler_has_lost_is_not_held(home: Client, store: ImageStore) -> None:
+    image = build_index(["linux/arm64", "linux/amd64"])
+    bring(home, image)
+    make(home, image)
+    arm, own = image.manifests
+    roots = (image.target.digest, arm.descriptor.digest)
+    other = replace(store.get(NAME).record, handler="arm", manifest=arm.descriptor, roots=roots)
+    store.metadata.put_image(other, {arm.descriptor.digest: [each.digest for each in (arm.config, *arm.layers)]})
+    store.content.delete(arm.layers[0].digest)
+    make(home, image, "docker.io/library/tag:1")
+    assert store.get("docker.io/library/tag:1").record.roots == (image.target.digest, own.descriptor.digest)
+
+
+def test_what_an_index_lists_twice_is_held_once(home: Client, store: ImageStore) -> None:
+    image = build_index(["linux/arm64", "linux/arm64", "linux/amd64"])
+    bring(home, image)
+    make(home, image)
+    arm, same, _ = image.manifests
+    assert arm == same
+    roots = (image.target.digest, arm.descriptor.digest)
+    other = replace(store.get(NAME).record, handler="arm", manifest=arm.descriptor, roots=roots)
+    store.metadata.put_image(other, {arm.descriptor.digest: [each.digest for each in (arm.config, *arm.layers)]})
+    make(home, image, "docker.io/library/tag:1")
+    held = store.get("docker.io/library/tag:1").record.roots
+    assert len(held) == len(set(held)) == 3
 
 
 @pytest.mark.parametrize("name", ["docker.io/library/one:1", "docker.io/library/tag:1"])

@@ -42,6 +42,8 @@ from tests.unit.metadata.keeping import A, B, C, Clock, D, digest, kept, record
         ("1970-13-01T00:00:00Z", math.inf),
         ("1970-01-01T25:00:00Z", math.inf),
         ("1970-01-01T00:00:00", math.inf),
+        ("1970-01-01T00:00:01Z or later", math.inf),
+        ("1970-01-01T00:00:01+00:00Z", math.inf),
         ("\u0661970-01-01T00:00:00Z", math.inf),
     ],
 )

@@ -88,6 +88,8 @@ def test_only_takes_its_list_in_order(wanted: str, expected: list[str], system: 
         ("v" + "9" * 5000, "v2", False),
         ("v4", "v03", False),
         ("v4", "v0", False),
+        ("v4", "v3x", False),
+        ("v4", "v3.1", False),
         ("v4", "v" + "9" * 5000, False),
     ],
 )

@@ -60,6 +60,11 @@ def test_amd64_level_is_there_on_request(name: str, expected: str) -> None:
     assert host.detect(system="linux", machine="x86_64", cpuinfo=_text(name)).variant == ""
 
 
+def test_a_32_bit_program_has_no_level() -> None:
+    found = host.detect(system="linux", machine="x86_64", cpuinfo=_text("amd64-level3"), bits=32, with_amd64_level=True)
+    assert found == Platform("linux", "386")
+
+
 def test_level_needs_every_flag_of_the_levels_below() -> None:
     flags = _text("amd64-epyc-level4").replace(" popcnt", "")
     assert amd64_variant(flags) == ""
@@ -165,6 +170,9 @@ def test_unknown_variant_is_empty_and_logged(
         ("linux", "armv7b", 32, "big", "linux/armbe"),
         ("linux", "armv8l", 64, "little", "linux/arm64/v8"),
         ("linux", "vax", 32, "little", "linux/vax"),
+        ("linux", "sw_64", 64, "little", "linux/sw_64"),
+        ("linux", "ia64", 64, "little", "linux/ia64"),
+        ("linux", "sh86", 32, "little", "linux/sh86"),
         ("Darwin", "arm64", 64, "little", "darwin/arm64/v8"),
         ("darwin", "x86_64", 64, "little", "darwin/amd64"),
         ("ios", "arm64", 64, "little", "ios/arm64"),
@@ -236,6 +244,19 @@ def test_this_machine_is_looked_at_once_and_has_the_names_of_its_kind() -> None:
     assert found.architecture
     assert host.detect(bits=64) == found
     assert host.detect(system=sys.platform).os == found.os
+
+
+def test_what_is_asked_of_this_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = host.Facts("linux", "x86_64", cpuinfo=_text("amd64-level3"))
+    monkeypatch.setattr(host, "_facts", lambda: facts)
+    monkeypatch.setattr(host, "_detected", lambda: host.describe(facts))
+    assert host.detect() == Platform("linux", "amd64")
+    assert host.detect(with_amd64_level=True) == Platform("linux", "amd64", "v3")
+
+
+def test_what_is_given_of_another_machine_counts() -> None:
+    assert host.detect(machine="s390x").architecture == "s390x"
+    assert host.detect(system="freebsd14").os == "freebsd"
 
 
 def test_facts_of_this_machine_can_be_replaced_one_by_one() -> None:

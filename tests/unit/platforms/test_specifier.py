@@ -19,6 +19,9 @@ WINDOWS = Platform("windows", "amd64", os_version="10.0.20348")
     [
         ("linux", AMD64, Platform("linux", "amd64")),
         ("linux", ARM64, Platform("linux", "arm64")),
+        # Only arm has the variant of its host.
+        ("linux", Platform("linux", "amd64", "v3"), Platform("linux", "amd64")),
+        ("linux", Platform("linux", "arm64", "v9"), Platform("linux", "arm64")),
         ("linux", ARMV7, Platform("linux", "arm")),
         ("linux", ARMV6, Platform("linux", "arm", "v6")),
         ("linux", Platform("linux", "arm", "unknown"), Platform("linux", "arm", "unknown")),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from imagestore.cancel import CancelToken
+from imagestore.content.api import ContentInfo
 from imagestore.content.local import LocalContentStore
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
@@ -17,11 +18,14 @@ from imagestore.errors import (
     IntegrityError,
     InvalidDigestError,
     OperationCancelledError,
+    ReferenceNotFoundError,
     SizeMismatchError,
 )
+from imagestore.media_types import DOCKER_FOREIGN_LAYER
 from imagestore.observe import BlobDone, BlobStarted, Event
 from imagestore.pull.fetch import Fetcher, ingest_ref
 from imagestore.reference import Reference
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,6 +166,15 @@ def test_a_cancelled_fetch_ends_at_the_next_piece_whatever_its_origin_does(tmp_p
     assert left.offset < len(CONTENT)
 
 
+def test_a_blob_that_is_here_is_done_once_and_not_asked_for(tmp_path: Path) -> None:
+    store, cancel = interrupted_at(tmp_path, len(CONTENT)), CancelToken()
+    with fetching(store, Unasked(), cancel) as (fetcher, events):
+        fetcher.fetch(BLOB, cancel=cancel)
+        events.clear()
+        assert fetcher.fetch(BLOB, cancel=cancel) == 0
+    assert events == [BlobDone(BLOB, 0)]
+
+
 def test_what_could_not_be_verified_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
     store, cancel = LocalContentStore(tmp_path / "content", tmp_path / "locks"), CancelToken()
     odd = Descriptor(LAYER, Digest.parse("blake3:" + "0" * 64), 7)
@@ -170,3 +183,80 @@ def test_what_could_not_be_verified_is_refused_before_anything_is_asked(tmp_path
         pytest.raises(InvalidDigestError, match="can't be verified"),
     ):
         fetcher.check([BLOB, odd])
+
+
+class Missing(Unasked):
+    """An origin that doesn't have the blob."""
+
+    def blob(self, *_: object, **__: object) -> NoReturn:
+        raise ReferenceNotFoundError("blob is not there", host="registry.example", status=404)
+
+
+@pytest.mark.parametrize(("media_type", "is_foreign"), [(LAYER, False), (DOCKER_FOREIGN_LAYER, True)])
+def test_what_its_origin_does_not_have_leaves_nothing_and_only_a_foreign_layer_is_called_so(
+    tmp_path: Path, media_type: str, *, is_foreign: bool
+) -> None:
+    store, cancel, wanted = interrupted_at(tmp_path, 7), CancelToken(), replace(BLOB, media_type=media_type)
+    with fetching(store, Missing(), cancel) as (fetcher, _), pytest.raises(ReferenceNotFoundError) as caught:
+        fetcher.fetch(wanted, cancel=cancel)
+    assert ("foreign layer" in str(caught.value)) == is_foreign
+    # The bytes of what nobody has can't be completed.
+    assert list(store.statuses()) == []
+
+
+def test_an_origin_without_end_is_stopped_where_the_blob_would_end(tmp_path: Path) -> None:
+    store, cancel = interrupted_at(tmp_path, 7), CancelToken()
+    origin = Served(CONTENT + b"more" * 1000)
+    with fetching(store, origin, cancel) as (fetcher, _), pytest.raises(SizeMismatchError):
+        fetcher.fetch(BLOB, cancel=cancel)
+    assert origin.at <= len(CONTENT) + 4
+    assert list(store.statuses()) == []
+
+
+def test_the_lease_is_kept_alive_while_bytes_come(tmp_path: Path) -> None:
+    store, cancel, kept = LocalContentStore(tmp_path / "content", tmp_path / "locks"), CancelToken(), [0]
+
+    def keep_alive() -> None:
+        kept[0] += 1
+
+    with fetching(store, Served(CONTENT), cancel) as (fetcher, _):
+        replace(fetcher, keep_alive=keep_alive).fetch(BLOB, cancel=cancel)
+    assert kept[0] >= 1
+
+
+def test_a_document_at_hand_takes_the_place_of_what_came_of_it_before(tmp_path: Path) -> None:
+    store, cancel = LocalContentStore(tmp_path / "content", tmp_path / "locks"), CancelToken()
+    raw = b"{}"
+    descriptor = Descriptor(MANIFEST, Digest.of(raw), len(raw))
+    with store.writer(ingest_ref(descriptor), expected=descriptor.digest, total=len(raw), cancel=cancel) as writer:
+        writer.write(b"[")
+    with fetching(store, Unasked(), cancel) as (fetcher, _):
+        fetcher.keep(descriptor, raw, cancel=cancel)
+    assert store.path(descriptor.digest).read_bytes() == raw
+
+
+def test_a_blob_that_somebody_mended_after_the_first_look_is_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, cancel = interrupted_at(tmp_path, len(CONTENT)), CancelToken()
+    with fetching(store, Unasked(), cancel) as (fetcher, events):
+        fetcher.fetch(BLOB, cancel=cancel)
+        find, looks = store.find, []
+
+        def short_at_first(digest: Digest) -> ContentInfo | None:
+            looks.append(digest)
+            found = find(digest)
+            return replace(found, size=7) if found is not None and len(looks) == 1 else found
+
+        monkeypatch.setattr(store, "find", short_at_first)
+        assert fetcher.fetch(BLOB, cancel=cancel) == 0
+    assert events[-1] == BlobDone(BLOB, 0)
+    assert store.path(BLOB.digest).read_bytes() == CONTENT
+
+
+def test_an_empty_blob_is_asked_for_since_nobody_may_have_it(tmp_path: Path) -> None:
+    store, cancel = LocalContentStore(tmp_path / "content", tmp_path / "locks"), CancelToken()
+    empty = Descriptor(LAYER, Digest.of(b""), 0)
+    with fetching(store, Missing(), cancel) as (fetcher, _), pytest.raises(ReferenceNotFoundError):
+        fetcher.fetch(empty, cancel=cancel)
+    assert not store.exists(empty.digest)

@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -18,45 +17,7 @@ from hypothesis import strategies as st
 from imagestore.cancel import CancelToken
 from imagestore.errors import OperationCancelledError
 from imagestore.pull.flow import Flow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-class Gauge:
-    """How often something runs, and how many at once."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._now = 0
-        self.most = 0
-        self.seen: Counter[int] = Counter()
-        self.threads: set[int] = set()
-
-    def __call__(self, thing: int) -> int:
-        with self._lock:
-            self.threads.add(threading.get_ident())
-            self._now += 1
-            self.most = max(self.most, self._now)
-            self.seen[thing] += 1
-        time.sleep(0.001)
-        with self._lock:
-            self._now -= 1
-        return thing
-
-
-def flow_of(
-    receive: Callable[[int], int | None],
-    settle: Callable[[int], int],
-    *,
-    parallel: int = 3,
-    may_grow: Callable[[], bool] | None = None,
-) -> Flow[int, int]:
-    return Flow(receive=receive, settle=settle, parallel=parallel, may_grow=may_grow, cancel=CancelToken())
-
-
-def always() -> bool:
-    return True
+from tests.unit.pull.flows import Gauge, always, flow_of
 
 
 @settings(max_examples=20, deadline=None)
@@ -161,6 +122,24 @@ def test_as_many_as_were_asked_for_are_received_at_a_time() -> None:
     with flow_of(gauge, lambda _: 0, parallel=2) as flow:
         flow.bring(range(100))
     assert len(gauge.threads) <= 2
+
+
+def test_the_end_of_the_last_transfer_ends_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_looking = threading.Event()
+
+    def process_time() -> float:
+        is_looking.set()
+        return 1000.0
+
+    def receive(_: int) -> None:
+        assert is_looking.wait(60)
+
+    monkeypatch.setattr("imagestore.pull.flow._LOOK_SECONDS", 30.0)
+    monkeypatch.setattr("imagestore.pull.flow.time.process_time", process_time)
+    started = time.monotonic()
+    with flow_of(receive, lambda _: 0, may_grow=always) as flow:
+        flow.bring(range(50))
+    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("failing", [False, True])
@@ -324,39 +303,6 @@ def test_receivers_go_on_when_no_more_of_them_can_be_started(monkeypatch: pytest
         flow.bring(range(10))
     assert settle.seen == Counter(range(10))
     assert not started[0].is_alive()
-
-
-def test_an_interrupt_while_waiting_for_room_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupted(threading.Semaphore):
-        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("imagestore.pull.flow.threading.Semaphore", Interrupted)
-    settle = Gauge()
-
-    def run() -> None:
-        with flow_of(lambda thing: thing, settle) as flow:
-            flow.settle(1)
-
-    with pytest.raises(KeyboardInterrupt):
-        run()
-    assert settle.seen == Counter([1])
-
-
-def test_an_interrupt_is_told_before_an_earlier_failure() -> None:
-    def settle(_: int) -> int:
-        raise KeyError("beside")
-
-    def run() -> None:
-        with flow_of(lambda thing: thing, settle) as flow:
-            flow.settle(1)
-            with contextlib.suppress(OperationCancelledError):
-                flow.cancel.wait(5)
-            assert flow.cancel.is_cancelled
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run()
 
 
 def test_a_failure_that_was_told_keeps_nothing_alive() -> None:

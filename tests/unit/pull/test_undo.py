@@ -79,9 +79,10 @@ def test_the_lease_goes_with_what_is_kept_back_only_where_content_has_come(
         patch.setattr(here.store.metadata, "delete_lease", delete)
         image = python_image()
         target, raw = image.target, image.documents[image.target.digest].data
+        wanted = [target, image.manifests[0].descriptor]
 
         def fetch() -> None:
-            with undone_on_failure(here.store.metadata, here.store.content, held, [target]):
+            with undone_on_failure(here.store.metadata, here.store.content, held, wanted):
                 if has_come:
                     with here.store.content.writer(
                         ingest_ref(target), expected=target.digest, total=target.size, cancel=CancelToken()

@@ -122,6 +122,59 @@ def test_an_offset_is_served_from_there_or_from_the_start(
     assert script.ranges == ["bytes=300-", None][: len(answers)]
 
 
+class Closing(Body):
+    """One that notes that it was closed."""
+
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("status", [416, 206, 501])
+def test_an_answer_that_cannot_be_used_is_closed_before_the_next(make_bench: MakeBench, status: int) -> None:
+    odd, was_closed = Closing(b"no"), []
+
+    def then(request: httpx.Request) -> httpx.Response:
+        if "Range" in request.headers:
+            return httpx.Response(status, stream=odd)
+        was_closed.append(odd.is_closed)
+        return whole()
+
+    assert read(make_bench(Script(then)), offset=300) == (0, CONTENT)
+    assert was_closed == [True]
+
+
+def test_an_answer_of_another_size_is_closed(make_bench: MakeBench) -> None:
+    other = Closing(b"x" * 10)
+    bench = make_bench(Script(httpx.Response(200, headers={"Content-Length": "10"}, stream=other)))
+    with pytest.raises(SizeMismatchError) as caught:
+        read(bench)
+    assert other.is_closed
+    assert (caught.value.expected, caught.value.actual) == (SIZE, 10)
+
+
+def test_an_outage_is_waited_for_with_what_came_before(make_bench: MakeBench) -> None:
+    """To ask without Range would throw it away."""
+    script = Script(whole(CONTENT[:500], RESET), httpx.Response(503), httpx.Response(503), part(500))
+    bench = make_bench(script)
+    assert read(bench) == (0, CONTENT)
+    assert script.ranges == [None] + ["bytes=500-"] * 3
+    assert len(bench.time.slept) == 3
+
+
+@pytest.mark.parametrize("offset", [0, 500])
+@pytest.mark.parametrize(("status", "is_asked_without"), [(503, False), (502, False), (500, True)])
+def test_only_a_host_that_fails_at_a_range_is_asked_for_the_whole(
+    make_bench: MakeBench, offset: int, status: int, is_asked_without: bool
+) -> None:
+    script = Script(lambda request: httpx.Response(status))
+    with pytest.raises(RegistryUnavailableError):
+        read(make_bench(script, policy=TransferPolicy(attempts=2)), offset)
+    ranged, bare = script.ranges.count("bytes=500-"), script.ranges.count(None)
+    assert (ranged, bare) == ((0, 2) if not offset else (2, 2 if is_asked_without else 0))
+
+
 def test_a_complete_blob_needs_no_request(make_bench: MakeBench) -> None:
     assert read(make_bench(Script()), offset=SIZE) == (SIZE, b"")
 
@@ -212,10 +265,28 @@ def test_a_host_that_serves_in_parts_is_asked_for_the_next_without_waiting(make_
         fields = {"Content-Range": f"bytes {first}-{last}/{size}"}
         return httpx.Response(206, headers=fields, stream=Body(content[first : last + 1]))
 
-    bench = make_bench(Script(parts))
-    with bench.client.blob(REFERENCE, layer, offset=1, cancel=bench.cancel) as stream:
+    # Each part's place at the host is given back before the next is asked for.
+    bench = make_bench(Script(parts), policy=TransferPolicy(connections_per_host=1))
+    with bench.client.blob(REFERENCE, layer, offset=1, cancel=CancelToken(10)) as stream:
         assert drain(stream) == content[1:]
     assert bench.time.slept == []
+
+
+def test_a_transfer_that_broke_far_on_is_waited_for(make_bench: MakeBench) -> None:
+    """Only an answer's own end is no failure."""
+    content = CONTENT * 200
+    layer = Descriptor("application/octet-stream", Digest.of(content), len(content))
+
+    def breaks(request: httpx.Request) -> httpx.Response:
+        first = int(request.headers.get("Range", "bytes=0-")[6:-1])
+        fields = {"Content-Range": f"bytes {first}-{len(content) - 1}/{len(content)}"}
+        rest = [content[first:]] if first else [content[: 100 * 1024], RESET]
+        return httpx.Response(206 if first else 200, headers=fields, stream=Body(*rest))
+
+    bench = make_bench(Script(breaks))
+    with bench.client.blob(REFERENCE, layer, cancel=bench.cancel) as stream:
+        assert drain(stream) == content
+    assert bench.time.slept == [0.1]
 
 
 @pytest.mark.parametrize(

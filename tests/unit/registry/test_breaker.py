@@ -11,11 +11,15 @@ import pytest
 
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import ProtocolError, ReferenceNotFoundError, RegistryUnavailableError
+from imagestore.observe import ignore
 from imagestore.registry.breaker import Breaker, FolderMemory, Memory, ProcessMemory
 from imagestore.registry.endpoints import endpoints_from
+from imagestore.registry.failover import first_served
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from imagestore.registry.endpoints import Endpoint
 
 MIRROR, OTHER, UPSTREAM = endpoints_from(
     "docker.io", RegistryHosts((HostConfig("https://m.example/v2"), HostConfig("https://o.example/v2")))
@@ -70,6 +74,25 @@ def test_after_its_rest_one_caller_probes(breaker: Breaker, clock: Clock) -> Non
     clock.seconds += 60
     assert not breaker.is_resting(MIRROR)
     assert [breaker.permits(MIRROR) for _ in range(3)] == [True, False, False]
+
+
+def test_while_a_mirror_is_probed_others_ask_the_next_host(breaker: Breaker, clock: Clock) -> None:
+    """Each of a node's pulls would wait for a host that is probably still dead."""
+    breaker.failed(MIRROR, DEAD)
+    clock.seconds += 60
+    asked: list[str] = []
+
+    def attempt(endpoint: Endpoint, behind: int) -> str:
+        asked.append(endpoint.host)
+        if asked == [MIRROR.host]:
+            assert ask() == UPSTREAM.host
+        return endpoint.host
+
+    def ask() -> str:
+        return first_served([MIRROR, UPSTREAM], attempt, what="it", breaker=breaker, observer=ignore)
+
+    assert ask() == MIRROR.host
+    assert asked == [MIRROR.host, UPSTREAM.host]
 
 
 def test_a_good_probe_closes_and_a_bad_one_opens_again(breaker: Breaker, clock: Clock) -> None:

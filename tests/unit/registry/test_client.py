@@ -176,6 +176,17 @@ def test_resolve_refuses_what_is_no_index_and_no_manifest(
         bench.client.resolve(TAGGED, cancel=bench.cancel)
 
 
+@pytest.mark.parametrize("content", [b'{"schemaVersion": 1}', b'{"fsLayers": []}'])
+def test_schema_1_is_told_by_its_members_where_no_type_says_it(
+    router: respx.MockRouter, bench: Any, content: bytes
+) -> None:
+    router.head(f"{BASE}/manifests/1").respond(405)
+    router.get(f"{BASE}/manifests/1").respond(200, headers={"Content-Type": "application/json"}, content=content)
+    with pytest.raises(ProtocolError, match="schema 1") as caught:
+        bench.client.resolve(TAGGED, cancel=bench.cancel)
+    assert "push the image again" in caught.value.hint
+
+
 def test_resolve_refuses_schema_1_already_at_the_head(router: respx.MockRouter, bench: Any) -> None:
     router.head(f"{BASE}/manifests/1").respond(200, headers={**HEAD, "Content-Type": media_types.DOCKER_SCHEMA1})
     with pytest.raises(ProtocolError, match="schema 1"):

@@ -43,6 +43,32 @@ def test_a_large_body_comes_whole_and_its_connection_serves_again(sender: HttpSe
     assert server.connections == 1
 
 
+def test_a_chunked_body_that_was_not_read_to_its_end_ends_its_connection(sender: HttpSender, serve: Serve) -> None:
+    """What is left of it would be taken for the next answer."""
+    go = threading.Event()
+
+    def parted(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello")
+        go.wait(5)
+        with contextlib.suppress(OSError):
+            connection.sendall(b"\r\n0\r\n\r\n")
+
+    server = serve(parted, whole(b"next"))
+    with get(sender, server) as response:
+        assert response.readinto(memoryview(bytearray(5))) == 5
+    # The first connection is silent as yet.
+    assert read(sender, server) == b"next"
+    assert server.connections == 2
+    go.set()
+
+
+def test_the_end_of_a_chunked_body_stays_its_end(sender: HttpSender, serve: Serve) -> None:
+    server = serve(say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"))
+    with get(sender, server) as response:
+        assert drain(response) == b"hello"
+        assert response.readinto(memoryview(bytearray(5))) == 0
+
+
 def test_something_else_may_be_done_before_the_answer_is_awaited(sender: HttpSender, serve: Serve) -> None:
     is_done = threading.Event()
 

@@ -41,6 +41,13 @@ def fetch(rules: ProxyRules, url: str, *, settings: ConnectionSettings | None = 
             return response.read(100)
 
 
+def answer_one(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(OK)
+
+
 def test_a_plain_request_is_forwarded_with_the_proxys_login(raw_server: RawServers) -> None:
     proxy = raw_server(lambda connection: connection.sendall(OK))
     rules = ProxyRules(http=f"http://user:p%40ss@{proxy.host}")
@@ -48,6 +55,25 @@ def test_a_plain_request_is_forwarded_with_the_proxys_login(raw_server: RawServe
     head = proxy.requests[0]
     assert head.startswith("GET http://registry.example/v2/?a=b HTTP/1.1\r\n")
     assert "Proxy-Authorization: Basic dXNlcjpwQHNz\r\n" in head
+
+
+def test_a_proxys_login_may_have_no_password(raw_server: RawServers) -> None:
+    proxy = raw_server(lambda connection: connection.sendall(OK))
+    assert fetch(ProxyRules(http=f"http://user@{proxy.host}"), "http://registry.example/v2/") == b"hello"
+    assert "Proxy-Authorization: Basic dXNlcjo=\r\n" in proxy.requests[0]
+
+
+def test_a_proxy_may_be_an_ipv6_address() -> None:
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with listener:
+        proxy = f"http://[::1]:{listener.getsockname()[1]}"
+        answering = threading.Thread(target=lambda: answer_one(listener))
+        answering.start()
+        assert fetch(ProxyRules(http=proxy), "http://registry.example/v2/") == b"hello"
+        answering.join()
 
 
 def test_addresses_are_named_to_a_proxy_in_brackets(raw_server: RawServers) -> None:

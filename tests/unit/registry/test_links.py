@@ -57,6 +57,16 @@ def test_links_are_read_by_their_grammar(value: str, links: list[tuple[str, str]
     assert parse_links([value]) == tuple(Link(target, frozenset(words.split())) for target, words in links)
 
 
+def test_a_field_that_never_ends_is_not_read() -> None:
+    assert len(parse_links([", ".join(["<a>"] * 16), ", ".join(["<b>"] * 16)])) == 32
+    with pytest.raises(ProtocolError, match="more than 32 links"):
+        parse_links(["<a>"] * 33)
+    longest = "<" + "a" * (16 * 1024 - 2) + ">"
+    assert len(parse_links([longest])) == 1
+    with pytest.raises(ProtocolError, match="longer than 16384 characters"):
+        parse_links([f"{longest},"])
+
+
 def test_the_first_next_of_several_fields_counts() -> None:
     assert next_target(["<a>; rel=prev", "<b>; rel=next, <c>; rel=next"]) == "b"
 

@@ -75,3 +75,16 @@ def test_a_tags_body_without_an_announced_digest_is_not_believed_alone(tmp_path:
 def test_a_pinned_digest_with_another_size_is_no_reason_to_believe_the_body(tmp_path: Path) -> None:
     with bench(tmp_path, "Content-Length", "7") as here, pytest.raises(IntegrityError):
         here.pull(f"{REFERENCE}@{IMAGE.target.digest}")
+
+
+def test_damage_under_the_digest_that_a_head_announces_is_not_explained_away_by_the_body(tmp_path: Path) -> None:
+    other = build_image(seed="other")
+    plain = Bench(tmp_path / "plain", {REFERENCE: IMAGE, REFERENCE.rpartition(":")[0] + ":2": other})
+    with plain:
+        inner = plain.registry.transport
+    lying = LyingAnswers(inner, "HEAD", "Docker-Content-Digest", str(other.target.digest))
+    with Bench(tmp_path, transport=LyingAnswers(lying, "HEAD", "Content-Length", "7")) as here:
+        assert here.pull().target == IMAGE.target
+        # Now that there is a record, a HEAD is asked first.
+        with pytest.raises(IntegrityError):
+            here.pull()

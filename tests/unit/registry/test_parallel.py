@@ -27,6 +27,7 @@ from imagestore.registry.connect import connect
 from imagestore.registry.policy import TransferPolicy
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, layer
 from imagestore.testing.faults import Drip, IgnoreRange, Reset
+from imagestore.values import replace
 from tests.support.streams import drain, pieces
 
 REFERENCE = Reference.parse("registry.example/team/app:1")
@@ -245,6 +246,16 @@ def test_a_range_with_more_bytes_than_it_announced_is_an_error(make_bench: MakeB
         read(make_bench(Host(generous), policy=POLICY))
 
 
+def test_a_last_range_with_more_bytes_than_it_announced_is_an_error(make_bench: MakeBench) -> None:
+    last = 10 * PART
+
+    def generous(first: int, end: int, number: int) -> httpx.Response | None:
+        return partial(first, end, CONTENT[first:end], b"x") if first == last else None
+
+    with pytest.raises(SizeMismatchError):
+        read(make_bench(Host(generous), policy=POLICY))
+
+
 def test_a_refusal_comes_after_the_bytes_before_it(make_bench: MakeBench) -> None:
     def denies(first: int, end: int, number: int) -> httpx.Response | None:
         return httpx.Response(403) if first == 5 * PART else None
@@ -272,6 +283,49 @@ def test_closing_early_leaves_no_thread_behind(make_bench: MakeBench) -> None:
     with bench.client.blob(REFERENCE, LAYER, cancel=CancelToken(10)) as stream:
         next(pieces(stream))
     assert threading.active_count() == before
+
+
+def forgetful(first: int, end: int, number: int) -> httpx.Response | None:
+    """Serves the first stretch, and knows no ranges then."""
+    return whole() if first else None
+
+
+@pytest.mark.parametrize("special", [forgetful, lambda *_: None])
+def test_a_blob_that_is_given_up_gives_back_every_place_at_its_host(
+    make_bench: MakeBench, special: Callable[[int, int, int], httpx.Response | None]
+) -> None:
+    policy = replace(POLICY, connections_per_host=1)
+    bench = make_bench(Host(special), policy=policy)
+    for wanted in (10, PART + 10, 3 * PART):
+        with bench.client.blob(REFERENCE, LAYER, cancel=CancelToken(10)) as stream:
+            received = b""
+            while len(received) < wanted:
+                received += next(pieces(stream, 512))
+        assert CONTENT.startswith(received)
+    assert read(bench) == (0, CONTENT)
+
+
+def test_ranges_that_were_ignored_give_back_their_places(make_bench: MakeBench) -> None:
+    bench = make_bench(Host(forgetful), policy=replace(POLICY, connections_per_host=2))
+    for _ in range(4):
+        assert read(bench) == (0, CONTENT)
+
+
+def test_closing_early_waits_for_no_slow_part(make_bench: MakeBench) -> None:
+    def drips() -> Iterator[bytes]:
+        for _ in range(PART):
+            time.sleep(0.02)
+            yield b"x"
+
+    def slow(first: int, end: int, number: int) -> httpx.Response | None:
+        fields = {"Content-Range": f"bytes {first}-{end - 1}/{SIZE}"}
+        return httpx.Response(206, headers=fields, stream=Lazily(drips())) if first else None
+
+    started = time.monotonic()
+    bench = make_bench(Host(slow), policy=POLICY)
+    with bench.client.blob(REFERENCE, LAYER, cancel=CancelToken(60)) as stream:
+        next(pieces(stream))
+    assert time.monotonic() - started < 10
 
 
 def test_cancelling_ends_all_parts(make_bench: MakeBench) -> None:

@@ -164,6 +164,26 @@ def test_places_are_given_in_the_order_of_asking() -> None:
     assert served == list(range(6))
 
 
+def test_whoever_comes_when_a_place_gets_free_stands_behind_those_who_wait() -> None:
+    places, cancel, order = HostPlaces(1), CancelToken(30), []
+    give_back = places.take(ONE, cancel=cancel)
+
+    def wait() -> None:
+        place = places.take(ONE, cancel=cancel)
+        order.append("waited")
+        place()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not places._waiting:
+        time.sleep(0.001)
+    give_back()
+    places.take(ONE, cancel=cancel)()
+    order.append("came later")
+    waiting.join()
+    assert order == ["waited", "came later"]
+
+
 def test_whoever_gives_up_waiting_holds_nobody_up() -> None:
     places = HostPlaces(1)
     give_back = places.take(ONE, cancel=CancelToken())

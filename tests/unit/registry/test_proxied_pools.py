@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +12,12 @@ import pytest
 
 from imagestore.cancel import CancelToken
 from imagestore.config.connection import ConnectionSettings
+from imagestore.errors import RegistryUnavailableError
 from imagestore.registry.exchange import Origin, Request, Response
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.proxies import ProxyRules
 from tests.support.streams import drain
-from tests.unit.registry.scripted_server import BODY, HEAD, PATIENT, Server, say, whole
+from tests.unit.registry.scripted_server import BODY, HEAD, PATIENT, Server, reset, say, whole
 
 
 @pytest.fixture
@@ -80,6 +83,39 @@ def test_a_transfer_under_way_ends_before_its_connection_is_closed(proxy: Server
         assert drain(response) == BODY
     assert is_closed_by_client(proxy, 1)
     assert proxy.threads[2].is_alive()
+
+
+def test_the_first_of_two_transfers_to_end_leaves_the_other_its_connection(proxy: Server, asker: Asker) -> None:
+    go = threading.Event()
+
+    def held(connection: socket.socket) -> None:
+        connection.sendall(HEAD % len(BODY) + BODY[:1000])
+        assert go.wait(10)
+        connection.sendall(BODY[1000:])
+
+    proxy.scripts += [held, whole(), whole()]
+    with asker.ask() as slow:
+        with asker.ask() as quick:
+            asker.replace_file()
+            assert asker.read() == BODY
+            assert drain(quick) == BODY
+        go.set()
+        assert drain(slow) == BODY
+    assert is_closed_by_client(proxy, 1)
+    assert is_closed_by_client(proxy, 2)
+
+
+def test_a_request_that_failed_uses_no_connections_any_more(proxy: Server, asker: Asker) -> None:
+    """Or those beside its own would never be closed."""
+    proxy.scripts += [whole(), whole(), reset, whole()]
+    with asker.ask() as one, asker.ask() as other:
+        assert drain(one) == drain(other) == BODY
+    with pytest.raises(RegistryUnavailableError):
+        asker.read()
+    asker.replace_file()
+    assert asker.read() == BODY
+    assert is_closed_by_client(proxy, 1)
+    assert is_closed_by_client(proxy, 2)
 
 
 def test_a_transfer_under_way_is_ended_by_closing_everything(proxy: Server, asker: Asker) -> None:

@@ -11,7 +11,8 @@ from imagestore.cancel import CancelToken
 from imagestore.digest import Digest
 from imagestore.errors import NoMatchingManifestError, StoreError
 from imagestore.pull.plan import Presence
-from imagestore.testing import build_index
+from imagestore.testing import Layer, build_image, build_index, layer
+from imagestore.testing.images.bodies import BytesBody
 from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image
 
 
@@ -64,6 +65,24 @@ def test_what_a_source_has_is_not_fetched(tmp_path: Path) -> None:
     assert [blob.missing_bytes for blob in layers] == [0] * len(layers)
     assert plan.added_bytes == stored
     assert plan.missing_bytes < stored
+
+
+def test_documents_come_from_the_registry_although_a_source_has_them(tmp_path: Path) -> None:
+    with node(tmp_path / "a") as here:
+        image = here.store.pull(PYTHON, runtime_handler=PROCESS)
+    with node(tmp_path / "b", sources=[tmp_path / "a" / "content"]) as there:
+        (plan,) = there.store.plan([(PYTHON, PROCESS)])
+    presences = {blob.descriptor.digest: blob.presence for blob in plan.blobs}
+    assert [presences[digest] for digest in image.record.roots] == [Presence.NEW] * 2
+    assert presences[image.layers[0].digest] is Presence.SOURCE
+
+
+def test_an_empty_blob_that_is_not_here_is_new(tmp_path: Path) -> None:
+    empty = Layer(BytesBody(b""), Digest.of(b""), Digest.of(b""), "none")
+    images = {PYTHON: build_image("windows(10.0.20348.1)/amd64", layers=[layer("some"), empty])}
+    with node(tmp_path, images) as here:
+        (plan,) = here.store.plan([(PYTHON, PROCESS)])
+    assert [blob.presence for blob in plan.blobs if blob.descriptor.digest == empty.digest] == [Presence.NEW]
 
 
 @pytest.mark.parametrize("which", ["index", "layer"])

@@ -16,7 +16,7 @@ from imagestore.errors import DocumentError, IntegrityError, StoreFullError
 from imagestore.metadata.records import ImageRecord
 from imagestore.observe import Noticed
 from imagestore.registry.client import RegistryClient
-from imagestore.testing import Entry, build_image, build_index
+from imagestore.testing import Entry, build_artifact, build_image, build_index, layer
 from imagestore.testing.images.bodies import BytesBody
 from imagestore.testing.images.builders import Image
 from tests.support.node import HYPERV, PROCESS, PYTHON, node, python_image
@@ -37,6 +37,18 @@ def test_the_record_has_the_version_of_the_index_that_chose(tmp_path: Path) -> N
         assert pulled.record.warnings == ()
 
 
+def test_a_version_of_another_system_is_not_the_records(tmp_path: Path) -> None:
+    with node(tmp_path, {ODD: _listed_as("windows/amd64", "linux(5.10)/amd64")}) as here:
+        assert here.store.pull(ODD, runtime_handler=PROCESS).platform == platforms.parse("windows/amd64")
+
+
+def test_an_artifact_has_the_platform_of_its_index(tmp_path: Path) -> None:
+    artifact = Entry(build_artifact("application/vnd.example", {"a": b"1"}), platforms.parse("linux/amd64"))
+    with node(tmp_path, {ODD: build_index([artifact])}) as here:
+        pulled = here.store.pull(ODD, runtime_handler="kata")
+    assert (pulled.platform, pulled.record.warnings) == (platforms.parse("linux/amd64"), ())
+
+
 @pytest.mark.parametrize(
     ("handler", "listed", "own", "reason"),
     [
@@ -55,6 +67,17 @@ def test_a_config_that_contradicts_its_index_is_a_warning_on_the_record(
     assert "contradicts its index entry" in warning
     assert reason in warning
     assert Noticed(warning) in here.events
+
+
+def test_a_config_of_other_layers_is_no_images(tmp_path: Path) -> None:
+    one = layer("one")
+    image = build_image(
+        "windows(10.0.20348.1)/amd64", layers=[one], config={"rootfs": {"type": "layers", "diff_ids": []}}
+    )
+    with node(tmp_path, {ODD: image}) as here:
+        with pytest.raises(DocumentError, match="image config"):
+            here.store.pull(ODD)
+        assert here.registry.ledger.bytes_sent(one.digest) == 0
 
 
 def test_what_is_neither_index_nor_manifest_is_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

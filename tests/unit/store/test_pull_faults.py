@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from imagestore.errors import (
     StoreCorruptError,
     UnknownRuntimeHandlerError,
 )
-from imagestore.observe import Noticed
-from imagestore.testing import Entry, FaultRule, Where, build_image, build_index
+from imagestore.media_types import Kind
+from imagestore.observe import BlobStarted, Event, Noticed
+from imagestore.testing import Entry, FaultRule, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse, RefuseRange, Truncate, WrongDigest
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, node, python_image
 
@@ -45,6 +47,22 @@ def test_something_else_in_a_blobs_place_is_an_error_that_names_it(tmp_path: Pat
 def test_any_download_limit_of_a_configuration_works(tmp_path: Path, limit: int) -> None:
     with node(tmp_path, text=f"{CONFIG}{IMAGES}max_concurrent_downloads = {limit}\n") as here:
         assert len(here.store.pull(PYTHON).layer_paths) == 3
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_as_many_blobs_come_at_a_time_as_the_configuration_says(tmp_path: Path, limit: int) -> None:
+    image = build_image("windows(10.0.20348.1)/amd64", layers=[layer(str(number)) for number in range(10)])
+    threads: set[int] = set()
+    all_here = threading.Barrier(limit)
+
+    def begun(event: Event) -> None:
+        if isinstance(event, BlobStarted) and event.descriptor.kind is Kind.LAYER:
+            threads.add(threading.get_ident())
+            all_here.wait(10)
+
+    with node(tmp_path, {PYTHON: image}, text=f"{CONFIG}{IMAGES}max_concurrent_downloads = {limit}\n") as here:
+        here.store.pull(PYTHON, observer=begun)
+    assert len(threads) == limit
 
 
 def test_the_config_is_fetched_once(tmp_path: Path) -> None:
@@ -104,6 +122,14 @@ def test_a_short_config_is_completed(tmp_path: Path) -> None:
     fault = FaultRule(Truncate(at=5, framing="close"), Where(kind="blob", reference=str(config.digest)), times=1)
     with node(tmp_path, faults=[fault]) as here:
         assert here.store.pull(PYTHON).id == config.digest
+
+
+def test_a_config_that_came_damaged_decides_nothing(tmp_path: Path) -> None:
+    config = python_image().manifests[2].config
+    fault = FaultRule(Flip(), Where(kind="blob", reference=str(config.digest)), times=1)
+    with node(tmp_path, faults=[fault]) as here:
+        assert here.store.pull(PYTHON).id == config.digest
+        assert here.registry.ledger.bytes_sent(config.digest) == 2 * config.size
 
 
 def test_a_wrong_digest_announced_for_a_tag_is_not_believed(tmp_path: Path) -> None:

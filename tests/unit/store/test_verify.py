@@ -55,6 +55,13 @@ def test_a_relative_folder_is_this_processes(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "asked").exists()
 
 
+def test_a_folder_that_can_not_be_read_is_refused(tmp_path: Path) -> None:
+    """Not as one that isn't there, which verifies nothing."""
+    (tmp_path / "bin").write_text("a file")
+    with pytest.raises(ConfigError, match="bin: Not a directory"):
+        ask(tmp_path / "bin")
+
+
 def test_a_folder_that_can_not_be_named_is_refused() -> None:
     with pytest.raises(ConfigError, match="no folder's name"):
         ask(Path("/verifiers\0"))
@@ -126,6 +133,12 @@ def test_a_pull_asks_before_it_fetches_anything(tmp_path: Path) -> None:
         assert {entry.method for entry in here.registry.ledger.entries} == {"HEAD"}
         program(tmp_path / "bin", "no", "exit 0")
         assert here.store.pull(PYTHON).target == TARGET
+
+
+def test_what_a_verifiers_section_leaves_empty_is_containerds_default(tmp_path: Path) -> None:
+    text = f'{CONFIG}\n[plugins."io.containerd.image-verifier.v1.bindir"]\nbin_dir = ""\nper_verifier_timeout = "0s"\n'
+    with node(tmp_path, text=text) as here:
+        assert here.store.config.settings.image_verifier == VerifierSettings()
 
 
 def test_an_unreadable_timeout_is_refused_at_load(tmp_path: Path) -> None:

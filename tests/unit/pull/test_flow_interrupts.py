@@ -1,0 +1,83 @@
+"""A flow that is interrupted loses nothing that was received, and leaves no thread behind."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from imagestore.errors import OperationCancelledError
+from tests.unit.pull.flows import Gauge, flow_of
+
+
+def test_an_interrupt_while_waiting_for_room_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(threading.Semaphore):
+        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("imagestore.pull.flow.threading.Semaphore", Interrupted)
+    settle = Gauge()
+
+    def run() -> None:
+        with flow_of(lambda thing: thing, settle) as flow:
+            flow.settle(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert settle.seen == Counter([1])
+
+
+def test_an_interrupt_is_told_before_an_earlier_failure() -> None:
+    def settle(_: int) -> int:
+        raise KeyError("beside")
+
+    def run() -> None:
+        with flow_of(lambda thing: thing, settle) as flow:
+            flow.settle(1)
+            with contextlib.suppress(OperationCancelledError):
+                flow.cancel.wait(5)
+            assert flow.cancel.is_cancelled
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+
+
+def test_an_interrupt_while_things_come_waits_for_those_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    received, settle = Gauge(), Gauge()
+
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    def receive(thing: int) -> int:
+        with contextlib.suppress(OperationCancelledError):
+            flow.cancel.wait(60)
+        time.sleep(0.05)
+        return received(thing)
+
+    monkeypatch.setattr("imagestore.pull.flow.time.process_time", lambda: 1000.0)
+    flow = flow_of(receive, settle, may_grow=interrupt)
+    with pytest.raises(KeyboardInterrupt), flow:
+        flow.bring(range(50))
+    assert len(received.seen) == 3
+    assert settle.seen == received.seen
+    assert not [each for each in threading.enumerate() if each.name.startswith("imagestore-")]
+
+
+def test_an_interrupt_while_a_thread_starts_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    settle = Gauge()
+
+    def run() -> None:
+        with flow_of(lambda thing: thing, settle) as flow:
+            flow.settle(1)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert settle.seen == Counter([1])

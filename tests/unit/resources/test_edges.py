@@ -1,0 +1,174 @@
+"""Where rules of the kubelet, of runc's systemd driver and of the API server begin and end."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from imagestore.errors import InvalidResourcesError
+from imagestore.resources import huge_pages, memory, oci, reading, systemd
+from imagestore.resources.messages import LinuxContainerResources
+from imagestore.resources.node import CgroupVersion, KubeletSettings, MemoryReservationPolicy, Node, SwapBehavior
+from imagestore.resources.oci import HugetlbController
+from imagestore.resources.pod_cgroup import pod_cgroup
+from imagestore.resources.spec import Pod
+from imagestore.values import replace
+from tests.unit.resources.pods import container, needs, pod
+
+MEBIBYTE = 2**20
+SWAPPING = KubeletSettings(swap_behavior=SwapBehavior.LIMITED_SWAP)
+SWAPPY = Node(memory_bytes=1024 * MEBIBYTE, swap_bytes=512 * MEBIBYTE)
+BURSTABLE = pod(container("memory=256Mi"))
+
+
+@pytest.mark.parametrize(
+    ("given", "node", "settings", "swap"),
+    [
+        (BURSTABLE, SWAPPY, SWAPPING, 128 * MEBIBYTE),
+        (BURSTABLE, SWAPPY, KubeletSettings(), 0),
+        (BURSTABLE, SWAPPY, replace(SWAPPING, has_node_swap=False), 0),
+        (BURSTABLE, replace(SWAPPY, has_swap_controller=False), SWAPPING, 0),
+        (BURSTABLE, replace(SWAPPY, cgroup=CgroupVersion.V1), SWAPPING, 0),
+        (replace(BURSTABLE, priority_class="system-node-critical"), SWAPPY, SWAPPING, 0),
+        (pod(container()), SWAPPY, SWAPPING, 0),
+        (pod(container("cpu=1 memory=256Mi", "cpu=1 memory=256Mi")), SWAPPY, SWAPPING, 0),
+        (pod(container("cpu=1 memory=256Mi", "cpu=2 memory=256Mi")), SWAPPY, SWAPPING, 0),
+        # All of the node's memory, and more than it.
+        (pod(container("memory=1Gi")), SWAPPY, SWAPPING, 512 * MEBIBYTE),
+        (pod(container("memory=2Gi")), SWAPPY, SWAPPING, 0),
+        (BURSTABLE, replace(SWAPPY, memory_bytes=0), SWAPPING, 0),
+        (pod(container("cpu=1", "memory=1Gi")), replace(SWAPPY, memory_bytes=0), SWAPPING, 0),
+        # Guaranteed by what the pod itself has.
+        (
+            pod(container("memory=256Mi"), resources=needs("cpu=1 memory=1Gi", "cpu=1 memory=1Gi")),
+            SWAPPY,
+            SWAPPING,
+            0,
+        ),
+    ],
+)
+def test_only_an_ordinary_burstable_container_swaps_where_the_node_can(
+    given: Pod, node: Node, settings: KubeletSettings, swap: int
+) -> None:
+    assert memory.swap_max(given, given.containers[0], node=node, settings=settings) == swap
+
+
+@pytest.mark.parametrize(("request_bytes", "node_bytes"), [(1, 0), (0, 0), (1, -1), (2, 1)])
+def test_a_share_of_no_memory_is_refused(request_bytes: int, node_bytes: int) -> None:
+    with pytest.raises(InvalidResourcesError):
+        memory.swap_share(request_bytes, node_memory_bytes=node_bytes, node_swap_bytes=1)
+
+
+@pytest.mark.parametrize(("more", "high"), [("4096Ki", 0), ("4098Ki", 0), ("8Mi", 1945 * 4096)])
+def test_a_throttle_limit_is_above_its_request(more: str, high: int) -> None:
+    given = container("memory=4Mi", f"memory={more}")
+    assert memory.throttle_limit(given, node=Node(), settings=KubeletSettings()) == high
+
+
+def test_without_its_gate_memory_qos_writes_nothing() -> None:
+    for has_gate, unified in ((False, {}), (True, {"memory.min": str(256 * MEBIBYTE)})):
+        settings = KubeletSettings(has_memory_qos=has_gate, memory_reservation=MemoryReservationPolicy.REQUEST)
+        assert pod_cgroup(BURSTABLE, node=Node(), settings=settings).unified == unified
+
+
+def test_a_pods_own_limit_of_one_resource_is_none_of_another() -> None:
+    given = pod(container("cpu=1 memory=1Gi"), resources=needs("cpu=1", "cpu=2"))
+    found = pod_cgroup(given, node=Node(), settings=KubeletSettings())
+    assert (found.cpu_quota, found.memory_bytes) == (200_000, None)
+
+
+def test_a_pods_own_limits_bind_only_what_they_name() -> None:
+    given = pod(container("cpu=1 memory=1Gi", "cpu=1 memory=1Gi"), resources=needs("cpu=1", "cpu=2"))
+    assert list(reading.faults(given)) == []
+
+
+def test_one_fault_is_told_without_a_count() -> None:
+    with pytest.raises(InvalidResourcesError) as caught:
+        reading.check(pod(container("cpu=2", "cpu=1")))
+    assert "more)" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("unified", "version", "properties"),
+    [
+        ({"cpu.idle": "1"}, 252, {"CPUWeight": 0}),
+        ({"cpu.idle": "1"}, 251, {}),
+        ({"cpu.idle": "0"}, 252, {}),
+        ({"memory.oom.group": "1"}, 252, {}),
+        ({"cpuset.cpus": "0"}, 244, {"AllowedCPUs": b"\1"}),
+        ({"cpuset.cpus": "0"}, 243, {}),
+        ({"pids.max": "100"}, 252, {"TasksMax": 100}),
+        ({"pids.max": "0"}, 252, {"TasksMax": 1}),
+    ],
+)
+def test_systemd_gets_what_its_version_knows(
+    unified: dict[str, str], version: int, properties: dict[str, object]
+) -> None:
+    assert systemd.unified_properties(unified, systemd_version=version) == properties
+
+
+def test_a_period_alone_has_no_quota_and_is_known_from_242_on() -> None:
+    assert systemd.cpu_properties(0, 50_000, systemd_version=242) == {
+        "CPUQuotaPeriodUSec": 50_000,
+        "CPUQuotaPerSecUSec": systemd.INFINITY,
+    }
+
+
+@pytest.mark.parametrize(("text", "mask"), [("0,", "01"), (",1,", "02"), (" 0 , 1 ", "03")])
+def test_empty_parts_of_a_list_are_passed_over(text: str, mask: str) -> None:
+    assert systemd.bits(text).hex() == mask
+
+
+@pytest.mark.parametrize("text", ["1-2x", "1x", "1-2-3", "1 2"])
+def test_a_list_with_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(InvalidResourcesError):
+        systemd.bits(text)
+
+
+@pytest.mark.parametrize("name", ["../memory.max", "memory", "a/b.c"])
+def test_what_is_no_file_of_a_control_group_does_not_reach_a_runtime(name: str) -> None:
+    with pytest.raises(InvalidResourcesError):
+        oci.linux_resources(LinuxContainerResources(unified={name: "1"}))
+
+
+def test_a_missing_controller_matters_only_to_limits() -> None:
+    resources = LinuxContainerResources(memory_limit_in_bytes=1)
+    assert "hugepageLimits" not in oci.linux_resources(resources, hugetlb=HugetlbController.REQUIRED)
+
+
+def test_a_swap_limit_counts_without_one_of_memory() -> None:
+    found = oci.linux_resources(LinuxContainerResources(memory_swap_limit_in_bytes=7), has_swap_controller=True)
+    assert found["memory"] == {"swap": 7}
+
+
+def test_only_folders_of_page_sizes_are_read() -> None:
+    names = ["hugepages-1024kB", "hugepages-2048kB.bak", "hugepages-kB", "nr_hugepages"]
+    assert huge_pages.sizes_of_node(names) == ("1MB",)
+
+
+def test_another_resource_has_no_page_size() -> None:
+    with pytest.raises(InvalidResourcesError, match="hugepages-<size>"):
+        huge_pages.page_bytes("cpu")
+
+
+@pytest.mark.parametrize(
+    ("period", "factor", "is_taken"),
+    [
+        (1000, 0.9, True),
+        (1_000_000, 1.0, True),
+        (999, 0.9, False),
+        (1_000_001, 0.9, False),
+        (100_000, 0.0, False),
+        (100_000, 1.01, False),
+    ],
+)
+def test_a_kubelets_period_and_factor_have_its_bounds(period: int, factor: float, is_taken: bool) -> None:
+    with contextlib.nullcontext() if is_taken else pytest.raises(InvalidResourcesError):
+        KubeletSettings(cpu_period=period, memory_throttling_factor=factor)
+
+
+@pytest.mark.parametrize("size", ["2MBx", "2 MB", "2Mi", ""])
+def test_a_nodes_page_sizes_are_control_groups_names(size: str) -> None:
+    with pytest.raises(InvalidResourcesError, match="huge pages of"):
+        Node(huge_page_sizes=(size,))
