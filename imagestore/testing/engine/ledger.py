@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-
 # Members of queries and forms that let somebody in; a signature in a query was given for that very address.
 _SECRET_NAMES: Final = frozenset(
     {
