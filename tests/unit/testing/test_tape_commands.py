@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from imagestore.cli.record import record
 from imagestore.cli.tape import tape
-from imagestore.errors import ContentNotFoundError
-from imagestore.testing import Registry, build_index, load_tape, make_tape, save_tape
+from imagestore.errors import ContentNotFoundError, RegistryUnavailableError
+from imagestore.testing import Registry, RegistryServer, build_index, load_tape, make_tape, save_tape
 from imagestore.testing.faults import FaultRule, Reset
 from imagestore.testing.tapes.blob_folder import BlobFolder
 
@@ -154,3 +154,12 @@ def test_a_layout_without_a_blob_that_it_needs_is_refused(path: str, tmp_path: P
     (layout / "blobs" / "sha256" / layer.encoded).unlink()
     with pytest.raises(ContentNotFoundError, match=layer.encoded):
         run("from-layout", str(layout), str(tmp_path / "tapes" / "back"), "--name", "x.example/y")
+
+
+@pytest.mark.parametrize("command", ["push", "fetch"])
+def test_a_registry_without_tls_is_told_by_name_of_the_option(path: str, command: str) -> None:
+    with RegistryServer({"registry.example/app:1": IMAGE}) as server:
+        target = f"{server.address}/fixtures/one:1"
+        with pytest.raises(RegistryUnavailableError) as caught:
+            run(command, *((path, target) if command == "push" else (target, path)))
+    assert "--plain-http" in caught.value.hint
