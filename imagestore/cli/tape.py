@@ -56,6 +56,21 @@ def _verified(path: str, check: Callable[[str], list[str]]) -> list[str]:
         return [str(problem)]
 
 
+@tape.command("format")
+@click.argument("places", nargs=-1, required=True, type=_PLACE)
+@output_option
+def format_(places: tuple[str, ...], output: str) -> None:
+    """Put tapes into canonical form; PLACES are tapes or folders. Comments are left out: the form has none."""
+    from imagestore.testing.tapes.upkeep import canonicalise, find_tapes
+
+    done = {path: canonicalise(path) for place in places for path in find_tapes(place)}
+    if output == "json":
+        render.dump_json({"tapes": [{"path": path, "changed": is_changed} for path, is_changed in done.items()]})
+        return
+    for path, is_changed in done.items():
+        print(f"{render.printable(path)}: {'formatted' if is_changed else 'as it was'}")
+
+
 @tape.command()
 @click.argument("path", type=_PLACE)
 @output_option

@@ -10,6 +10,7 @@ from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import SyntheticBody, digest_of
 from imagestore.testing.recording import guard
 from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.compose import save_text
 from imagestore.testing.tapes.player import load_tape, tape_path
 from imagestore.testing.tapes.tape import SUFFIX
 from imagestore.testing.tapes.tape_write import format_tape
@@ -63,7 +64,7 @@ def verify_tape(path: str) -> list[str]:
     with open(tape_path(path), "rb") as file:
         text = file.read()
     if format_tape(tape) != text:
-        problems.append("the text is not in canonical form; save the tape again")
+        problems.append("the text is not in canonical form; write it anew with 'imagestore tape format'")
     try:
         guard.check_text(text, "the tape")
     except guard.SecretLeakError as problem:
@@ -73,12 +74,30 @@ def verify_tape(path: str) -> list[str]:
     return problems
 
 
+def canonicalise(path: str) -> bool:
+    """Put a tape's text into canonical form; gives whether that changed it. Comments are no part of a tape, and go.
+
+    Raises:
+        ConfigError: the file can't be read.
+        DocumentError: it is no tape.
+        OSError: the file can't be written; it is as it was.
+    """
+    text = format_tape(load_tape(path))
+    with open(tape_path(path), "rb") as file:
+        is_changed = file.read() != text
+    if is_changed:
+        save_text(path, text)
+    return is_changed
+
+
 def _body_problems(tape: Tape, blobs: BlobFolder) -> Iterator[str]:
     for digest, content in tape.contents().items():
         try:
             blobs.verify(digest, content.size)
         except ImageStoreError as problem:
             yield str(problem)
+        except OSError as problem:
+            yield f"body {digest}: {blobs.path(digest)}: {problem.strerror}"
     for made in tape.synthetic:
         actual = digest_of(SyntheticBody(made.seed, made.size, made.form), made.digest.algorithm)
         if actual != made.digest:

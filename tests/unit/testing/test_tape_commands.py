@@ -125,6 +125,19 @@ def test_record_of_a_command_that_asks_nothing_leaves_the_tape_alone(path: str, 
     assert result.exit_code == (0 if mode == "once" else 1)
 
 
+def test_record_tells_what_a_tape_that_exists_does_not_answer(path: str) -> None:
+    ask = "import urllib.request as u\ntry: u.urlopen('http://other.example/v2/')\nexcept OSError: pass"
+    arguments = ["--tape", path, "--", sys.executable, "-c"]
+    kind = CliRunner().invoke(record, [*arguments, ask])
+    assert kind.exit_code == 9
+    assert "unexpected request: GET http://other.example/v2/" in kind.stderr
+    assert f"tape {path}: it exists, and doesn't answer all that the command asked" in kind.stderr
+    assert "--mode rewrite" in kind.stderr
+    failing = CliRunner().invoke(record, [*arguments, f"{ask}\nraise SystemExit(3)"])
+    assert failing.exit_code == 3
+    assert "unexpected request: GET" in failing.stderr
+
+
 @pytest.mark.parametrize("arguments", [["--port", "other.example=5000"], ["--authority", "ca.pem"]])
 def test_serve_refuses_what_it_would_ignore(path: str, arguments: list[str]) -> None:
     assert run("serve", path, *arguments).exit_code == 2
@@ -135,6 +148,28 @@ def test_verify_goes_on_after_a_tape_that_cannot_be_read(path: str, tmp_path: Pa
     result = run("verify", str(tmp_path / "tapes"))
     assert result.exit_code == 7
     assert f"{path}: good" in result.output
+
+
+def test_format_puts_a_tape_into_canonical_form(path: str, tmp_path: Path) -> None:
+    with open(path, "rb") as file:
+        canonical = file.read()
+    with open(path, "ab") as file:
+        file.write(b"# a comment\n")
+    assert "write it anew with 'imagestore tape format'" in run("verify", path).output
+    assert run("format", str(tmp_path / "tapes")).output == f"{path}: formatted\n"
+    with open(path, "rb") as file:
+        assert file.read() == canonical
+    again = json.loads(run("format", "--output", "json", path).output)
+    assert again == {"tapes": [{"path": path, "changed": False}]}
+
+
+def test_a_folder_in_place_of_a_body_is_a_problem_like_others(path: str, tmp_path: Path) -> None:
+    blobs, digest = BlobFolder.beside(path), IMAGE.target.digest
+    place = blobs.path(digest)
+    blobs.remove(digest)
+    (tmp_path / "blobs" / "sha256" / digest.encoded).mkdir()
+    result = run("verify", path)
+    assert (result.exit_code, result.output) == (7, f"{path}: 1 problems\n  body {digest}: {place} is no file\n")
 
 
 def test_gc_clears_what_was_left_half_written_and_follows_links(path: str, tmp_path: Path) -> None:
