@@ -84,6 +84,8 @@ def show(path: str, output: str) -> None:
         return
     print(f"{render.printable(loaded.about or os.path.basename(path))}")
     print(render.printable(f"hosts: {', '.join(loaded.logical_hosts)}"))
+    if loaded.plain_names:
+        print(render.printable(f"declared harmless: {', '.join(loaded.plain_names)}"))
     rows = [
         (f"{one.host}/{one.path}", ", ".join(sorted(one.tags)), str(len(one.manifests)), _total(one.blobs))
         for one in loaded.repositories
@@ -116,6 +118,7 @@ def _summary(loaded: Tape) -> dict[str, object]:
     return {
         "about": loaded.about,
         "hosts": list(loaded.logical_hosts),
+        "plain": list(loaded.plain_names),
         "repositories": [
             {
                 "name": f"{one.host}/{one.path}",

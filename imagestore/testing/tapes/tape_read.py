@@ -65,6 +65,7 @@ def parse_tape(data: bytes, *, what: str = "tape") -> Tape:
     tape = Tape(
         about=top.text("about", ""),
         storage_host=top.text("storage_host", ""),
+        plain_names=top.texts("plain"),
         hosts=tuple(_host(one) for one in top.tables("host")),
         repositories=tuple(_repository(one) for one in top.tables("repository")),
         exchanges=tuple(_exchange(one) for one in top.tables("exchange")),

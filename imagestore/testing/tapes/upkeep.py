@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, ImageStoreError
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import SyntheticBody, digest_of
 from imagestore.testing.recording import guard
+from imagestore.testing.recording.review import find_secrets
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.compose import save_text
 from imagestore.testing.tapes.player import load_tape, tape_path
 from imagestore.testing.tapes.tape import SUFFIX
 from imagestore.testing.tapes.tape_write import format_tape
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.digest import Digest
     from imagestore.testing.tapes.tape import Tape
+
+
+_MEMBER: Final = re.compile(rb"([a-z_]{1,20}) = ")
 
 
 def find_tapes(place: str) -> list[str]:
@@ -52,7 +57,8 @@ def _walk(place: str) -> Iterator[str]:
 def verify_tape(path: str) -> list[str]:
     """Check a tape and all its bodies; gives the problems found, none when it is good.
 
-    Checked: the text is canonical and holds no secret; every body is there with the size and digest the tape says;
+    Checked: the text is canonical; nothing in it would have been replaced, left out or refused by a recording, but for
+    what the tape names as plain; every body is there with the size and digest the tape says;
     synthetic bodies compute to their digest; recorded answers to requests by digest hold that content.
 
     Raises:
@@ -65,13 +71,33 @@ def verify_tape(path: str) -> list[str]:
         text = file.read()
     if format_tape(tape) != text:
         problems.append("the text is not in canonical form; write it anew with 'imagestore tape format'")
+    blobs = BlobFolder.beside(tape_path(path))
+    problems += _secrets(tape, text, blobs)
+    problems += _body_problems(tape, blobs)
+    problems += _exchange_problems(tape)
+    return problems
+
+
+def _secrets(tape: Tape, text: bytes, blobs: BlobFolder) -> list[str]:
+    computed = {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in tape.synthetic}
+    found = list(find_secrets(tape, lambda digest: computed.get(digest) or blobs.open(digest)))
+    for line in format_tape(replace(tape, exchanges=())).splitlines():
+        reason = _reason(line)
+        if reason:
+            # What stands in a line may be the secret, but for a member's name.
+            name = _MEMBER.match(line)
+            found.append(f"{name[1].decode() if name else 'a list'} holds {reason}; write something else")
+    # What is left is no part of the tape.
+    reason = "" if found else _reason(text)
+    return [f"a comment holds {reason}; remove it"] if reason else found
+
+
+def _reason(text: bytes) -> str:
     try:
         guard.check_text(text, "the tape")
     except guard.SecretLeakError as problem:
-        problems.append(str(problem))
-    problems += _body_problems(tape, BlobFolder.beside(tape_path(path)))
-    problems += _exchange_problems(tape)
-    return problems
+        return problem.reason
+    return ""
 
 
 def canonicalise(path: str) -> bool:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from imagestore.cli.record import record
 from imagestore.cli.tape import tape
 from imagestore.errors import ContentNotFoundError, RegistryUnavailableError
-from imagestore.testing import Registry, RegistryServer, build_index, load_tape, make_tape, save_tape
+from imagestore.testing import Registry, RegistryServer, Tape, build_index, load_tape, make_tape, save_tape
 from imagestore.testing.faults import FaultRule, Reset
 from imagestore.testing.tapes.blob_folder import BlobFolder
 
@@ -51,6 +51,12 @@ def test_show_is_for_people_and_for_programs(path: str) -> None:
     value = json.loads(run("show", "--output", "json", path).output)
     assert value["repositories"][0]["tags"] == {"1": str(IMAGE.target.digest)}
     assert value["faults"] == [{"what": "reset", "at": 5}]
+
+
+def test_show_tells_what_was_declared_harmless(tmp_path: Path) -> None:
+    path = save_tape(tmp_path / "one", Tape(plain_names=("session",)))
+    assert "declared harmless: session\n" in run("show", path).output
+    assert json.loads(run("show", "--output", "json", path).output)["plain"] == ["session"]
 
 
 def test_gc_deletes_surplus_bodies(path: str, tmp_path: Path) -> None:

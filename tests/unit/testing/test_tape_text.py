@@ -33,6 +33,7 @@ ONE, TWO = Digest.of(b"1"), Digest.of(b"2")
 EVERYTHING = Tape(
     about='quotes " backslash \\ control \x07 and \u2028',
     storage_host="storage.example",
+    plain_names=("session", "x-request-id"),
     hosts=(
         TapeHost("a.example", "token", "auth.example", "service", ("u", "v"), False, 60),
         TapeHost("b.example", "basic", users=("u",)),
