@@ -114,5 +114,9 @@ class RegistryServer(Registry):
 
     @property
     def address(self) -> str:
-        """``127.0.0.1:<port>`` of the first logical host."""
+        """``127.0.0.1:<port>`` of the first logical host.
+
+        Raises:
+            ConfigError: the server doesn't listen: outside of its block, or no image has a host.
+        """
         return self.server.address

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Which values were secret is not known any more.
 _NOTHING_KNOWN: Final = Search(())
+# Of redirects in a row; no client follows more.
+_MOST_HOPS: Final = 20
 
 
 class _Witness(Vault):
@@ -66,11 +68,12 @@ def find_secrets(tape: Tape, open_body: Callable[[Digest], Body]) -> Iterator[st
 def _addresses(tape: Tape) -> Addresses:
     """Token services and places of content, as the recording saw them; a tape's order is not that of the requests."""
     out = Addresses()
-    before = -1
-    while before != len(out):
+    for _ in range(_MOST_HOPS):
         before = len(out)
         for one in tape.exchanges:
             out.note(Request(one.method, one.scheme, one.host, one.path), Fields(one.headers))
+        if len(out) == before:
+            break
     return out
 
 
