@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from imagestore.cli import frame, render
+from imagestore.cli.failure import report
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
 )
 @click.option("--upstream", multiple=True, metavar="HOST=URL", help="Where a logical host really is.")
 @click.option("--secret", "secret_names", multiple=True, metavar="VARIABLE", help="A variable that holds a secret.")
-@click.option("--plain", "plain_names", multiple=True, metavar="NAME", help="A member of token answers to keep.")
+@click.option(
+    "--plain",
+    "plain_names",
+    multiple=True,
+    metavar="NAME",
+    help="A harmless name: a JSON member, a request header, a part of a path.",
+)
 @click.option("--about", default="", help="One line for people.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
@@ -69,6 +76,17 @@ def record(
             session.finish()
     if status != 0:
         click.echo(f"imagestore: the command ended with status {status}; no tape was written", err=True)
+    if not session.is_recording and session.troubles:
+        for line in "\n".join(session.troubles).splitlines():
+            click.echo(render.printable(line), err=True)
+        ended = report(
+            ConfigError(
+                f"tape {session.path}: it exists, and doesn't answer all that the command asked",
+                hint="--mode new_episodes records what it lacks, --mode rewrite records it anew",
+            )
+        )
+        ctx.exit(status or ended)
+    if status != 0:
         ctx.exit(status)
     verb = "recorded" if session.is_recording else "replayed"
     click.echo(f"{render.printable(session.path)}: {verb} {count} requests", err=True)

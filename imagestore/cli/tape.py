@@ -56,6 +56,21 @@ def _verified(path: str, check: Callable[[str], list[str]]) -> list[str]:
         return [str(problem)]
 
 
+@tape.command("format")
+@click.argument("places", nargs=-1, required=True, type=_PLACE)
+@output_option
+def format_(places: tuple[str, ...], output: str) -> None:
+    """Put tapes into canonical form; PLACES are tapes or folders. Comments are left out: the form has none."""
+    from imagestore.testing.tapes.upkeep import canonicalise, find_tapes
+
+    done = {path: canonicalise(path) for place in places for path in find_tapes(place)}
+    if output == "json":
+        render.dump_json({"tapes": [{"path": path, "changed": is_changed} for path, is_changed in done.items()]})
+        return
+    for path, is_changed in done.items():
+        print(f"{render.printable(path)}: {'formatted' if is_changed else 'as it was'}")
+
+
 @tape.command()
 @click.argument("path", type=_PLACE)
 @output_option
@@ -69,6 +84,8 @@ def show(path: str, output: str) -> None:
         return
     print(f"{render.printable(loaded.about or os.path.basename(path))}")
     print(render.printable(f"hosts: {', '.join(loaded.logical_hosts)}"))
+    if loaded.plain_names:
+        print(render.printable(f"declared harmless: {', '.join(loaded.plain_names)}"))
     rows = [
         (f"{one.host}/{one.path}", ", ".join(sorted(one.tags)), str(len(one.manifests)), _total(one.blobs))
         for one in loaded.repositories
@@ -101,6 +118,7 @@ def _summary(loaded: Tape) -> dict[str, object]:
     return {
         "about": loaded.about,
         "hosts": list(loaded.logical_hosts),
+        "plain": list(loaded.plain_names),
         "repositories": [
             {
                 "name": f"{one.host}/{one.path}",

@@ -17,18 +17,29 @@ import hashlib
 import importlib.util
 import os
 import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator
 
     from imagestore.testing.tapes.session import TapeSession
 
 _MODES: Final = ("none", "once", "new_episodes", "rewrite")
 _SESSION: Final = pytest.StashKey["TapeSession"]()
-_WRITTEN: Final = pytest.StashKey["dict[str, tuple[str, str]]"]()
+_NOTES: Final = pytest.StashKey[str]()
+_ALLOWED: Final = pytest.StashKey["list[str] | None"]()
+# Options of a tape: what their values are, and that in words.
+_OPTIONS: Final[Mapping[str, tuple[type, str]]] = {
+    "strict": (int, "True or False"),
+    "upstream": (Mapping, "a mapping of logical hosts to addresses"),
+    "faults": (Iterable, "a list of rules"),
+    "known_secrets": (Iterable, "a list of texts"),
+    "plain_names": (Iterable, "a list of names"),
+    "about": (str, "text"),
+}
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 
 
@@ -101,7 +112,7 @@ def default_tape_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def tape_config() -> Mapping[str, Any]:
-    """Settings for every tape of a folder; override it. Members are the marker's keywords."""
+    """Settings for every tape of a folder; override it. Members are the marker's keywords, without ``name``."""
     return {}
 
 
@@ -121,15 +132,14 @@ def tape(
     from imagestore.testing.recording.places import upstream_map
     from imagestore.testing.tapes.session import SessionSettings, TapeSession
 
-    marker = request.node.get_closest_marker("tape")
-    options: dict[str, Any] = {**tape_config, **(marker.kwargs if marker is not None else {})}
-    name = marker.args[0] if marker is not None and marker.args else default_tape_name
+    name, marked = _marked(request.node)
+    options = {**_checked("tape_config", tape_config), **_checked("marker tape", marked)}
     settings = SessionSettings(
         upstream={**options.pop("upstream", {}), **upstream_map(request.config.getoption("--tape-upstream"))},
         is_strict=options.pop("strict", True),
         **options,
     )
-    path = os.path.join(tape_dir, name)
+    path = os.path.join(tape_dir, name or default_tape_name)
     try:
         session = TapeSession(path, record_mode, settings)
     except ConfigError as problem:
@@ -137,12 +147,49 @@ def tape(
         raise
     with session:
         request.node.stash[_SESSION] = session
+        if session.is_recording and session.mode == "rewrite":
+            request.node.stash[_NOTES] = _folder_of_notes(request)
         yield session
+
+
+def _marked(item: pytest.Item) -> tuple[str, dict[str, Any]]:
+    """The name and the options that a test's marker gives its tape."""
+    from imagestore.errors import InvalidInputError
+
+    marker = item.get_closest_marker("tape")
+    if marker is None:
+        return "", {}
+    options = dict(marker.kwargs)
+    given = [one for one in (*marker.args, options.pop("name", None)) if one is not None]
+    if len(given) > 1 or not all(isinstance(one, str) for one in given):
+        raise InvalidInputError(f"marker tape: expected one name, as text; found {', '.join(map(repr, given))}")
+    return "".join(given), options
+
+
+def _checked(place: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    from imagestore.errors import InvalidInputError
+
+    for name, value in options.items():
+        if name not in _OPTIONS:
+            raise InvalidInputError(f"{place}: there is no option {name!r}; known here: {', '.join(_OPTIONS)}")
+        kind, words = _OPTIONS[name]
+        # Text is a list of characters, which nobody means.
+        if not isinstance(value, kind) or (isinstance(value, (str, bytes)) and kind is not str):
+            raise InvalidInputError(f"{place}: {name}: expected {words}, found {type(value).__name__}")
+    return options
+
+
+def _folder_of_notes(request: pytest.FixtureRequest) -> str:
+    """Where the processes of one run note what they recorded."""
+    base = request.getfixturevalue("tmp_path_factory").getbasetemp()
+    # Under xdist each worker has a folder of its own, in one that is the run's.
+    return os.path.join(base.parent if hasattr(request.config, "workerinput") else base, "recorded-tapes")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     """Block the network where asked, for fixtures too."""
+    item.stash[_ALLOWED] = _allowed_hosts(item)
     with _network_of(item):
         return (yield)
 
@@ -166,7 +213,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     session = item.stash.get(_SESSION, None)
     if session is not None:
         session.finish()
-        if session.is_recording and session.mode == "rewrite":
+        if _NOTES in item.stash:
             _note_written(item, session.path)
     return result
 
@@ -179,23 +226,51 @@ def _tell_troubles(item: pytest.Item) -> None:
 
 
 def _note_written(item: pytest.Item, path: str) -> None:
-    """Two tests may share a tape, but not record different ones under one name."""
-    written = item.config.stash.setdefault(_WRITTEN, {})
+    """Two tests may share a tape, but not record different ones under one name, whichever process they run in.
+
+    The session still holds the tape's lock, so that nobody else notes the same tape meanwhile.
+    """
     with open(path, "rb") as file:
         text = hashlib.sha256(file.read()).hexdigest()
-    earlier_test, earlier = written.setdefault(os.path.abspath(path), (item.nodeid, text))
+    os.makedirs(item.stash[_NOTES], exist_ok=True)
+    name = hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()
+    note = os.path.join(item.stash[_NOTES], name)
+    if not os.path.exists(note):
+        with open(note, "w", encoding="utf-8", errors="surrogatepass") as file_of_note:
+            file_of_note.write(f"{text} {item.nodeid}")
+        return
+    with open(note, encoding="utf-8", errors="surrogatepass") as file_of_note:
+        earlier, _, earlier_test = file_of_note.read().partition(" ")
     if earlier != text:
         pytest.fail(f"tape {path}: {earlier_test} recorded it too, and differently; name another tape", pytrace=False)
 
 
-def _network_of(item: pytest.Item) -> contextlib.AbstractContextManager[None]:
+def _allowed_hosts(item: pytest.Item) -> list[str] | None:
+    """The hosts that a test may reach; None when the network isn't blocked."""
     marker = item.get_closest_marker("block_network")
     is_asked = bool(item.config.getoption("--block-network"))
     if (marker is None and not is_asked) or _is_other_recorder_active(item.config.pluginmanager):
+        return None
+    allowed = [host for host in (item.config.getoption("--allowed-hosts") or "").split(",") if host]
+    if marker is not None:
+        from imagestore.errors import InvalidInputError
+
+        options = dict(marker.kwargs)
+        given = [*marker.args, *([options.pop("allowed_hosts")] if "allowed_hosts" in options else [])]
+        if options or len(given) > 1:
+            found = ", ".join([*map(repr, marker.args), *marker.kwargs])
+            raise InvalidInputError(f"marker block_network: expected allowed_hosts and nothing else, found {found}")
+        for hosts in given:
+            if isinstance(hosts, str) or not isinstance(hosts, Iterable):
+                raise InvalidInputError(f"marker block_network: expected a list of hosts, found {hosts!r}")
+            allowed += hosts
+    return allowed
+
+
+def _network_of(item: pytest.Item) -> contextlib.AbstractContextManager[None]:
+    allowed = item.stash.get(_ALLOWED, None)
+    if allowed is None:
         return contextlib.nullcontext()
     from imagestore.testing.front_ends.network_block import blocked_network
 
-    allowed = [host for host in (item.config.getoption("--allowed-hosts") or "").split(",") if host]
-    if marker is not None:
-        allowed += marker.kwargs.get("allowed_hosts", [])
     return blocked_network(allowed)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from imagestore.errors import InvalidInputError
 from imagestore.testing.assembly import assemble
-from imagestore.testing.engine.gate import BasicAuth, TokenAuth, make_gates
+from imagestore.testing.engine.gate import BasicAuth, TokenAuth, canonical_host, make_gates
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.rules import RegistryRules
 from imagestore.testing.front_ends.server import LoopbackServer
@@ -32,9 +33,12 @@ class Registry:
 
     Args:
         images: reference to image, or a library.
-        auth: the same for every host, or per logical host.
+        auth: the same for every host, or per logical host of the images.
         faults: what goes wrong; see imagestore.testing.faults.
         storage_host: blobs are redirected to this logical host when set.
+
+    Raises:
+        InvalidInputError: ``auth`` names a host that has no images; it would never be asked for.
     """
 
     def __init__(
@@ -52,6 +56,11 @@ class Registry:
         guards = (
             auth if auth is None or not isinstance(auth, (BasicAuth, TokenAuth)) else dict.fromkeys(self.hosts, auth)
         )
+        served = {canonical_host(host) for host in self.hosts}
+        for host in guards or {}:
+            if canonical_host(host) not in served:
+                known = ", ".join(self.hosts) or "none"
+                raise InvalidInputError(f"auth for {host!r}: no image has this host; hosts with images: {known}")
         self._assembly = assemble(rules, gates=make_gates(guards or {}, rules), faults=faults, ledger=self.ledger)
         self.engine = self._assembly.engine
 
@@ -105,5 +114,9 @@ class RegistryServer(Registry):
 
     @property
     def address(self) -> str:
-        """``127.0.0.1:<port>`` of the first logical host."""
+        """``127.0.0.1:<port>`` of the first logical host.
+
+        Raises:
+            ConfigError: the server doesn't listen: outside of its block, or no image has a host.
+        """
         return self.server.address

@@ -35,3 +35,24 @@ def test_parallel_workers_record_and_replay_the_same_suite(pytester: pytest.Pyte
             result = pytester.runpytest_subprocess(*ARGUMENTS, "-n2", f"--record-mode={mode}", upstream)
         result.assert_outcomes(passed=6)
     assert (pytester.path / "tapes" / "shared.tape.toml").read_text().count("[[exchange]]") == 1
+
+
+def test_two_workers_may_not_record_one_tape_differently(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import httpx
+        import pytest
+
+        @pytest.mark.tape("shared")
+        @pytest.mark.parametrize("path", ["/v2/", "/v2/app/tags/list"])
+        def test_it(tape, path):
+            httpx.Client(transport=tape.transport).get(f"https://registry.example{path}")
+        """
+    )
+    registry = Registry({"registry.example/app:1": build_image()})
+    for _ in range(2):  # what an earlier run recorded is no matter
+        with registry.serve() as server:
+            upstream = f"--tape-upstream=registry.example={server.url()}"
+            result = pytester.runpytest_subprocess(*ARGUMENTS, "-n2", "--record-mode=rewrite", upstream)
+        result.assert_outcomes(passed=1, failed=1)
+        result.stdout.fnmatch_lines("*tape *shared.tape.toml: *test_it.py::test_it* recorded it too, and differently*")

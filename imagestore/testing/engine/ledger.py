@@ -16,13 +16,13 @@ import time
 import urllib.parse
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from imagestore.digest import Digest
 from imagestore.testing.engine.exchange import Ending, Reply, Request
+from imagestore.testing.engine.targets import check_names
 from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from imagestore.digest import Digest
 
 
 # Members of queries and forms that let somebody in; a signature in a query was given for that very address.
@@ -160,8 +160,23 @@ class Ledger:
             self._entries.clear()
             self._unexpected.clear()
 
-    def select(self, *, host: str = "", kind: str = "", method: str = "", digest: Digest | None = None) -> list[Entry]:
-        """Entries that fit everything given."""
+    def select(
+        self, *, host: str = "", kind: str = "", method: str = "", digest: Digest | str | None = None
+    ) -> list[Entry]:
+        """Entries that fit everything given.
+
+        Args:
+            host: logical host.
+            kind, method: as in Entry.
+            digest: of the content; as text too. Everything that takes a digest here takes both.
+
+        Raises:
+            InvalidInputError: there is no such kind or method.
+            InvalidDigestError: the text is no digest.
+        """
+        check_names(kind=kind, method=method)
+        # A digest as text is equal to none: an assertion about it would hold whatever happened.
+        digest = Digest.parse(str(digest)) if digest is not None else None
         return [
             entry
             for entry in self.entries
@@ -171,11 +186,11 @@ class Ledger:
             and (digest is None or entry.digest == digest)
         ]
 
-    def count(self, *, host: str = "", kind: str = "", method: str = "", digest: Digest | None = None) -> int:
-        """How many entries fit."""
+    def count(self, *, host: str = "", kind: str = "", method: str = "", digest: Digest | str | None = None) -> int:
+        """How many entries fit; see select."""
         return len(self.select(host=host, kind=kind, method=method, digest=digest))
 
-    def bytes_sent(self, digest: Digest | None = None) -> int:
+    def bytes_sent(self, digest: Digest | str | None = None) -> int:
         """Body bytes that went out, of one digest or altogether."""
         return sum(entry.sent_bytes for entry in self.select(digest=digest))
 
@@ -193,20 +208,20 @@ class Ledger:
     # -- assertions ----------------------------------------------------------------------------------------------
 
     def assert_requests(
-        self, count: int, *, host: str = "", kind: str = "", method: str = "", digest: Digest | None = None
+        self, count: int, *, host: str = "", kind: str = "", method: str = "", digest: Digest | str | None = None
     ) -> None:
-        """Exactly so many requests of this sort came."""
+        """Exactly so many requests of this sort came; see select."""
         found = self.select(host=host, kind=kind, method=method, digest=digest)
         if len(found) != count:
             self._fail(f"expected {count} requests, found {len(found)}", found)
 
-    def assert_bytes_fetched(self, digest: Digest, size: int, *, ratio: float = 1.05) -> None:
+    def assert_bytes_fetched(self, digest: Digest | str, size: int, *, ratio: float = 1.05) -> None:
         """No more than ``size`` times ``ratio`` body bytes of a blob went out, over all attempts; ``size`` in bytes."""
         sent = self.bytes_sent(digest)
         if sent > size * ratio:
             self._fail(f"{digest}: expected at most {ratio:g} x {size} bytes, sent {sent}", self.select(digest=digest))
 
-    def assert_single_flight(self, digest: Digest) -> None:
+    def assert_single_flight(self, digest: Digest | str) -> None:
         """A blob was never on its way twice at the same time, and was sent completely at most once."""
         found = [entry for entry in self.select(digest=digest, method="GET") if entry.status in (200, 206)]
         for earlier, later in itertools.combinations(found, 2):

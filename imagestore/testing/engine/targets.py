@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from imagestore.digest import Digest
-from imagestore.errors import InvalidDigestError
+from imagestore.errors import InvalidDigestError, InvalidInputError
 from imagestore.values import dataclass
 
 _NAME: Final = r"(?P<name>[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*)"
@@ -17,6 +17,12 @@ _FORMS: Final = (
     ("tags", re.compile(rf"/v2/{_NAME}/tags/(?P<ref>list)")),
     ("referrers", re.compile(rf"/v2/{_NAME}/referrers/(?P<ref>[!-.0-~]{{1,300}})")),
 )
+#: What an answer can be: the kinds of targets, what a token service gives, and what nothing answers.
+KINDS: Final = frozenset(
+    {"ping", "token", "catalog", "manifest", "blob", "upload", "tags", "referrers", "other", "unexpected"}
+)
+#: Methods of requests (RFC 9110 section 9, RFC 5789).
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
 # Longest path that is looked at; a repository name has at most 255 characters.
 _MAX_PATH: Final = 1024
 
@@ -45,6 +51,20 @@ class Target:
             return Digest.parse(self.reference)
         except InvalidDigestError:
             return None
+
+
+def check_names(*, kind: str, method: str) -> None:
+    """Refuse a kind or method that no request can have; a misspelled one would fit nothing, and never be missed.
+
+    Args:
+        kind, method: as somebody wrote them; empty for any.
+
+    Raises:
+        InvalidInputError: one is unknown.
+    """
+    for what, name, known in (("kind", kind, KINDS), ("method", method, METHODS)):
+        if name and name not in known:
+            raise InvalidInputError(f"{what} {name!r}: expected one of {', '.join(sorted(known))}")
 
 
 def read_target(path: str) -> Target:

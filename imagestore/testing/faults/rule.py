@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing.engine.targets import read_target
+from imagestore.testing.engine.targets import check_names, read_target
 from imagestore.testing.faults.redirecting import original_path
 from imagestore.values import dataclass, field, replace
 
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
     from imagestore.testing.engine.exchange import Reply, Request
     from imagestore.testing.faults.effect import Effect
-
-#: What a rule can name as the kind of an answer.
-KINDS: Final = frozenset(
-    {"ping", "token", "catalog", "manifest", "blob", "upload", "tags", "referrers", "other", "unexpected"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +34,9 @@ class Where:
         method: ``GET``, ``HEAD``, ...
         repository: path of the repository; ``*`` and ``?`` are wildcards.
         reference: tag or digest, as asked or as found; wildcards too.
+
+    Raises:
+        InvalidInputError: there is no such kind or method.
     """
 
     host: str = ""
@@ -46,6 +44,9 @@ class Where:
     method: str = ""
     repository: str = ""
     reference: str = ""
+
+    def __post_init__(self) -> None:
+        check_names(kind=self.kind, method=self.method)
 
     def fits(self, request: Request, reply: Reply) -> bool:
         """Whether a request, with the answer it would get, is meant."""

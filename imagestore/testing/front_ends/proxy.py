@@ -79,8 +79,12 @@ class ProxyServer(LoopbackServer):
 
     @property
     def proxy_url(self) -> str:
-        """What HTTPS_PROXY should be."""
-        return f"http://{self.hosts[_PROXY]}"
+        """What HTTPS_PROXY should be.
+
+        Raises:
+            ConfigError: the proxy doesn't listen.
+        """
+        return f"http://{self.address}"
 
     def environment(self) -> dict[str, str]:
         """Variables that make a child process use this proxy and trust its authority."""

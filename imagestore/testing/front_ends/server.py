@@ -66,7 +66,7 @@ class Listener:
 
 
 class LoopbackServer:
-    """Serves an engine on 127.0.0.1; use it as a context manager.
+    """Serves an engine on 127.0.0.1; use it as a context manager, once. It has addresses inside of the block only.
 
     Args:
         engine: decides the answers.
@@ -91,14 +91,18 @@ class LoopbackServer:
         self._listeners: dict[tuple[str, str], Listener] = {}
         self._connections: set[socket.socket] = set()
         self._threads: set[threading.Thread] = set()
+        self._is_open = False
         self._stopping = threading.Event()
 
     def __enter__(self) -> Self:
         """Listen for every host.
 
         Raises:
-            ConfigError: a fixed port can't be had; nothing listens then.
+            ConfigError: a fixed port can't be had, or the server was closed before; nothing listens then.
         """
+        if self._stopping.is_set():
+            raise ConfigError("server: it was closed, and listens no more", hint="make a new one for each with block")
+        self._is_open = True
         try:
             for host in self._names:
                 self._open("https", host)
@@ -114,8 +118,12 @@ class LoopbackServer:
 
     @property
     def address(self) -> str:
-        """``127.0.0.1:<port>`` of the main logical host."""
-        return self.hosts[self._names[0]]
+        """``127.0.0.1:<port>`` of the main logical host.
+
+        Raises:
+            ConfigError: the server doesn't listen.
+        """
+        return self._open("https", self._main()).address
 
     @property
     def hosts(self) -> Mapping[str, str]:
@@ -129,14 +137,19 @@ class LoopbackServer:
         return self._authority is not None
 
     def url(self, host: str = "") -> str:
-        """Base address of a logical host (the main one by default), without a slash at the end."""
-        return f"{'https' if self.is_tls else 'http'}://{self._open('https', host or self._names[0]).address}"
+        """Base address of a logical host (the main one by default), without a slash at the end.
+
+        Raises:
+            ConfigError: the server doesn't listen.
+        """
+        return f"{'https' if self.is_tls else 'http'}://{self._open('https', host or self._main()).address}"
 
     def reference(self, text: str) -> str:
         """A reference with its logical host replaced by the listener: what a plain client is told to pull.
 
         Raises:
             InvalidReferenceError: the text is no reference.
+            ConfigError: the server doesn't listen.
         """
         from imagestore.reference import Reference
 
@@ -161,6 +174,11 @@ class LoopbackServer:
         for thread in threads:
             thread.join(timeout=5)
 
+    def _main(self) -> str:
+        if not self._names:
+            raise ConfigError("server: it has no logical host", hint="name the host whose address is wanted")
+        return self._names[0]
+
     # -- listeners -----------------------------------------------------------------------------------------------
 
     def _open(self, scheme: str, host: str) -> Listener:
@@ -170,6 +188,8 @@ class LoopbackServer:
             known = self._listeners.get((scheme, host))
             if known is not None:
                 return known
+            if not self._is_open:  # nobody would close this one either
+                raise ConfigError(f"listener for {host}: the server doesn't listen yet", hint="use it in a with block")
             if self._stopping.is_set():  # close() has been here, and nobody would close this one
                 raise ConfigError(f"listener for {host}: the server is closed", hint="ask inside of its with block")
             is_tls = self._authority is not None and scheme == "https"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore import media_types
 from imagestore.descriptor import ATTESTATION_TYPE, ATTESTATION_TYPE_KEY, Descriptor
 from imagestore.digest import Digest
+from imagestore.errors import InvalidInputError
 from imagestore.frozen import FrozenDict
 from imagestore.platforms.spec import Platform
 from imagestore.testing.images.bodies import Body, BytesBody
@@ -124,9 +125,10 @@ def build_image(
 
     Raises:
         InvalidPlatformError: the platform can't be read.
+        InvalidInputError: there is no such family.
     """
     wanted = read_platform(platform) if isinstance(platform, str) else platform
-    _, manifest_type, config_type = _TYPES[family]
+    _, manifest_type, config_type = _types(family)
     chosen = _default_layers(wanted, seed) if layers is None else tuple(layers)
     document = _config_document(config_type, wanted, chosen, config or {})
     config_part = _descriptor(config_type, document.data, algorithm)
@@ -167,11 +169,15 @@ def build_index(
         algorithm: of all digests of documents.
         has_attestations: adds an attestation entry per image, at the end, as build tools do.
         members: members of the index to add or replace (None leaves one out).
+
+    Raises:
+        InvalidPlatformError: a platform can't be read.
+        InvalidInputError: there is no such family.
     """
     entries = [_entry_of(item, seed, tuple(shared), family, algorithm) for item in platforms]
     if has_attestations:
         entries += [attestation(entry.image) for entry in entries if entry.image.manifests]
-    index_type = _TYPES[family][0]
+    index_type = _types(family)[0]
     body = {
         "schemaVersion": 2,
         "mediaType": index_type,
@@ -297,6 +303,12 @@ def _entry_of(
     platform = read_platform(item) if isinstance(item, str) else item
     layers = (*shared, *_default_layers(platform, seed))
     return Entry(build_image(platform, layers=layers, family=family, algorithm=algorithm), platform)
+
+
+def _types(family: Family) -> tuple[str, str, str]:
+    if family not in _TYPES:
+        raise InvalidInputError(f"family {family!r}: expected one of {', '.join(_TYPES)}")
+    return _TYPES[family]
 
 
 def _default_layers(platform: Platform, seed: str) -> tuple[Layer, ...]:

@@ -28,6 +28,10 @@ class Addresses:
         self._stores: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._realms) + len(self._stores)
+
     def note(self, request: Request, fields: Fields) -> None:
         """Take the addresses out of an answer's head."""
         with self._lock:

@@ -26,7 +26,7 @@ from imagestore.testing.recording.addresses import Addresses
 from imagestore.testing.recording.ordering import in_order
 from imagestore.testing.recording.search import Search
 from imagestore.testing.recording.secrets import Vault
-from imagestore.testing.recording.take import Answer, SpoolBody, Take, make_take
+from imagestore.testing.recording.take import Answer, SpoolBody, Take, check_body, make_take
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.tapes.tape import Tape, TapeExchange
 from imagestore.testing.tapes.tape_write import format_tape
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from imagestore.testing.engine.rules import Responder
     from imagestore.testing.tapes.blob_folder import BlobFolder
 
-_MAX_TEXT_SEARCH: Final = 4 << 20
 _CONTENT_IN_MEMORY: Final = 1 << 20
 #: An answer that is no content, and so may hold a secret, stays in memory up to this size.
 MAX_TEXT_SPOOL: Final = 64 << 20
@@ -119,7 +118,7 @@ class Recorder:
         blobs: folder for bodies.
         upstream: where logical hosts really are.
         known_secrets: values that must never be written, however they come up.
-        plain_names: further JSON members of token answers that may be written.
+        plain_names: names that are harmless after all: JSON members, request headers, parts of paths.
         before: asked first (``new_episodes``: what a tape already answers is not recorded again).
     """
 
@@ -305,7 +304,12 @@ class Recorder:
         exchanges = in_order([take.exchange for take in takes], base.exchanges if base is not None else ())
         if base is not None:
             exchanges = [*base.exchanges, *exchanges]
-        tape = replace(base or Tape(), about=about or (base.about if base else ""), exchanges=tuple(exchanges))
+        tape = replace(
+            base or Tape(),
+            about=about or (base.about if base else ""),
+            plain_names=tuple(sorted({*(base.plain_names if base else ()), *self._plain_names})),
+            exchanges=tuple(exchanges),
+        )
         self._check(tape, takes)
         for take in takes:
             if take.body is not None and take.exchange.body is not None:
@@ -319,15 +323,7 @@ class Recorder:
             guard.check_text(_values(take.exchange), f"the tape ({take.place})", search)
         guard.check_text(format_tape(tape), "the tape", search)
         for take in takes:
-            place = f"the body of {take.place}"
-            if take.decoded:
-                guard.check_text(take.decoded, place, search)
-            if take.body is None:
-                continue
-            guard.check_body(take.body, place, search)
-            is_document = not take.is_content or read_target(take.exchange.path).kind == "manifest"
-            if take.body.size <= _MAX_TEXT_SEARCH and is_document:
-                guard.check_text(b"".join(take.body.chunks()), place, search)
+            check_body(take, search)
 
 
 def _values(one: TapeExchange) -> bytes:

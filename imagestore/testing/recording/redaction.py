@@ -74,6 +74,8 @@ def redact_address(address: str, vault: Vault) -> str:
     if user is not None or password is not None:
         vault.mark("user", user or "")
         vault.mark("password", urllib.parse.unquote(password or ""))
+    # Not written, and too ordinary a word to be looked for elsewhere.
+    vault.mark("private", parts.fragment)
     place = parts.netloc.rpartition("@")[2]
     return urllib.parse.urlunsplit((parts.scheme, place, parts.path, redact_query(parts.query, vault), ""))
 

@@ -14,7 +14,7 @@ from imagestore.digest import Digest
 from imagestore.testing.engine.exchange import Ending, Fields, Request
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, read_all
-from imagestore.testing.recording import json_answers, redaction
+from imagestore.testing.recording import guard, json_answers, redaction
 from imagestore.testing.recording.coding import MAX_DECODED, decode_content
 from imagestore.testing.recording.guard import SecretLeakError
 from imagestore.testing.recording.random_text import random_words
@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from imagestore.testing.engine.exchange import Framing
     from imagestore.testing.images.bodies import Body
     from imagestore.testing.recording.addresses import Addresses
+    from imagestore.testing.recording.search import Search
     from imagestore.testing.recording.secrets import Vault
 
 #: An answer up to this size that is no content is written into the tape.
 MAX_TEXT: Final = 64 << 10
+_MAX_TEXT_SEARCH: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Answer:
 
     status: int
     headers: tuple[tuple[str, str], ...]
-    spool: SpoolBody
+    spool: Body
     digest: Digest
     ending: Ending = Ending.COMPLETE
     framing: Framing = "length"
@@ -108,7 +110,6 @@ def make_take(
     Raises:
         SecretLeakError: an answer can't be classified, or a path looks like a secret.
     """
-    place = f"{request.method} {request.host}{request.path}"
     redaction.learn_request(request, vault, plain_names)
     if read_target(request.path).kind == "other":
         redaction.check_address(request.path, f"the request to {request.host}", plain_names)
@@ -128,6 +129,29 @@ def make_take(
     )
     if answer.ending is not Ending.COMPLETE:
         exchange = replace(exchange, ending=answer.ending, stop_at=answer.spool.size)
+    return classify(exchange, request, answer, vault, addresses, plain_names=plain_names)
+
+
+def classify(
+    exchange: TapeExchange,
+    request: Request,
+    answer: Answer,
+    vault: Vault,
+    addresses: Addresses,
+    *,
+    plain_names: frozenset[str] = frozenset(),
+) -> Take:
+    """Decide what becomes of an answer's body: content, text as it is, or redacted; see make_take.
+
+    Args:
+        exchange: the head, redacted.
+        request: only its method, host and path count.
+        answer, vault, addresses, plain_names: as for make_take.
+
+    Raises:
+        SecretLeakError: the answer can't be classified.
+    """
+    place = f"{request.method} {request.host}{request.path}"
     if not answer.spool.size:
         return Take(exchange, place)
     if addresses.is_content(request, answer.status) and not _is_disguised(request, answer, place):
@@ -135,6 +159,23 @@ def make_take(
         return Take(replace(exchange, body=content), place, answer.spool, is_content=True)
     is_strict = not request.path.startswith("/v2/") or addresses.is_realm(request)
     return _classified(exchange, place, answer, vault, is_strict=is_strict, plain_names=plain_names)
+
+
+def check_body(take: Take, search: Search) -> None:
+    """Search the body of an exchange for known values, and documents for what looks like a secret too.
+
+    Raises:
+        SecretLeakError: something was found.
+    """
+    place = f"the body of {take.place}"
+    if take.decoded:
+        guard.check_text(take.decoded, place, search)
+    if take.body is None:
+        return
+    guard.check_body(take.body, place, search)
+    is_document = not take.is_content or read_target(take.exchange.path).kind == "manifest"
+    if take.body.size <= _MAX_TEXT_SEARCH and is_document:
+        guard.check_text(b"".join(take.body.chunks()), place, search)
 
 
 def accept_text(fields: Fields) -> str:

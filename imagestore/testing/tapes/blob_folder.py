@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import tempfile
 from typing import TYPE_CHECKING, Final
 
@@ -70,15 +71,18 @@ class BlobFolder:
         """A body, as it is on disk (verify() checks it).
 
         Raises:
-            ContentNotFoundError: it isn't here.
+            ContentNotFoundError: it isn't here, or what is here is no file.
         """
         path = self.path(digest)
         try:
-            return FileBody(path, os.stat(path).st_size)
+            found = os.stat(path)
         except OSError as problem:
             raise ContentNotFoundError(
                 f"body {digest}: not in {self.root}", hint="fetch the shared fixtures, or record the tape again"
             ) from problem
+        if not stat.S_ISREG(found.st_mode):
+            raise ContentNotFoundError(f"body {digest}: {path} is no file", hint="remove it, and record the tape again")
+        return FileBody(path, found.st_size)
 
     def verify(self, digest: Digest, size: int | None = None) -> None:
         """Read a body and check it.

@@ -13,9 +13,9 @@ used.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from imagestore.errors import ConfigError
+from imagestore.errors import ConfigError, IntegrityError
 from imagestore.testing.assembly import assemble
 from imagestore.testing.engine.gate import BasicAuth, TokenAuth, make_gates
 from imagestore.testing.engine.ledger import Ledger
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     from imagestore.testing.faults.rule import FaultRule
     from imagestore.testing.front_ends.transport import AsyncReplayTransport, ReplayTransport
     from imagestore.testing.images.bodies import Body
-    from imagestore.testing.tapes.tape import TapeHost
+    from imagestore.testing.tapes.tape import TapeContent, TapeHost
+
+
+# How many lines of one sort a mismatch shows; a large tape played by the wrong client would fill screens.
+_SHOWN: Final = 20
 
 
 class ReplayMismatchError(AssertionError):
@@ -84,8 +88,8 @@ class Replay:
         self._is_strict = is_strict
         self._blobs = blobs
         self._computed = {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in tape.synthetic}
-        for digest in tape.contents():
-            self._open(digest)  # what is missing is told now, and not to a client
+        for content in tape.contents().values():
+            self._check(content)
         self._exchanges = ExchangeResponder(tape.exchanges, self._open)
         rules = RegistryRules(self._library(), storage_host=tape.storage_host)
         gates = make_gates({host.name: auth for host in tape.hosts if (auth := _auth(host)) is not None}, rules)
@@ -129,15 +133,31 @@ class Replay:
         """Judge the replay.
 
         Raises:
-            ReplayMismatchError: unexpected requests, unused exchanges or unused faults; all of them are shown.
+            ReplayMismatchError: unexpected requests, unused exchanges or unused faults; the first of each are shown.
         """
-        lines = list(self.ledger.unexpected)
-        lines += [
-            f"recorded, but never asked for: {one.method} {one.url} -> {one.status}" for one in self._exchanges.unused()
-        ]
-        lines += [f"fault that never happened: {rule.to_table()}" for rule in self._assembly.plan.unused()]
+        lines = first_lines(self.ledger.unexpected, "unexpected requests")
+        lines += first_lines(
+            [
+                f"recorded, but never asked for: {one.method} {one.url} -> {one.status}"
+                for one in self._exchanges.unused()
+            ],
+            "that were recorded, but never asked for",
+        )
+        lines += first_lines(
+            [f"fault that never happened: {rule.to_table()}" for rule in self._assembly.plan.unused()],
+            "faults that never happened",
+        )
         if lines:
             raise ReplayMismatchError("the replay does not agree with the tape\n" + "\n".join(lines))
+
+    def _check(self, content: TapeContent) -> None:
+        """What is missing or has another size is told now, and not to a client; `tape verify` reads the bytes too."""
+        body = self._blobs.open(content.digest)
+        if body.size != content.size:
+            raise IntegrityError(
+                f"body {content.digest}: the tape says {content.size} bytes, {body.path} has {body.size}",
+                hint="restore the file; if git changed its line ends, say '-text' for the folder in .gitattributes",
+            )
 
     def _library(self) -> Library:
         library = Library()
@@ -173,6 +193,7 @@ def replay(
         ConfigError: the file can't be read, or a tape in memory came without ``blobs``.
         DocumentError: it is no good tape.
         ContentNotFoundError: a body is missing.
+        IntegrityError: a body has another size than the tape says; digests are not computed here.
     """
     if isinstance(tape, Tape):
         if blobs is None and tape.contents():
@@ -180,6 +201,16 @@ def replay(
         return Replay(tape, BlobFolder(os.fspath(blobs or "")), faults=faults, is_strict=is_strict)
     folder = BlobFolder(os.fspath(blobs)) if blobs is not None else BlobFolder.beside(tape_path(tape))
     return Replay(load_tape(tape), folder, faults=faults, is_strict=is_strict)
+
+
+def first_lines(lines: Sequence[str], rest: str) -> list[str]:
+    """The first of many lines, and how many more there are.
+
+    >>> first_lines(["line"] * 22, "of this sort")[-2:]
+    ['line', '... and 2 more of this sort']
+    """
+    more = [f"... and {len(lines) - _SHOWN} more {rest}"] if len(lines) > _SHOWN else []
+    return [*lines[:_SHOWN], *more]
 
 
 def _auth(host: TapeHost) -> BasicAuth | TokenAuth | None:

@@ -214,7 +214,13 @@ def _knock(target: str, *, is_plain_http: bool) -> None:
 
 
 def _refused(target: str, action: str, problem: Exception) -> ImageStoreError:
+    import requests
+
     response = getattr(problem, "response", None)
     if getattr(response, "status_code", 0) == 404 or _NOT_FOUND.search(str(problem)):
         return ContentNotFoundError(f"artifact {target}: {action} failed: the registry has no such artifact")
-    return RegistryUnavailableError(f"artifact {target}: {action} failed: {problem}", host=target.partition("/")[0])
+    # A certificate that isn't trusted is a matter of TLS; any other TLS error is what plain HTTP looks like.
+    is_plain = isinstance(problem, requests.exceptions.SSLError) and "CERTIFICATE" not in str(problem).upper()
+    hint = "does the registry speak plain HTTP? then add --plain-http (is_plain_http=True)" if is_plain else ""
+    text = f"artifact {target}: {action} failed: {problem}"
+    return RegistryUnavailableError(text, host=target.partition("/")[0], hint=hint)

@@ -25,7 +25,7 @@ from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.testing.front_ends.server import LoopbackServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.compose import save_tape
-from imagestore.testing.tapes.player import Replay, load_tape, replay, tape_path
+from imagestore.testing.tapes.player import Replay, first_lines, load_tape, replay, tape_path
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class SessionSettings:
     Attributes:
         upstream: logical host to the real base address, for recording.
         known_secrets: values that must never be written.
-        plain_names: JSON members of token answers that may be written.
+        plain_names: names that are harmless after all: JSON members, request headers, parts of paths.
         faults: what goes wrong, in replay only.
         is_strict: the end of a replay is judged.
         about: first line of a recorded tape.
@@ -156,7 +156,8 @@ class TapeSession:
     def troubles(self) -> tuple[str, ...]:
         """What went wrong so far: requests without an answer, and what stops a recording."""
         stops = self._recorder.problems if self._recorder is not None else ()
-        return (*self.ledger.unexpected, *(f"{one}\n  hint: {one.hint}" if one.hint else str(one) for one in stops))
+        unexpected = first_lines(self.ledger.unexpected, "unexpected requests")
+        return (*unexpected, *(f"{one}\n  hint: {one.hint}" if one.hint else str(one) for one in stops))
 
     @property
     def transport(self) -> ReplayTransport:

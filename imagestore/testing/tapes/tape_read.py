@@ -15,7 +15,7 @@ from imagestore.errors import DocumentError, InvalidInputError, InvalidReference
 from imagestore.reference import Reference
 from imagestore.testing.engine.exchange import Ending
 from imagestore.testing.faults.catalogue import EFFECTS
-from imagestore.testing.faults.rule import KINDS, FaultRule, Where
+from imagestore.testing.faults.rule import FaultRule, Where
 from imagestore.testing.tapes.tape import (
     FORMAT,
     VERSION,
@@ -65,6 +65,7 @@ def parse_tape(data: bytes, *, what: str = "tape") -> Tape:
     tape = Tape(
         about=top.text("about", ""),
         storage_host=top.text("storage_host", ""),
+        plain_names=top.texts("plain"),
         hosts=tuple(_host(one) for one in top.tables("host")),
         repositories=tuple(_repository(one) for one in top.tables("repository")),
         exchanges=tuple(_exchange(one) for one in top.tables("exchange")),
@@ -179,9 +180,11 @@ def _fault(table: Table) -> FaultRule:
             members[member.name] = table.number(member.name, default)
         else:
             members[member.name] = table.text(member.name, str(default))
-    where = Where(**{member.name: table.text(member.name, "") for member in dataclasses.fields(Where)})
-    if where.kind and where.kind not in KINDS:
-        raise table.fault("kind", f"expected one of {', '.join(sorted(KINDS))}; found {where.kind!r}")
+    places = {member.name: table.text(member.name, "") for member in dataclasses.fields(Where)}
+    try:
+        where = Where(**places)
+    except InvalidInputError as problem:
+        raise table.fault("", str(problem)) from problem
     try:
         effect = effect_type(**members)
     except InvalidInputError as problem:

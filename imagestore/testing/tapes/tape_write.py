@@ -32,6 +32,8 @@ def format_tape(tape: Tape) -> bytes:
         out.write(f"about = {quote(tape.about)}\n")
     if tape.storage_host:
         out.write(f"storage_host = {quote(tape.storage_host)}\n")
+    if tape.plain_names:
+        out.write(f"plain = {_list([quote(name) for name in sorted(set(tape.plain_names))])}\n")
     for host in sorted(tape.hosts, key=lambda one: one.name):
         _table(out, "host", _host_pairs(host))
     for made in sorted(tape.synthetic, key=lambda one: one.digest):

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, ImageStoreError
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import SyntheticBody, digest_of
 from imagestore.testing.recording import guard
+from imagestore.testing.recording.review import find_secrets
 from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.compose import save_text
 from imagestore.testing.tapes.player import load_tape, tape_path
 from imagestore.testing.tapes.tape import SUFFIX
 from imagestore.testing.tapes.tape_write import format_tape
-from imagestore.values import dataclass
+from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imagestore.digest import Digest
     from imagestore.testing.tapes.tape import Tape
+
+
+_MEMBER: Final = re.compile(rb"([a-z_]{1,20}) = ")
 
 
 def find_tapes(place: str) -> list[str]:
@@ -51,7 +57,8 @@ def _walk(place: str) -> Iterator[str]:
 def verify_tape(path: str) -> list[str]:
     """Check a tape and all its bodies; gives the problems found, none when it is good.
 
-    Checked: the text is canonical and holds no secret; every body is there with the size and digest the tape says;
+    Checked: the text is canonical; nothing in it would have been replaced, left out or refused by a recording, but for
+    what the tape names as plain; every body is there with the size and digest the tape says;
     synthetic bodies compute to their digest; recorded answers to requests by digest hold that content.
 
     Raises:
@@ -63,14 +70,50 @@ def verify_tape(path: str) -> list[str]:
     with open(tape_path(path), "rb") as file:
         text = file.read()
     if format_tape(tape) != text:
-        problems.append("the text is not in canonical form; save the tape again")
+        problems.append("the text is not in canonical form; write it anew with 'imagestore tape format'")
+    blobs = BlobFolder.beside(tape_path(path))
+    problems += _secrets(tape, text, blobs)
+    problems += _body_problems(tape, blobs)
+    problems += _exchange_problems(tape)
+    return problems
+
+
+def _secrets(tape: Tape, text: bytes, blobs: BlobFolder) -> list[str]:
+    computed = {one.digest: SyntheticBody(one.seed, one.size, one.form) for one in tape.synthetic}
+    found = list(find_secrets(tape, lambda digest: computed.get(digest) or blobs.open(digest)))
+    for line in format_tape(replace(tape, exchanges=())).splitlines():
+        reason = _reason(line)
+        if reason:
+            # What stands in a line may be the secret, but for a member's name.
+            name = _MEMBER.match(line)
+            found.append(f"{name[1].decode() if name else 'a list'} holds {reason}; write something else")
+    # What is left is no part of the tape.
+    reason = "" if found else _reason(text)
+    return [f"a comment holds {reason}; remove it"] if reason else found
+
+
+def _reason(text: bytes) -> str:
     try:
         guard.check_text(text, "the tape")
     except guard.SecretLeakError as problem:
-        problems.append(str(problem))
-    problems += _body_problems(tape, BlobFolder.beside(tape_path(path)))
-    problems += _exchange_problems(tape)
-    return problems
+        return problem.reason
+    return ""
+
+
+def canonicalise(path: str) -> bool:
+    """Put a tape's text into canonical form; gives whether that changed it. Comments are no part of a tape, and go.
+
+    Raises:
+        ConfigError: the file can't be read.
+        DocumentError: it is no tape.
+        OSError: the file can't be written; it is as it was.
+    """
+    text = format_tape(load_tape(path))
+    with open(tape_path(path), "rb") as file:
+        is_changed = file.read() != text
+    if is_changed:
+        save_text(path, text)
+    return is_changed
 
 
 def _body_problems(tape: Tape, blobs: BlobFolder) -> Iterator[str]:
@@ -79,6 +122,8 @@ def _body_problems(tape: Tape, blobs: BlobFolder) -> Iterator[str]:
             blobs.verify(digest, content.size)
         except ImageStoreError as problem:
             yield str(problem)
+        except OSError as problem:
+            yield f"body {digest}: {blobs.path(digest)}: {problem.strerror}"
     for made in tape.synthetic:
         actual = digest_of(SyntheticBody(made.seed, made.size, made.form), made.digest.algorithm)
         if actual != made.digest:

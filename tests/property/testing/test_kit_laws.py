@@ -23,6 +23,7 @@ from imagestore.testing.front_ends.transport import ReplayTransport
 from imagestore.testing.images.bodies import PIECE_BYTES, BytesBody, FlippedBody, PaddedBody, SyntheticBody
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.redaction import redact_address, redact_authorization, redact_query
+from imagestore.testing.recording.review import find_secrets
 from imagestore.testing.recording.secrets import Vault
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.tapes.blob_folder import BlobFolder
@@ -93,6 +94,7 @@ TAPES = st.builds(
         max_size=2,
         unique_by=lambda one: one.name,
     ).map(tuple),
+    plain_names=st.lists(TEXT, max_size=2, unique=True).map(lambda names: tuple(sorted(names))),
     repositories=st.lists(repositories(), max_size=2, unique_by=lambda one: (one.host, one.path)).map(tuple),
     exchanges=st.lists(EXCHANGES, max_size=3).map(tuple),
     synthetic=st.lists(
@@ -125,6 +127,12 @@ def test_any_bytes_are_a_tape_or_a_typed_error(data: bytes) -> None:
         parse_tape(data)
     except DocumentError:
         return
+
+
+@given(TAPES, st.binary(max_size=60))
+@settings(max_examples=60)
+def test_every_tape_can_be_judged(tape: Tape, body: bytes) -> None:
+    assert all(one.startswith("exchange[") for one in find_secrets(tape, lambda _: BytesBody(body)))
 
 
 @given(st.binary(max_size=300), st.integers(0, 320), st.integers(0, 320), st.integers(0, 299))
@@ -262,7 +270,12 @@ def test_a_token_is_never_in_the_tape_and_the_tape_still_replays(secret: str, me
     ):
         live = run(client)
         tape = recorder.tape()
-    assert token not in format_tape(tape).decode()
+    text = format_tape(tape)
+    assert token not in text.decode()
+    assert list(find_secrets(tape, blobs.open)) == []
+    for place in (b"Bearer ", b': \\"'):
+        edited = parse_tape(text.replace(place + b"tape-token-1", place + token.encode()))
+        assert len(list(find_secrets(edited, blobs.open))) == 1
     with replay(tape, is_strict=True) as playing, httpx.Client(transport=playing.transport) as client:
         assert run(client) == live == [200, 401]
 

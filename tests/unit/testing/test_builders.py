@@ -12,7 +12,7 @@ import pytest
 
 from imagestore import media_types
 from imagestore.digest import Digest
-from imagestore.errors import InvalidPlatformError
+from imagestore.errors import InvalidInputError, InvalidPlatformError
 from imagestore.platforms.spec import Platform
 from imagestore.testing.images.bodies import read_all
 from imagestore.testing.images.builders import (
@@ -196,3 +196,11 @@ def test_platform_text_is_taken_as_spelled(text: str, platform: Platform) -> Non
 def test_other_platform_text_is_refused(text: str) -> None:
     with pytest.raises(InvalidPlatformError):
         read_platform(text)
+
+
+def test_another_family_is_refused() -> None:
+    family: Any = "x"
+    with pytest.raises(InvalidInputError, match="family 'x': expected one of oci, docker"):
+        build_image(family=family)
+    with pytest.raises(InvalidInputError, match="family 'x': expected one of oci, docker"):
+        build_index([], family=family)

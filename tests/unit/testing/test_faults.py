@@ -61,6 +61,12 @@ def test_how_often(rule: FaultRule, expected: list[int]) -> None:
     assert statuses(client_with(rule), BLOB, 4) == expected
 
 
+@pytest.mark.parametrize(("name", "value"), [("kind", "blub"), ("method", "get")])
+def test_a_place_that_no_request_can_have_is_refused(name: str, value: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"{name} '{value}': expected one of "):
+        Where(**{name: value})
+
+
 @pytest.mark.parametrize(
     ("where", "is_meant"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from imagestore.errors import InvalidInputError
 from imagestore.testing import BasicAuth, Registry, TokenAuth, build_image
 from imagestore.testing.engine.exchange import Fields, Request
 from imagestore.testing.engine.gate import TokenGate
@@ -179,3 +180,9 @@ def test_an_identity_token_that_was_given_out_is_taken_back() -> None:
     token = client.post(place, data=form).json()["access_token"]
     assert client.get(MANIFEST, headers={"Authorization": f"Bearer {token}"}).status_code == 200
     assert client.post(place, data={**form, "refresh_token": "tape-refresh-bob"}).status_code == 401
+
+
+def test_a_host_without_images_is_not_guarded_in_silence() -> None:
+    with pytest.raises(InvalidInputError, match=r"auth for 'other\.example': .* hosts with images: registry\.example$"):
+        Registry({NAME: IMAGE}, auth={"other.example": TokenAuth()})
+    Registry({"docker.io/library/app:1": IMAGE}, auth={"registry-1.docker.io": TokenAuth()})

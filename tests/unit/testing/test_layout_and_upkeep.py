@@ -13,7 +13,7 @@ from imagestore.errors import ConfigError, DocumentError, ImageStoreError, Integ
 from imagestore.testing import Tape, build_image, build_index, load_tape, make_tape, replay, save_tape, synthetic_layer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.layout import layout_to_tape, tape_to_layout
-from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeSynthetic
+from imagestore.testing.tapes.tape import TapeContent, TapeExchange, TapeHost, TapeSynthetic
 from imagestore.testing.tapes.tape_write import format_tape
 from imagestore.testing.tapes.upkeep import collect_bodies, find_tapes, verify_tape
 
@@ -160,6 +160,123 @@ def test_a_text_that_is_not_canonical_or_holds_a_secret_is_found(tmp_path: Path)
         file.write(b"\n# a comment\n")
     problems = verify_tape(path)
     assert ["canonical" in problems[0], "user information" in problems[1]] == [True, True]
+
+
+HASH = "6f1c2b9e8d7a4c3b2f1e0d9c8b7a6f5e"
+TAGS = "https://registry.example/v2/app/tags/list"
+
+
+def exchange(request: str = f"GET {TAGS}", lines: str = "", headers: str = "") -> str:
+    """The text of a tape with one exchange."""
+    top = 'format = "imagestore-tape"\nversion = 1\n'
+    return f'{top}\n[[exchange]]\nrequest = "{request}"\nstatus = 200\nheaders = [\n{headers}]\n{lines}'
+
+
+def problems_of(tmp_path: Path, text: str) -> list[str]:
+    (tmp_path / "tapes").mkdir(exist_ok=True)
+    path = tmp_path / "tapes" / "one.tape.toml"
+    path.write_text(text)
+    return [one for one in verify_tape(str(path)) if "canonical" not in one]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (f"Set-Cookie: sid={HASH}", "a value that is no placeholder; write tape-cookie-<number> in its place"),
+        (
+            f"Docker-RateLimit-Source: {HASH}",
+            "a value that is no placeholder; write tape-private-<number> in its place",
+        ),
+        (f"X-Auth-Token: {HASH}", "a value that a recording leaves out; remove it, or name it in the tape's 'plain' "),
+        (f'ETag: \\"session-{HASH}\\"', "a value that a recording leaves out; "),
+        (
+            f"Location: https://s3.example/x?X-Amz-Signature={HASH}",
+            "a value that is no placeholder; write tape-signed-",
+        ),
+        (f"Location: /x#access_token={HASH}", "a value that is no placeholder; "),
+        ("Location: https://someone@s3.example/x", "a value that is no placeholder; write tape-user-<number> "),
+        (f"Location: /{HASH}/x", "an unclassified random path part; "),
+        (f'WWW-Authenticate: Bearer realm=\\"https://a.example/t\\",nonce=\\"{HASH}\\"', "a value that is no "),
+        ("Warning: eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl", "a JSON web token; write a placeholder in its place"),
+    ],
+)
+def test_headers_are_judged_as_a_recording_judges_them(tmp_path: Path, line: str, reason: str) -> None:
+    (problem,) = problems_of(tmp_path, exchange(headers=f'    "{line}",\n'))
+    name = line.partition(":")[0]
+    assert problem.startswith(f"exchange[0] (GET registry.example/v2/app/tags/list): the header {name} holds {reason}")
+    assert HASH not in problem
+
+
+@pytest.mark.parametrize(
+    ("request_line", "lines", "place", "reason"),
+    [
+        (f"GET {TAGS}?sig=Zm9v", "", "/v2/app/tags/list): the request's query", "a value that is no placeholder; "),
+        (f"GET https://a.example/{HASH}", "", "): the request's path", "an unclassified random path part; "),
+        (f"GET {TAGS}", 'authorization = "Bearer abc"', ": the authorization", "a value that is no placeholder; "),
+        ("POST https://a.example/token", 'form = "grant_type=password&password=x"', "/token): the form", "a value "),
+        (
+            "GET https://a.example/token",
+            'text = "{\\"token\\": \\"abc\\"}"',
+            "/token): the text",
+            "a value that is no ",
+        ),
+        (
+            "GET https://a.example/token",
+            'text = "{\\"novel\\": \\"abc\\"}"',
+            "the text",
+            "an unclassified member 'novel' ",
+        ),
+        (
+            f"GET {TAGS}",
+            'text = "{\\"sessions\\": 1}"',
+            ": the text",
+            "an unclassified member 'sessions' in a registry's ",
+        ),
+    ],
+)
+def test_every_other_member_is_judged_too(
+    tmp_path: Path, request_line: str, lines: str, place: str, reason: str
+) -> None:
+    (problem,) = problems_of(tmp_path, exchange(request_line, lines + "\n"))
+    assert f"{place} holds {reason}" in problem
+    assert HASH not in problem
+
+
+def test_placeholders_and_plain_names_pass(tmp_path: Path) -> None:
+    headers = (
+        '    "X-Request: 1",\n    "Set-Cookie: sid=tape-cookie-1; Path=/",\n    "Location: /x?sig=tape-signed-1",\n'
+    )
+    text = 'authorization = "Bearer tape-token-1"\ntext = "{\\"tags\\": [], \\"session\\": 1}"\n'
+    tape = exchange(f"GET {TAGS}?n=5&sig=tape-signed-1", text, headers)
+    assert len(problems_of(tmp_path, tape)) == 2
+    assert problems_of(tmp_path, tape.replace("version = 1", 'version = 1\nplain = ["session", "x-request"]')) == []
+
+
+def test_content_that_a_redirect_leads_to_is_content(tmp_path: Path, blobs: BlobFolder) -> None:
+    digest = blobs.put(b"\x00" * 100)
+    body = TapeContent(digest, 100)
+    place = f"/v2/app/blobs/{digest}"
+    chain = (
+        TapeExchange("GET", "https", "a.example", "/second", "", 200, body=body),
+        TapeExchange("GET", "https", "b.example", "/first", "", 302, (("Location", "https://a.example/second"),)),
+        TapeExchange("GET", "https", "c.example", place, "", 302, (("Location", "https://b.example/first"),)),
+    )
+    assert verify_tape(saved(tmp_path, Tape(exchanges=chain))) == []
+    (problem,) = verify_tape(saved(tmp_path, Tape(exchanges=chain[:1])))
+    assert "the body holds an answer of a token service that is no JSON" in problem
+
+
+def test_a_secret_in_a_comment_is_found(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, exchange() + "# https://user:password@host/\n")
+    assert problem == "a comment holds user information in an address; remove it"
+
+
+def test_a_secret_in_the_rest_of_a_tape_is_found_and_not_shown(tmp_path: Path) -> None:
+    key = "AKIAIOSFODNN7EXAMPLE"
+    assert verify_tape(saved(tmp_path, Tape(about=key, hosts=(TapeHost("a.example", "basic", users=(key,)),)))) == [
+        "about holds an access key; write something else",
+        "a list holds an access key; write something else",
+    ]
 
 
 # -- clearing ------------------------------------------------------------------------------------------------------

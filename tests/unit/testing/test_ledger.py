@@ -7,6 +7,7 @@ import base64
 import pytest
 
 from imagestore.digest import Digest
+from imagestore.errors import InvalidDigestError, InvalidInputError
 from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request
 from imagestore.testing.engine.ledger import Ledger, describe_credential
 
@@ -109,6 +110,26 @@ def test_bytes_fetched_counts_all_attempts(ledger: Ledger) -> None:
     note(ledger, sent=1)
     with pytest.raises(AssertionError, match=r"at most 1\.05 x 100 bytes, sent 106"):
         ledger.assert_bytes_fetched(BLOB, 100)
+
+
+def test_a_digest_as_text_means_the_digest(ledger: Ledger) -> None:
+    note(ledger)
+    note(ledger)
+    assert (ledger.count(digest=str(BLOB)), ledger.bytes_sent(str(BLOB))) == (2, 200)
+    ledger.assert_requests(2, digest=str(BLOB))
+    with pytest.raises(AssertionError, match="sent 200"):
+        ledger.assert_bytes_fetched(str(BLOB), 100)
+    with pytest.raises(AssertionError, match="sent completely 2 times"):
+        ledger.assert_single_flight(str(BLOB))
+    with pytest.raises(InvalidDigestError):
+        ledger.assert_single_flight(BLOB.encoded)
+
+
+def test_a_sort_of_requests_that_cannot_be_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(InvalidInputError, match="kind 'blub': expected one of blob, "):
+        ledger.assert_requests(0, kind="blub")
+    with pytest.raises(InvalidInputError, match="method 'get': expected one of "):
+        ledger.count(method="get")
 
 
 def test_single_flight_allows_a_resume_and_no_overlap(ledger: Ledger, clock: Clock) -> None:

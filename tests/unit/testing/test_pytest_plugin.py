@@ -251,3 +251,60 @@ def test_the_network_is_blocked_for_fixtures_and_for_every_way_out(pytester: pyt
         """
     )
     run(pytester, "--block-network").assert_outcomes(passed=1)
+
+
+def test_the_marker_takes_its_name_by_keyword_too(pytester: pytest.Pytester, upstream: str) -> None:
+    pytester.makepyfile(
+        test_it=SUITE.replace("    def test_pull", '    @pytest.mark.tape(name="t")\n    def test_pull')
+    )
+    run(pytester, "--record-mode=once", upstream).assert_outcomes(passed=1)
+    assert (pytester.path / "tapes" / "t.tape.toml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("marker", "reason"),
+    [
+        ('tape("a", "b")', "marker tape: expected one name, as text; found 'a', 'b'"),
+        ('tape("a", name="b")', "marker tape: expected one name, as text; found 'a', 'b'"),
+        ("tape(1)", "marker tape: expected one name, as text; found 1"),
+        ("tape(fault=[])", "marker tape: there is no option 'fault'; known here: strict, *"),
+        ("tape(faults=FaultRule(Refuse(503)))", "marker tape: faults: expected a list of rules, found FaultRule"),
+        ('tape(known_secrets="hunter2")', "marker tape: known_secrets: expected a list of texts, found str"),
+        ('block_network("h")', "marker block_network: expected a list of hosts, found 'h'"),
+        ('block_network(allowed_hosts="h")', "marker block_network: expected a list of hosts, found 'h'"),
+        (
+            'block_network(allowed_host=["h"])',
+            "marker block_network: expected allowed_hosts and nothing else, found allowed_host",
+        ),
+    ],
+)
+def test_a_marker_that_says_what_nobody_reads_is_refused(pytester: pytest.Pytester, marker: str, reason: str) -> None:
+    pytester.makepyfile(
+        test_it=f"""
+        import pytest
+        from imagestore.testing.faults import FaultRule, Refuse
+
+        @pytest.mark.{marker}
+        def test_it(tape):
+            pass
+        """
+    )
+    result = run(pytester)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(f"E *InvalidInputError: {reason}")
+
+
+def test_allowed_hosts_may_stand_without_their_name(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import socket
+        import pytest
+
+        @pytest.mark.block_network(["192.0.2.1"])
+        def test_it():
+            with socket.socket() as probe, pytest.raises(OSError):
+                probe.settimeout(0.01)
+                probe.connect(("192.0.2.1", 9))
+        """
+    )
+    run(pytester).assert_outcomes(passed=1)

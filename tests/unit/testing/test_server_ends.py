@@ -20,6 +20,7 @@ from imagestore.testing.front_ends.proxy import ProxyServer
 from imagestore.testing.front_ends.server import LoopbackServer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 IMAGES = {"registry.example/app:1": build_image()}
@@ -96,6 +97,28 @@ def test_a_closed_server_opens_no_listener() -> None:
     assert server.server.url() == address
     with pytest.raises(ConfigError, match=r"other\.example: the server is closed"):
         server.server.url("other.example")
+    assert running() == []
+
+
+def test_a_server_has_addresses_inside_of_its_block_only() -> None:
+    server = RegistryServer(IMAGES)
+    proxy = ProxyServer(Registry(IMAGES).engine, (), authority=Authority())
+    asked: list[Callable[[], str]] = [
+        lambda: server.address,
+        server.server.url,
+        lambda: server.server.reference("registry.example/app:1"),
+        lambda: proxy.proxy_url,
+    ]
+    for ask in asked:
+        with pytest.raises(ConfigError, match="the server doesn't listen yet") as caught:
+            ask()
+        assert caught.value.hint == "use it in a with block"
+    with server:
+        pass
+    with pytest.raises(ConfigError, match="it was closed, and listens no more"), server:
+        pass
+    with RegistryServer({}) as empty, pytest.raises(ConfigError, match="it has no logical host"):
+        _ = empty.address
     assert running() == []
 
 

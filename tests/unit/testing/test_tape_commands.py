@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from imagestore.cli.record import record
 from imagestore.cli.tape import tape
-from imagestore.errors import ContentNotFoundError
-from imagestore.testing import Registry, build_index, load_tape, make_tape, save_tape
+from imagestore.errors import ContentNotFoundError, RegistryUnavailableError
+from imagestore.testing import Registry, RegistryServer, Tape, build_index, load_tape, make_tape, save_tape
 from imagestore.testing.faults import FaultRule, Reset
 from imagestore.testing.tapes.blob_folder import BlobFolder
 
@@ -51,6 +51,12 @@ def test_show_is_for_people_and_for_programs(path: str) -> None:
     value = json.loads(run("show", "--output", "json", path).output)
     assert value["repositories"][0]["tags"] == {"1": str(IMAGE.target.digest)}
     assert value["faults"] == [{"what": "reset", "at": 5}]
+
+
+def test_show_tells_what_was_declared_harmless(tmp_path: Path) -> None:
+    path = save_tape(tmp_path / "one", Tape(plain_names=("session",)))
+    assert "declared harmless: session\n" in run("show", path).output
+    assert json.loads(run("show", "--output", "json", path).output)["plain"] == ["session"]
 
 
 def test_gc_deletes_surplus_bodies(path: str, tmp_path: Path) -> None:
@@ -125,6 +131,19 @@ def test_record_of_a_command_that_asks_nothing_leaves_the_tape_alone(path: str, 
     assert result.exit_code == (0 if mode == "once" else 1)
 
 
+def test_record_tells_what_a_tape_that_exists_does_not_answer(path: str) -> None:
+    ask = "import urllib.request as u\ntry: u.urlopen('http://other.example/v2/')\nexcept OSError: pass"
+    arguments = ["--tape", path, "--", sys.executable, "-c"]
+    kind = CliRunner().invoke(record, [*arguments, ask])
+    assert kind.exit_code == 9
+    assert "unexpected request: GET http://other.example/v2/" in kind.stderr
+    assert f"tape {path}: it exists, and doesn't answer all that the command asked" in kind.stderr
+    assert "--mode rewrite" in kind.stderr
+    failing = CliRunner().invoke(record, [*arguments, f"{ask}\nraise SystemExit(3)"])
+    assert failing.exit_code == 3
+    assert "unexpected request: GET" in failing.stderr
+
+
 @pytest.mark.parametrize("arguments", [["--port", "other.example=5000"], ["--authority", "ca.pem"]])
 def test_serve_refuses_what_it_would_ignore(path: str, arguments: list[str]) -> None:
     assert run("serve", path, *arguments).exit_code == 2
@@ -135,6 +154,28 @@ def test_verify_goes_on_after_a_tape_that_cannot_be_read(path: str, tmp_path: Pa
     result = run("verify", str(tmp_path / "tapes"))
     assert result.exit_code == 7
     assert f"{path}: good" in result.output
+
+
+def test_format_puts_a_tape_into_canonical_form(path: str, tmp_path: Path) -> None:
+    with open(path, "rb") as file:
+        canonical = file.read()
+    with open(path, "ab") as file:
+        file.write(b"# a comment\n")
+    assert "write it anew with 'imagestore tape format'" in run("verify", path).output
+    assert run("format", str(tmp_path / "tapes")).output == f"{path}: formatted\n"
+    with open(path, "rb") as file:
+        assert file.read() == canonical
+    again = json.loads(run("format", "--output", "json", path).output)
+    assert again == {"tapes": [{"path": path, "changed": False}]}
+
+
+def test_a_folder_in_place_of_a_body_is_a_problem_like_others(path: str, tmp_path: Path) -> None:
+    blobs, digest = BlobFolder.beside(path), IMAGE.target.digest
+    place = blobs.path(digest)
+    blobs.remove(digest)
+    (tmp_path / "blobs" / "sha256" / digest.encoded).mkdir()
+    result = run("verify", path)
+    assert (result.exit_code, result.output) == (7, f"{path}: 1 problems\n  body {digest}: {place} is no file\n")
 
 
 def test_gc_clears_what_was_left_half_written_and_follows_links(path: str, tmp_path: Path) -> None:
@@ -154,3 +195,12 @@ def test_a_layout_without_a_blob_that_it_needs_is_refused(path: str, tmp_path: P
     (layout / "blobs" / "sha256" / layer.encoded).unlink()
     with pytest.raises(ContentNotFoundError, match=layer.encoded):
         run("from-layout", str(layout), str(tmp_path / "tapes" / "back"), "--name", "x.example/y")
+
+
+@pytest.mark.parametrize("command", ["push", "fetch"])
+def test_a_registry_without_tls_is_told_by_name_of_the_option(path: str, command: str) -> None:
+    with RegistryServer({"registry.example/app:1": IMAGE}) as server:
+        target = f"{server.address}/fixtures/one:1"
+        with pytest.raises(RegistryUnavailableError) as caught:
+            run(command, *((path, target) if command == "push" else (target, path)))
+    assert "--plain-http" in caught.value.hint

@@ -9,7 +9,15 @@ import pytest
 
 from imagestore.digest import Digest
 from imagestore.errors import ConfigError, ContentNotFoundError, DocumentError, IntegrityError
-from imagestore.testing import build_index, load_tape, make_tape, replay, save_tape, synthetic_layer
+from imagestore.testing import (
+    ReplayMismatchError,
+    build_index,
+    load_tape,
+    make_tape,
+    replay,
+    save_tape,
+    synthetic_layer,
+)
 from imagestore.testing.engine.exchange import Ending
 from imagestore.testing.faults import FaultRule, Reset, Where, catalogue
 from imagestore.testing.images.bodies import BytesBody
@@ -25,6 +33,7 @@ ONE, TWO = Digest.of(b"1"), Digest.of(b"2")
 EVERYTHING = Tape(
     about='quotes " backslash \\ control \x07 and \u2028',
     storage_host="storage.example",
+    plain_names=("session", "x-request-id"),
     hosts=(
         TapeHost("a.example", "token", "auth.example", "service", ("u", "v"), False, 60),
         TapeHost("b.example", "basic", users=("u",)),
@@ -192,6 +201,24 @@ def test_a_missing_tape_and_a_missing_body_are_named(tmp_path: Path) -> None:
         replay(Tape(exchanges=(recorded,)), blobs=blobs.root)
     with pytest.raises(ConfigError, match="folder of its bodies"):
         replay(tape)
+
+
+@pytest.mark.parametrize("change", [b"", b"one byte more"])
+def test_a_body_of_another_size_is_told_before_anybody_is_served(tmp_path: Path, change: bytes) -> None:
+    blobs = BlobFolder(str(tmp_path / "blobs"))
+    tape = make_tape({"a.example/app:1": build_index(["linux/amd64"])}, blobs)
+    digest = next(iter(tape.contents()))
+    with open(blobs.path(digest), "wb") as file:
+        file.write(change)
+    with pytest.raises(IntegrityError, match=f"body {digest}: the tape says [0-9]+ bytes, .* has {len(change)}$"):
+        replay(tape, blobs=blobs.root)
+
+
+def test_a_mismatch_shows_the_first_lines_of_each_sort(tmp_path: Path) -> None:
+    recorded = tuple(TapeExchange("GET", "https", "a.example", f"/v2/{n}", "", 200) for n in range(5000))
+    with pytest.raises(ReplayMismatchError, match="and 4980 more that were recorded") as caught:
+        replay(Tape(exchanges=recorded), blobs=tmp_path, is_strict=True).check()
+    assert len(str(caught.value)) < 4000
 
 
 def test_the_folder_of_bodies_keeps_only_what_is_true(tmp_path: Path) -> None:
