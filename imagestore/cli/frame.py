@@ -52,6 +52,11 @@ def run(work: Callable[[], int]) -> int:
         return report(error)
     except KeyboardInterrupt:
         return interrupted()
+    except RuntimeError as error:
+        # What Python 3.11 makes of one while a class is defined, as imports do.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return interrupted()
+        raise
     except BrokenPipeError:
         # The reader of our output left; whatever is still buffered has nowhere to go.
         _silence_output()

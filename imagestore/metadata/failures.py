@@ -44,6 +44,8 @@ _NUMBERS: Final[dict[int, type[StoreError]]] = {
 }
 #: What Python's module says of a connection that was closed.
 _CLOSED: Final = "Cannot operate on a closed database."
+#: SQLite's limit is 512, and the files beside the database have longer names.
+_LONGEST_PATH: Final = 500
 _SHOWN: Final = 200
 FULL_HINT: Final = "free space there, or run 'imagestore gc'"
 CORRUPT_HINT: Final = (
@@ -107,6 +109,8 @@ class Translated:
         code = extended & 0xFF
         if str(error).startswith(NO_TEXT):
             return StoreCorruptError, str(error)
+        if code == sqlite3.SQLITE_CANTOPEN and len(os.fsencode(self._database)) > _LONGEST_PATH:
+            return StoreError, f"the path is longer than the {_LONGEST_PATH} bytes that SQLite takes"
         if code == sqlite3.SQLITE_CANTOPEN and (cause := location.cause(self._database)) is not None:
             # SQLite doesn't say why; a dying disk is no question of permission.
             return _NUMBERS.get(cause, StoreError), f"{error}: {os.strerror(cause)}"

@@ -165,6 +165,26 @@ def test_an_archive_for_a_closed_standard_output_is_refused(tmp_path: Path) -> N
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "imagestore: standard output is closed")
 
 
+def test_an_interrupt_while_a_class_is_defined_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Python 3.11 makes a RuntimeError of it; whatever is imported late may define classes."""
+
+    class Late:
+        def __set_name__(self, _owner: type, _name: str) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    def work() -> int:
+        type("Owner", (), {"late": Late()})
+        return 0
+
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        assert frame.run(work) == 130
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    assert capsys.readouterr().err == "imagestore: interrupted\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_that_are_ignored_from_the_start_stay_ignored(number: signal.Signals) -> None:
     def work() -> int:

@@ -444,3 +444,11 @@ def test_a_second_opening_without_space_drops_no_lock_of_the_first(tmp_path: Pat
         Way(path).do_without_space()
         assert locks_on(tmp_path) == before
         assert "metadata.db-shm" in before
+
+
+def test_a_path_that_is_too_long_for_sqlite_is_named_so(tmp_path: Path) -> None:
+    folder = tmp_path.joinpath(*["x" * 100] * 5)
+    folder.mkdir(parents=True)
+    with pytest.raises(StoreError, match="longer than the 500 bytes") as caught:
+        SqliteMetadataStore(folder / "metadata.db")
+    assert caught.value.hint == ""
