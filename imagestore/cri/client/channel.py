@@ -28,9 +28,9 @@ _OPTIONS: Final = (
     ("grpc.default_authority", "localhost"),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
-    # As the kubelet's client: a server that was away for long is found soon after it is back.
+    # As the kubelet's client: a server that was away for long is found soon after it is back. The least back-off stays,
+    # since it is also how long a server that is just being started may take to answer.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 3000),
 )
 
