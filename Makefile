@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 JOBS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 2)')
 # Compiled modules are kept whatever the surroundings say: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
+# What uv is told for other projects isn't meant for this one.
+unexport $(filter UV_%,$(.VARIABLES))
 # How many processes `make crash` kills.
 KILLS ?= 1000
 # How often each program runs in the benchmarks, and which rows; all by default (python -m benchmarks --list names them).

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -149,6 +150,7 @@ class CancelGroup:
         self._lock = threading.Lock()
         self._running: dict[CancelToken, _Running] = {}
         self._reason = ""
+        self._process = os.getpid()
 
     @property
     def is_ended(self) -> bool:
@@ -189,11 +191,16 @@ class CancelGroup:
             reason: what they are cancelled with.
             patience_seconds: for all of them; what goes on after that is left to itself.
         """
+        if os.getpid() != self._process:
+            # A fork: what runs is the parent's, and so are the connections that a cancellation would cut.
+            return
         with self._lock:
             self._reason = self._reason or reason
             running = dict(self._running)
-        for token in running:
-            token.cancel(reason)
+        with contextlib.ExitStack() as stack:
+            # One that fails keeps none of the others from being called.
+            for token in running:
+                stack.callback(token.cancel, reason)
         until = time.monotonic() + patience_seconds
         for each in running.values():
             if each.thread != threading.get_ident():

@@ -351,12 +351,14 @@ class ImageStore(Archives, Upkeep):
         """End what other threads do with this store, then close its database and the connections it opened itself.
 
         Pulls, matches, imports, exports, checks and repairs end as cancelled ones do, and are waited for, up to
-        10 seconds; what only works on the database ends with a StoreError.
+        10 seconds; what only works on the database ends with a StoreError. So this isn't for observers of theirs, nor
+        for a thread that one of these waits for.
         """
-        self._operations.end("this store was closed", patience_seconds=_PATIENCE_SECONDS)
-        if self._own_registry is not None:
-            self._own_registry.close()
-        self.metadata.close()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.metadata.close)
+            if self._own_registry is not None:
+                stack.callback(self._own_registry.close)
+            self._operations.end("this store was closed", patience_seconds=_PATIENCE_SECONDS)
 
     def __enter__(self) -> Self:
         return self

@@ -190,7 +190,8 @@ class RecordJournal:
             except BlockingIOError:
                 yield None
                 return
-            if not _is_named(descriptor, temporary):  # whoever had the lock before us exchanged it
+            if not _is_named(descriptor, temporary):  # whoever had the lock before us exchanged it: it is the journal
+                fcntl.flock(file, fcntl.LOCK_UN)
                 yield None
                 return
             try:

@@ -143,13 +143,6 @@ class LeaseTables(Database):
     def _expire_leases(self) -> int:
         """Delete expired leases: end them for good, then what they list in batches, then themselves."""
         with self._writing() as db:
-            # What a clock that ran ahead gave for a day has a day from now.
-            now = self._clock()
-            db.execute(
-                "UPDATE lease SET created_at = ?, expires_at = ? + expires_at - created_at"
-                " WHERE created_at > ? AND expires_at - created_at <= ?",
-                (now, now, now + LASTING_SECONDS, LASTING_SECONDS),
-            )
             # An owner that comes back late must find its lease gone, not shortened.
             db.execute("UPDATE lease SET expires_at = ? WHERE expires_at <= ?", (_GONE, self._clock()))
         some = (

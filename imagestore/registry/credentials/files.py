@@ -238,9 +238,11 @@ def _locked(folder: str, target: str) -> Iterator[None]:
                 time.sleep(0.05)
         yield
     finally:
-        # Closing alone doesn't let go: a child that was forked meanwhile has the same open file.
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
+        try:
+            # Closing alone doesn't let go: a child that was forked meanwhile has the same open file.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
 
 
 def _replace(target: str, data: bytes) -> None:

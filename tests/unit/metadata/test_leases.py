@@ -9,7 +9,6 @@ import pytest
 
 from imagestore.digest import Digest
 from imagestore.errors import AlreadyExistsError, LeaseNotFoundError
-from imagestore.lease import LIFETIME_SECONDS
 from imagestore.metadata.records import lease_key
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from tests.unit.metadata.keeping import Clock
@@ -56,18 +55,3 @@ def test_an_expired_lease_is_gone_for_an_owner_who_comes_back(store: SqliteMetad
         store.lease_content("l", [B])
     with pytest.raises(LeaseNotFoundError):
         store.unlease_content("l", [A])
-
-
-def test_what_a_clock_that_ran_ahead_leased_for_a_day_ends_a_day_after_it_was_set_right(
-    store: SqliteMetadataStore, clock: Clock
-) -> None:
-    years = 5 * 365 * 86_400.0
-    clock.now += years
-    store.create_lease("of work that was killed", lifetime_seconds=LIFETIME_SECONDS)
-    store.create_lease("an operator's", lifetime_seconds=2 * years)
-    clock.now -= years
-    store.expire()
-    assert len(list(store.leases())) == 2
-    clock.now += LIFETIME_SECONDS + 3600
-    store.expire()
-    assert [each.id for each in store.leases()] == ["an operator's"]

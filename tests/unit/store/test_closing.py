@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 import imagestore
 from imagestore import ImageStore
+from imagestore.cancel import CancelToken
 from imagestore.errors import ImageStoreError, OperationCancelledError, StoreError
 from imagestore.observe import BlobStarted, Event
 from imagestore.testing import RegistryServer, build_image, synthetic_layer
@@ -56,6 +60,64 @@ def test_who_closes_from_within_his_own_work_is_not_waited_for(tmp_path: Path, s
     store = imagestore.open(tmp_path / "store")
     with pytest.raises(ImageStoreError, match=r"this store (was|is) closed"):
         store.pull(f"{slow.address}/app:1", platform="linux/amd64", observer=lambda _: store.close())
+
+
+def test_a_forked_child_that_closes_ends_nothing_of_its_parent(tmp_path: Path, slow: RegistryServer) -> None:
+    store = imagestore.open(tmp_path / "store")
+    is_fetching, pulled = threading.Event(), list[str]()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, BlobStarted):
+            is_fetching.set()
+
+    def pull() -> None:
+        pulled.append(store.pull(f"{slow.address}/app:1", platform="linux/amd64", observer=hear).reference)
+
+    thread = threading.Thread(target=pull)
+    thread.start()
+    assert is_fetching.wait(30)
+    child = os.fork()
+    if not child:
+        started = time.monotonic()
+        try:
+            store.close()
+        finally:
+            os._exit(int(time.monotonic() - started > 5))
+    assert os.waitpid(child, 0)[1] == 0
+    thread.join()
+    assert len(pulled) == 1
+    fetched = [entry for entry in slow.ledger.entries if entry.kind == "blob"]
+    assert len(fetched) == len({entry.path for entry in fetched}) == 7
+    store.close()
+
+
+def test_a_callback_that_fails_keeps_no_store_open(tmp_path: Path, slow: RegistryServer) -> None:
+    def fail() -> None:
+        raise ValueError("of an embedder's verifier")
+
+    class Failing:
+        def verify(self, _name: str, _descriptor: object, *, cancel: CancelToken) -> None:
+            with cancel.on_cancel(fail):
+                is_asked.set()
+                is_over.wait(30)
+                cancel.check()
+
+    is_asked, is_over = threading.Event(), threading.Event()
+    store = ImageStore(tmp_path / "store", verifier=Failing())
+
+    def pull() -> None:
+        with contextlib.suppress(ImageStoreError):
+            store.pull(f"{slow.address}/app:1", platform="linux/amd64")
+
+    thread = threading.Thread(target=pull)
+    thread.start()
+    assert is_asked.wait(30)
+    with pytest.raises(ValueError, match="embedder"):
+        store.close()
+    is_over.set()
+    thread.join()
+    with pytest.raises(StoreError, match="this store is closed"):
+        store.get("a")
 
 
 @pytest.mark.parametrize(
