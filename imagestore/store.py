@@ -368,12 +368,10 @@ class ImageStore(Archives, Upkeep):
     ) -> None:
         self.close()
 
-    @contextlib.contextmanager
-    def _operation(self, cancel: CancelToken | None) -> Iterator[CancelToken]:
+    def _operation(self, cancel: CancelToken | None) -> contextlib.AbstractContextManager[CancelToken]:
         if self._operations.is_ended:
             raise closed(self.root)
-        with self._operations.joined(cancel) as token:
-            yield token
+        return self._operations.joined(cancel)
 
     def _work(
         self,

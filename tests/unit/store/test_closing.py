@@ -28,9 +28,9 @@ def slow() -> Iterator[RegistryServer]:
         yield server
 
 
-def test_a_pull_ends_with_its_store_and_leaves_nothing(tmp_path: Path, slow: RegistryServer) -> None:
-    store = imagestore.open(tmp_path / "store")
-    is_fetching, failures = threading.Event(), list[BaseException]()
+def pulling(store: ImageStore, server: RegistryServer) -> tuple[threading.Thread, list[str | ImageStoreError]]:
+    """A thread whose pull fetches blobs by now, and where it puts the image's reference or the error."""
+    is_fetching, ends = threading.Event(), list[str | ImageStoreError]()
 
     def hear(event: Event) -> None:
         if isinstance(event, BlobStarted):
@@ -38,17 +38,23 @@ def test_a_pull_ends_with_its_store_and_leaves_nothing(tmp_path: Path, slow: Reg
 
     def pull() -> None:
         try:
-            store.pull(f"{slow.address}/app:1", platform="linux/amd64", observer=hear)
+            ends.append(store.pull(f"{server.address}/app:1", platform="linux/amd64", observer=hear).reference)
         except ImageStoreError as error:
-            failures.append(error)
+            ends.append(error)
 
     thread = threading.Thread(target=pull)
     thread.start()
     assert is_fetching.wait(30)
+    return thread, ends
+
+
+def test_a_pull_ends_with_its_store_and_leaves_nothing(tmp_path: Path, slow: RegistryServer) -> None:
+    store = imagestore.open(tmp_path / "store")
+    thread, ends = pulling(store, slow)
     store.close()
     # It was waited for.
-    assert [type(each) for each in failures] == [OperationCancelledError]
-    assert "this store was closed" in str(failures[0])
+    assert [type(each) for each in ends] == [OperationCancelledError]
+    assert "this store was closed" in str(ends[0])
     asked = len(slow.ledger.entries)
     thread.join()
     assert len(slow.ledger.entries) == asked
@@ -64,18 +70,7 @@ def test_who_closes_from_within_his_own_work_is_not_waited_for(tmp_path: Path, s
 
 def test_a_forked_child_that_closes_ends_nothing_of_its_parent(tmp_path: Path, slow: RegistryServer) -> None:
     store = imagestore.open(tmp_path / "store")
-    is_fetching, pulled = threading.Event(), list[str]()
-
-    def hear(event: Event) -> None:
-        if isinstance(event, BlobStarted):
-            is_fetching.set()
-
-    def pull() -> None:
-        pulled.append(store.pull(f"{slow.address}/app:1", platform="linux/amd64", observer=hear).reference)
-
-    thread = threading.Thread(target=pull)
-    thread.start()
-    assert is_fetching.wait(30)
+    thread, ends = pulling(store, slow)
     child = os.fork()
     if not child:
         started = time.monotonic()
@@ -85,7 +80,7 @@ def test_a_forked_child_that_closes_ends_nothing_of_its_parent(tmp_path: Path, s
             os._exit(int(time.monotonic() - started > 5))
     assert os.waitpid(child, 0)[1] == 0
     thread.join()
-    assert len(pulled) == 1
+    assert ends == [f"{slow.address}/app:1"]
     fetched = [entry for entry in slow.ledger.entries if entry.kind == "blob"]
     assert len(fetched) == len({entry.path for entry in fetched}) == 7
     store.close()
