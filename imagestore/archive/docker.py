@@ -80,7 +80,7 @@ def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
         for name in _names(saved.tags, what):
             found.setdefault(name, {})[target.digest] = target
     images = tuple(ArchiveImage(name, "", tuple(entries.values())) for name, entries in found.items())
-    return ArchiveContents(True, images, ArchiveOrigin(source, places, made))
+    return ArchiveContents(images, ArchiveOrigin(source, places, made))
 
 
 def parse(raw: bytes, what: str) -> list[SavedImage]:
