@@ -75,6 +75,7 @@ class _Selector:
 class Filter:
     """Several filters of one request.
 
+    >>> from imagestore.cancel import CancelToken
     >>> wanted = Filter.parse(["name~=^a,size==1", "name==b"])
     >>> list(wanted.among(["a", "b"], lambda name: {("name",): name}.get, CancelToken()))
     ['b']
