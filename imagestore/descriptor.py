@@ -55,6 +55,10 @@ class Descriptor:
         """What kind of content this points at."""
         return media_types.kind(self.media_type)
 
+    def members(self) -> dict[str, str | int]:
+        """Media type, digest and size, as documents name them."""
+        return {"mediaType": self.media_type, "digest": str(self.digest), "size": self.size}
+
     @property
     def is_attestation(self) -> bool:
         """Whether this index entry is a build attestation and never runs."""

@@ -18,6 +18,7 @@ from imagestore.errors import ContentNotFoundError, ImageNotFoundError, Integrit
 from imagestore.image_service import ImageSpec, ServedImage
 from imagestore.patterns import pattern
 from imagestore.reference import Reference
+from imagestore.text import is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
@@ -163,12 +164,4 @@ def _user(raw: bytes) -> str:
         return ""
     name = user.partition(":")[0] if isinstance(user, str) else ""
     # What no system could start as must not spoil a whole list: messages are UTF-8, and have a limit.
-    return name if len(name) <= _LONGEST_USER and _is_text(name) else ""
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON can write
-        return False
-    return True
+    return name if len(name) <= _LONGEST_USER and is_utf8(name) else ""

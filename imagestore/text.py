@@ -24,6 +24,19 @@ def printable(text: str) -> str:
     )
 
 
+def is_utf8(text: str) -> bool:
+    r"""Whether a text can be written as UTF-8: not with half a surrogate pair, which JSON can write.
+
+    >>> is_utf8("ä"), is_utf8("\ud800")
+    (True, False)
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def cut(text: str, most: int) -> str:
     """A text of at most so many characters, the last three dots where it was longer.
 

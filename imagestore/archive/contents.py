@@ -154,13 +154,11 @@ class ArchiveContents:
     """An archive that was looked into.
 
     Attributes:
-        is_docker: whether it is a docker-archive.
         images: in the order of the archive.
         origin: gives the bytes.
         notes: what was left out, for people.
     """
 
-    is_docker: bool
     images: tuple[ArchiveImage, ...]
     origin: ArchiveOrigin
     notes: tuple[str, ...] = ()

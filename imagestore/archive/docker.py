@@ -19,13 +19,13 @@ from imagestore.archive.contents import ArchiveContents, ArchiveImage, ArchiveOr
 from imagestore.archive.source import read
 from imagestore.archive.spool import COMPRESSIONS, gunzip
 from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest, Verifier, new_hash, verify
+from imagestore.digest import Digest, Verifier, new_hash
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants
 from imagestore.documents.image_config import ImageConfig
-from imagestore.errors import DocumentError, InvalidReferenceError
+from imagestore.errors import DigestMismatchError, DocumentError, InvalidReferenceError
 from imagestore.patterns import pattern
 from imagestore.reference import Reference
-from imagestore.values import dataclass
+from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +51,14 @@ class SavedImage:
     layers: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was read for the images before: layers by file and diff id, configs with their diff ids by file."""
+
+    layers: dict[tuple[str, Digest], Descriptor] = field(default_factory=dict)
+    configs: dict[str, tuple[Descriptor, tuple[Digest, ...]]] = field(default_factory=dict)
+
+
 def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
     """Find the images of a docker-archive; reads layers that are compressed.
 
@@ -62,16 +70,17 @@ def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
     places: dict[Digest, str] = {}
     made: dict[Digest, bytes] = {}
     found: dict[Reference | None, dict[Digest, Descriptor]] = {}
-    # Images share layers, and each is read once.
-    layers: dict[tuple[str, Digest], Descriptor] = {}
+    # Images share layers and configs, and each is read once.
+    known = _Known()
     for saved in parse(read(source, layout.DOCKER_MANIFEST, limit_bytes=MAX_DOCUMENT_BYTES), what):
-        manifest = _manifest(source, saved, places, layers, cancel)
+        cancel.check()
+        manifest = _manifest(source, saved, places, known, cancel)
         target = Descriptor(media_types.DOCKER_MANIFEST, Digest.of(manifest), len(manifest))
         made[target.digest] = manifest
         for name in _names(saved.tags, what):
             found.setdefault(name, {})[target.digest] = target
     images = tuple(ArchiveImage(name, "", tuple(entries.values())) for name, entries in found.items())
-    return ArchiveContents(True, images, ArchiveOrigin(source, places, made))
+    return ArchiveContents(images, ArchiveOrigin(source, places, made))
 
 
 def parse(raw: bytes, what: str) -> list[SavedImage]:
@@ -127,25 +136,17 @@ def _manifest(
     source: Source,
     saved: SavedImage,
     places: dict[Digest, str],
-    known: dict[tuple[str, Digest], Descriptor],
+    known: _Known,
     cancel: CancelToken,
 ) -> bytes:
-    """The manifest of an image; in ``places`` where its contents are, in ``known`` its layers by file and diff id."""
-    config_name = _resolve(source, saved.config)
-    raw = read(source, config_name, limit_bytes=MAX_DOCUMENT_BYTES)
-    stated = _HEX.fullmatch(saved.config)
-    if stated is not None:
-        verify(raw, Digest("sha256", stated.group(1)), what=f"{source.what}: {saved.config}")
-    digest = Digest.of(raw)
-    what = f"{source.what}: image config {digest}"
-    config = ImageConfig.parse(raw, what=what)
-    config.check_layers(len(saved.layers), what=what)
-    places[digest] = config_name
+    """The manifest of an image; in ``places`` where its contents are."""
+    config, diff_ids = _config(source, saved, known)
+    places[config.digest] = _resolve(source, saved.config)
     layers = []
-    for name, diff_id in zip(saved.layers, config.diff_ids, strict=True):
+    for name, diff_id in zip(saved.layers, diff_ids, strict=True):
         place = _resolve(source, name)
-        layer = known.get((place, diff_id)) or _layer(source, place, diff_id, cancel)
-        known[place, diff_id] = layer
+        layer = known.layers.get((place, diff_id)) or _layer(source, place, diff_id, cancel)
+        known.layers[place, diff_id] = layer
         places[layer.digest] = place
         layers.append(layout.render_descriptor(layer))
     # Members in the order in which Go's encoder writes containerd's structure.
@@ -153,10 +154,30 @@ def _manifest(
         {
             "schemaVersion": 2,
             "mediaType": media_types.DOCKER_MANIFEST,
-            "config": layout.render_descriptor(Descriptor(media_types.DOCKER_CONFIG, digest, len(raw))),
+            "config": layout.render_descriptor(config),
             "layers": layers,
         }
     )
+
+
+def _config(source: Source, saved: SavedImage, known: _Known) -> tuple[Descriptor, tuple[Digest, ...]]:
+    """The config of an image, and its diff ids, which are as many as the image's layers."""
+    place = _resolve(source, saved.config)
+    found = known.configs.get(place)
+    raw = b"" if found is not None else read(source, place, limit_bytes=MAX_DOCUMENT_BYTES)
+    digest = Digest.of(raw) if found is None else found[0].digest
+    stated = _HEX.fullmatch(saved.config)
+    if stated is not None and stated.group(1) != digest.encoded:
+        what = f"{source.what}: {saved.config}"
+        raise DigestMismatchError(what, expected=f"sha256:{stated.group(1)}", actual=str(digest))
+    what = f"{source.what}: image config {digest}"
+    if found is None:
+        # Of all that it says no more is kept: there may be a thousand large ones.
+        diff_ids = ImageConfig.parse(raw, what=what).diff_ids
+        found = known.configs[place] = Descriptor(media_types.DOCKER_CONFIG, digest, len(raw)), diff_ids
+    if len(found[1]) != len(saved.layers):
+        _refuse(what, f"$.rootfs.diff_ids: {len(found[1])} diff ids for {len(saved.layers)} layers")
+    return found
 
 
 def _layer(source: Source, place: str, diff_id: Digest, cancel: CancelToken) -> Descriptor:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from imagestore.reference import Reference
 
 #: Documents of one import, which are in memory together; those of ten thousand usual images fit.
-MAX_DOCUMENTS_BYTES: Final = 256 * 1024 * 1024
+MAX_DOCUMENTS_BYTES: Final = 512 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class ImportWork:
             plans += self._plans(reference, image, contents.origin)
             held_bytes += plans[-1].reader.held_bytes
             if held_bytes > MAX_DOCUMENTS_BYTES:
-                fault = f"has more than {MAX_DOCUMENTS_BYTES} bytes of indexes, manifests and configs"
+                fault = f"has indexes, manifests and configs that take more than {MAX_DOCUMENTS_BYTES} bytes"
                 raise DocumentError(self.source.what, [f"{fault}; import some of its images at a time"])
         for name, target in dict.fromkeys((plan.record.reference, plan.choice.target) for plan in plans):
             self.verifier.verify(name, target, cancel=self.cancel)

@@ -65,7 +65,7 @@ def render_index(entries: Iterable[Descriptor]) -> bytes:
 
 def render_descriptor(value: Descriptor) -> dict[str, Any]:
     """A descriptor as a JSON object, empty members left out, annotations sorted."""
-    members: dict[str, Any] = {"mediaType": value.media_type, "digest": str(value.digest), "size": value.size}
+    members: dict[str, Any] = value.members()
     if value.annotations:
         members["annotations"] = dict(sorted(value.annotations.items()))
     if value.platform is not None:

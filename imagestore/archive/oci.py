@@ -65,7 +65,7 @@ def _layout(source: Source) -> ArchiveContents:
         if entry.kind not in _IMAGES
     )
     images = grouped((*_name(entry, what), entry) for entry in usable)
-    return ArchiveContents(False, images, ArchiveOrigin(source, dict(_places(source))), notes)
+    return ArchiveContents(images, ArchiveOrigin(source, dict(_places(source))), notes)
 
 
 def grouped(entries: Iterable[tuple[Reference | None, str, Descriptor]]) -> tuple[ArchiveImage, ...]:

@@ -33,6 +33,7 @@ COMPRESSIONS: Final = {
     b"BZh": "bzip2",
 }
 _PIECE: Final = 1024 * 1024
+_FED: Final = 32 * 1024
 _HEAD: Final = 6
 _POLL_MILLISECONDS: Final = 500
 # zlib's number for "with gzip's header and trailer".
@@ -102,8 +103,8 @@ def gunzip(pieces: Iterator[bytes], *, what: str) -> Iterator[bytes]:
     """
     decoder = zlib.decompressobj(_GZIP_WINDOW)
     has_begun = False
-    for piece in pieces:
-        rest = piece
+    # A decoder copies what is behind a member, and there may be one every twenty bytes.
+    for rest in (piece[start : start + _FED] for piece in pieces for start in range(0, len(piece), _FED)):
         while rest:
             if decoder.eof:
                 rest = rest.lstrip(b"\0") if has_begun else rest  # some tools pad with zeros

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore import unwritable
 from imagestore.content.disk import sync_directory
 from imagestore.errors import AlreadyExistsError, InvalidInputError
+from imagestore.links import followed
 from imagestore.observe import BlobAdvanced, BlobStarted
 from imagestore.values import dataclass
 
@@ -106,7 +107,8 @@ def write_folder(path: str, members: Iterable[Member], *, observer: Observer, ca
         IntegrityError, ContentNotFoundError: from the members.
     """
     # A link stays a link, as for files: what it points at is filled.
-    path = os.path.realpath(path)
+    with _translated(path):
+        path = followed(path)
     partial = f"{path}.{uuid.uuid4().hex[:12]}.partial"
     with _translated(path):
         if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
@@ -187,14 +189,14 @@ def _whole_file(path: str, cancel: CancelToken) -> Iterator[Write]:
                 os.close(descriptor)
         return
     with _translated(path), contextlib.ExitStack() as stack:
+        # A link stays a link: what it points at is replaced.
+        final = followed(path)
         kind = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
         if not stat.S_ISREG(kind):
             descriptor = _pipe(path, cancel) if stat.S_ISFIFO(kind) else os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
             yield _writer(descriptor, cancel)
             return
-        # A link stays a link: what it points at is replaced.
-        final = os.path.realpath(path)
         partial = f"{final}.{uuid.uuid4().hex[:12]}.partial"
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         stack.callback(os.close, descriptor)

@@ -168,7 +168,7 @@ def _check_exclusive(handlers: tuple[str, ...], all_handlers: bool, platform: st
 def _exported(image: ExportedImage) -> dict[str, object]:
     return {
         "reference": str(image.reference),
-        "target": describe.descriptor(image.target),
+        "target": image.target.members(),
         "platforms": list(image.platforms),
         "leftOut": list(image.left_out),
     }

@@ -49,8 +49,9 @@ def check(app: App, file: Path | None, host_text: str | None, output: str) -> Ex
     """Look FILE over (default: the configuration in use) with everything it imports.
 
     Lists every runtime handler with the platform its images are chosen for and where each part of it comes from; then
-    what is wrong, with file, line and mend. Exit status 9 when loading the file is refused, 0 when there are only
-    warnings. Files that were checked and places that couldn't be looked at are named.
+    what is wrong, with file, line and mend, also in the tables and folders of registries. Exit status 9 when loading
+    the file is refused, 0 when there are only warnings. Files that were checked and places that couldn't be looked at
+    are named.
     """
     report = _report(app, file, _host(host_text))
     passed_over = [] if file or app.given_config else list(_passed_over(app.config_path))

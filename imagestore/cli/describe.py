@@ -11,17 +11,11 @@ from imagestore.cli.names import familiar as familiar
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from imagestore.descriptor import Descriptor
     from imagestore.image import Image
     from imagestore.platforms import Platform
 
 #: Of the year 9999, the last that RFC 3339 can say.
 _LAST_SECOND: Final = 253402300799
-
-
-def descriptor(value: Descriptor) -> dict[str, Any]:
-    """Media type, digest and size."""
-    return {"mediaType": value.media_type, "digest": str(value.digest), "size": value.size}
 
 
 def platform(value: Platform) -> dict[str, Any]:
@@ -45,8 +39,8 @@ def image(value: Image, pins: Set[str]) -> dict[str, Any]:
         "id": str(record.image_id),
         "platform": platform(record.platform),
         "wantedPlatform": record.wanted,
-        "target": descriptor(record.target),
-        "manifest": descriptor(record.manifest),
+        "target": record.target.members(),
+        "manifest": record.manifest.members(),
         "size": record.content_size,
         "labels": dict(record.labels),
         "warnings": list(record.warnings),
@@ -62,7 +56,7 @@ def image_in_full(value: Image, pins: Set[str]) -> dict[str, Any]:
     config = value.config if manifest.is_image else None
     diff_ids = config.diff_ids if config is not None else ()
     layers = [
-        {**descriptor(layer), "path": str(path)} for layer, path in zip(value.layers, value.layer_paths, strict=True)
+        {**layer.members(), "path": str(path)} for layer, path in zip(value.layers, value.layer_paths, strict=True)
     ]
     for layer, diff_id in zip(layers, diff_ids, strict=False):
         layer["diffId"] = str(diff_id)

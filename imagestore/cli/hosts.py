@@ -87,7 +87,7 @@ def _print(reference: Reference, configured: RegistryHosts, endpoints: Sequence[
         for note in _notes(endpoint, known):
             print(f"{render.printable(endpoint.host)}: {render.printable(note)}")
     for remark in configured.remarks:
-        print(f"ignored: {render.printable(remark)}")
+        print(f"ignored: {render.printable(str(remark))}")
 
 
 def _row(position: int, endpoint: Endpoint, reference: Reference) -> tuple[str, ...]:
@@ -151,5 +151,5 @@ def _as_json(
             }
             for endpoint in endpoints
         ],
-        "remarks": list(configured.remarks),
+        "remarks": list(map(str, configured.remarks)),
     }

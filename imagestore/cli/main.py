@@ -45,6 +45,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "logout": ("imagestore.cli.auth", "logout", "Forget the credentials of a registry."),
     "auth": ("imagestore.cli.auth", "auth", "Show how registries are authenticated to."),
     "hosts": ("imagestore.cli.hosts", "hosts", "Show which hosts would be asked for an image, in which order."),
+    "tags": ("imagestore.cli.tags", "tags", "List the tags of a repository in its registry."),
     "referrers": ("imagestore.cli.referrers", "referrers", "List what refers to an image: signatures, attestations."),
     "fsinfo": ("imagestore.cli.remote.commands", "fsinfo", "Show what images use of their file system."),
     "info": ("imagestore.cli.remote.commands", "info", "Show whether a CRI server is ready, and its handlers."),

@@ -199,7 +199,7 @@ def _as_json(title: str, selections: Mapping[str, Selection], wanted: Mapping[st
 def _verdict_json(verdict: Verdict) -> dict[str, Any]:
     return {
         "position": list(verdict.position),
-        "descriptor": describe.descriptor(verdict.descriptor),
+        "descriptor": verdict.descriptor.members(),
         "platform": None if verdict.platform is None else describe.platform(verdict.platform),
         "accepted": verdict.accepted,
         "rank": verdict.rank,

@@ -68,13 +68,11 @@ def _write(line: str) -> None:
 def _print_json(event: Event) -> None:
     import json
 
-    from imagestore.cli import describe
-
     members: dict[str, Any] = {"event": type(event).__name__}
     for name in event.__dataclass_fields__:
         value = getattr(event, name)
         if isinstance(value, Descriptor):
-            members[name] = describe.descriptor(value)
+            members[name] = value.members()
         else:
             members[name] = value if isinstance(value, str | int | float) else str(value)
     _write(json.dumps(members))

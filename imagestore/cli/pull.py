@@ -142,7 +142,7 @@ def _plan_json(app: App, plan: PullPlan) -> dict[str, Any]:
         "runtimeHandler": plan.handler,
         "wantedPlatform": plan.wanted,
         "platform": describe.platform(plan.choice.platform),
-        "manifest": describe.descriptor(plan.choice.chosen),
+        "manifest": plan.choice.chosen.members(),
         "upToDate": plan.is_current,
         "bytesToFetch": plan.missing_bytes,
         "bytesHere": plan.bytes_of(Presence.HERE),
@@ -151,7 +151,7 @@ def _plan_json(app: App, plan: PullPlan) -> dict[str, Any]:
         "hosts": _sources(app, plan.reference),
         "blobs": [
             {
-                **describe.descriptor(blob.descriptor),
+                **blob.descriptor.members(),
                 "presence": blob.presence.value,
                 "bytesToFetch": blob.missing_bytes,
             }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagestore.cli import access, describe, render
+from imagestore.cli import access, render
 from imagestore.cli.access import access_options
 from imagestore.cli.context import App, output_option, pass_app
 
@@ -49,11 +49,11 @@ def referrers(app: App, reference: str, artifact_type: str, creds_stdin: bool, a
 def _document(reference: str, subject: Descriptor, found: Referrers) -> dict[str, Any]:
     return {
         "reference": reference,
-        "subject": describe.descriptor(subject),
+        "subject": subject.members(),
         "isFromTag": found.is_from_tag,
         "referrers": [
             {
-                **describe.descriptor(one),
+                **one.members(),
                 "artifactType": one.artifact_type,
                 "annotations": dict(one.annotations),
             }

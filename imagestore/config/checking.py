@@ -1,4 +1,4 @@
-"""Looking a whole configuration over: every handler's platform, and everything that was found.
+"""Looking a whole configuration over: every handler's platform, the registries, and everything that was found.
 
 A report has an error exactly when loading the file would be refused; what contradicts the host or Microsoft's
 matrices is a warning, since the file may be meant for another node.
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from imagestore.config.findings import RefusalError, Severity
 from imagestore.config.loading import read
+from imagestore.config.registry_check import registry_findings
 from imagestore.config.source import read_bytes
 from imagestore.platforms import host as host_module
 from imagestore.values import dataclass
@@ -78,6 +79,7 @@ def check_config(config: Config) -> Report:
 def _report(host: Platform, config: Config | None, findings: Iterable[Finding]) -> Report:
     handlers = () if config is None else tuple(config.handler_platform(name) for name in config.handlers)
     found = [*findings, *(finding for handler in handlers for finding in handler.findings)]
+    found += [] if config is None else registry_findings(config)
     order = list(Severity)
     found.sort(key=lambda finding: (order.index(finding.severity), finding.location.file, finding.location.line or 0))
     return Report(host, config, handlers, tuple(found))

@@ -9,6 +9,8 @@ from imagestore.values import dataclass, field
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from imagestore.config.findings import Finding
+
 #: What a host may be asked, in containerd's words.
 CAPABILITIES: Final = frozenset({"pull", "resolve", "push", "referrers"})
 
@@ -63,10 +65,10 @@ class RegistryHosts:
         mirrors: in the order to try them.
         server: the registry itself, tried last.
         folder: the folder that was found; empty when there is none.
-        remarks: members that nobody knows, with file and line.
+        remarks: warnings of members that nobody knows.
     """
 
     mirrors: tuple[HostConfig, ...] = ()
     server: HostConfig = HostConfig()
     folder: str = ""
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Finding, ...] = ()

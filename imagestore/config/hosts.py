@@ -86,13 +86,18 @@ def read_hosts(host: str, folders: Sequence[str]) -> RegistryHosts:
     return hosts_file.read(folder)
 
 
+def configured_folders(config: Config) -> tuple[str, ...]:
+    """The folders that ``config_path`` names; none when it isn't set."""
+    return tuple(folder for folder in config.settings.registry_config_path.split(":") if folder)
+
+
 def reader_for(config: Config) -> Callable[[str], RegistryHosts]:
     """The function that says what is configured for a registry host.
 
     It raises ConfigError for what can't be used.
     """
     if config.settings.registry_config_path:
-        folders = tuple(folder for folder in config.settings.registry_config_path.split(":") if folder)
+        folders = configured_folders(config)
         return lambda host: read_hosts(host, folders)
     if config.document:
         from imagestore.config import registry_hosts

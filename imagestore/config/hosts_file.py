@@ -12,14 +12,17 @@ from urllib.parse import urlsplit
 from imagestore.config._certs import read_folder
 from imagestore.config._hosts_fields import Fields
 from imagestore.config.connection import HostConfig, RegistryHosts
-from imagestore.config.findings import RefusalError, refusal
+from imagestore.config.findings import RefusalError, Severity, refusal
 from imagestore.config.lines import KeyLines
 from imagestore.config.location import Location
 from imagestore.errors import ConfigError
 from imagestore.patterns import pattern
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from imagestore.config.findings import Finding
 
 _FILE_NAME: Final = "hosts.toml"
 _MAX_FILE_BYTES: Final = 1024 * 1024
@@ -37,13 +40,22 @@ def read(folder: str) -> RegistryHosts:
         ConfigError: names file, line and member.
     """
     try:
-        text = _read(os.path.join(folder, _FILE_NAME))
-        if text is None or not text.strip():
-            server = HostConfig(connection=read_folder(folder), location=folder)
-            return RegistryHosts(server=server, folder=folder)
-        return _parse(text, folder)
+        return examine(folder)
     except RefusalError as error:
         raise ConfigError(str(error.finding), hint=error.finding.mend) from error
+
+
+def examine(folder: str) -> RegistryHosts:
+    """What a folder says, for who wants to know what is wrong as a finding.
+
+    Raises:
+        RefusalError: it can't be used.
+    """
+    text = _read(os.path.join(folder, _FILE_NAME))
+    if text is None or not text.strip():
+        server = HostConfig(connection=read_folder(folder), location=folder)
+        return RegistryHosts(server=server, folder=folder)
+    return _parse(text, folder)
 
 
 def _read(path: str) -> str | None:
@@ -142,9 +154,9 @@ def base_url(url: str, *, override_path: bool, refuse: Callable[..., Exception])
     return f"{parts.scheme}://{shown}" + (f":{port}" if port is not None else "") + (f"/{path}" if path else "")
 
 
-def _unknown(fields: Fields, known: frozenset[str]) -> list[str]:
+def _unknown(fields: Fields, known: frozenset[str]) -> list[Finding]:
     return [
-        str(fields.refuse(name, "is not known, and has no effect").finding)
+        replace(fields.refuse(name, "is not known, and has no effect").finding, severity=Severity.WARNING)
         for name in fields.table
         if name not in known
     ]

@@ -87,14 +87,14 @@ def load_files(raw: bytes, name: str, findings: list[Finding]) -> LoadedFiles:
     """
     main = parse(raw, name, findings)
     loaded = LoadedFiles(main, findings)
-    seen = {_identity(name)}
+    seen = {os.path.abspath(name)}
     budget = MAX_TOTAL_BYTES - len(raw)
     pending = deque(_imports_of(main))
     while pending:
         path, wanted_at = pending.popleft()
-        if _identity(path) in seen:
+        if os.path.abspath(path) in seen:
             continue
-        seen.add(_identity(path))
+        seen.add(os.path.abspath(path))
         if len(seen) > MAX_FILES:
             raise refusal(wanted_at, "imports", f"more than the {MAX_FILES} files allowed are imported")
         raw = read_bytes(path, wanted_at=wanted_at)
@@ -105,10 +105,6 @@ def load_files(raw: bytes, name: str, findings: list[Finding]) -> LoadedFiles:
         loaded.add_import(source, wanted_at)
         pending.extend(_imports_of(source))
     return loaded
-
-
-def _identity(path: str) -> str:
-    return os.path.abspath(path)
 
 
 def _imports_of(source: SourceFile) -> Iterator[tuple[str, Location]]:

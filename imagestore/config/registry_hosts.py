@@ -36,20 +36,29 @@ def read(host: str, document: Table) -> RegistryHosts:
     Raises:
         ConfigError: names file, line and key.
     """
+    try:
+        return examine(host, document)
+    except RefusalError as error:
+        raise ConfigError(str(error.finding), hint=error.finding.mend) from error
+
+
+def examine(host: str, document: Table) -> RegistryHosts:
+    """What the main configuration says about a registry host, for who wants to know what is wrong as a finding.
+
+    Raises:
+        RefusalError: it can't be used.
+    """
     known = mirrors(document)
     name = host if host in known else _WILDCARD
     entry = child(known, name).get("endpoint")
-    try:
-        endpoints = _endpoints(entry, name) if entry is not None else []
-        found = tuple(_host(url, entry, name, document) for url in endpoints if entry is not None)
-        own = next((each for each in found if each.base.split("/")[2] == api_host(host)), None)
-        if own is not None:
-            # The registry isn't asked in another way than this: it is how people write that one speaks plain http.
-            return RegistryHosts(found, HostConfig(own.base, connection=own.connection, location=own.location))
-        name = api_host(host) if api_host(host) in certificates(document) else host
-        return RegistryHosts(found, HostConfig(connection=_tls(name, document)))
-    except RefusalError as error:
-        raise ConfigError(str(error.finding), hint=error.finding.mend) from error
+    endpoints = _endpoints(entry, name) if entry is not None else []
+    found = tuple(_host(url, entry, name, document) for url in endpoints if entry is not None)
+    own = next((each for each in found if each.base.split("/")[2] == api_host(host)), None)
+    if own is not None:
+        # The registry isn't asked in another way than this: it is how people write that one speaks plain http.
+        return RegistryHosts(found, HostConfig(own.base, connection=own.connection, location=own.location))
+    name = api_host(host) if api_host(host) in certificates(document) else host
+    return RegistryHosts(found, HostConfig(connection=_tls(name, document)))
 
 
 def mirrors(document: Table) -> Table:

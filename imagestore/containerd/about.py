@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.empty_pb2 import Empty
 
+    from imagestore.cancel import CancelToken
     from imagestore.containerd.calls import Context
     from imagestore.rpc.workers import StoreWorkers
     from imagestore.store import ImageStore
@@ -52,13 +53,12 @@ class IntrospectionService(IntrospectionServicer):
     async def Plugins(self, request: wire.PluginsRequest, context: Context) -> wire.PluginsResponse:  # noqa: N802
         """The content store and the services; a filter may ask for type and id."""
 
-        def work(store: ImageStore) -> wire.PluginsResponse:
+        def work(store: ImageStore, cancel: CancelToken) -> wire.PluginsResponse:
             wanted = Filter.parse(request.filters)
-            return wire.PluginsResponse(
-                plugins=[each for each in _plugins(store) if wanted.fits(labelled({"type": each.type, "id": each.id}))]
-            )
+            found = wanted.among(_plugins(store), lambda each: labelled({"type": each.type, "id": each.id}), cancel)
+            return wire.PluginsResponse(plugins=found)
 
-        return await answered(context, self._workers.quick(work))
+        return await answered(context, self._workers.transfer(work))
 
     async def Server(self, request: Empty, context: Context) -> wire.ServerResponse:  # noqa: N802
         """The process; the identifier is that of the store's folder on this machine."""

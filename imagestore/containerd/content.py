@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
+    from imagestore.containerd.filters import Fields
     from imagestore.containerd.spaces import Space
     from imagestore.content.api import IngestStatus
     from imagestore.metadata.namespace_api import ContentRecord
@@ -83,13 +84,8 @@ class ContentService(ContentServicer):
         """Blobs by digest or label."""
 
         def work(store: ImageStore, cancel: CancelToken) -> list[wire.Info]:
-            wanted, found = Filter.parse(request.filters), list[wire.Info]()
-            for each in self._space(context).all(store):
-                # Expressions may take long over many blobs, for nobody when the caller has left.
-                cancel.check()
-                if wanted.fits(labelled({"digest": str(each.digest)}, labels=each.labels)):
-                    found.append(_info(each))
-            return found
+            wanted = Filter.parse(request.filters)
+            return [_info(each) for each in wanted.among(self._space(context).all(store), _fields, cancel)]
 
         found = await answered(context, self._workers.transfer(work))
         for start in range(0, len(found), _LIST_LENGTH):
@@ -164,13 +160,13 @@ class ContentService(ContentServicer):
     ) -> wire.ListStatusesResponse:
         """Unfinished writes; a filter may ask for ref."""
 
-        def work(store: ImageStore) -> wire.ListStatusesResponse:
+        def work(store: ImageStore, cancel: CancelToken) -> wire.ListStatusesResponse:
             wanted, space = Filter.parse(request.filters), self._space(context)
             expected = store.metadata.ingests(space.owner)
-            found = [each for each in space.statuses(store) if wanted.fits(labelled({"ref": each.ref}))]
+            found = wanted.among(space.statuses(store), lambda each: labelled({"ref": each.ref}), cancel)
             return wire.ListStatusesResponse(statuses=[_status(space, each, expected) for each in found])
 
-        return await answered(context, self._workers.quick(work))
+        return await answered(context, self._workers.transfer(work))
 
     async def Abort(self, request: wire.AbortRequest, context: Context) -> Empty:  # noqa: N802
         """Throw an unfinished write away. Unlike containerd's, not from under a writer that is at it."""
@@ -264,6 +260,10 @@ def _stat(answer: wire.WriteContentResponse, status: IngestStatus, total: int) -
     answer.started_at.CopyFrom(timestamp(status.started_at))
     answer.updated_at.CopyFrom(timestamp(status.updated_at))
     answer.total = total or status.total
+
+
+def _fields(record: ContentRecord) -> Fields:
+    return labelled({"digest": str(record.digest)}, labels=record.labels)
 
 
 def _info(record: ContentRecord) -> wire.Info:

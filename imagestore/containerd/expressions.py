@@ -18,10 +18,12 @@ from imagestore.containerd.expression_syntax import Choice, Node, Parser, Place,
 from imagestore.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _LONGEST_EXPRESSION: Final = 1024
 _LONGEST_TEXT: Final = 4096
+#: A tenth of a second at most, of the largest expression.
+_CHECKED_CHARACTERS: Final = 128
 #: What an expression may grow to.
 _MOST_STEPS: Final = 1024
 
@@ -62,11 +64,18 @@ class Expression:
         """How many steps a character costs at most."""
         return len(self._steps)
 
-    def is_found_in(self, text: str) -> bool:
-        """Whether it fits anywhere in the text, of which the first 4096 characters count."""
+    def is_found_in(self, text: str, check: Callable[[], None] = lambda: None) -> bool:
+        """Whether it fits anywhere in the text, of which the first 4096 characters count.
+
+        Args:
+            text: what is searched.
+            check: called now and then; what it raises ends the search.
+        """
         text = text[:_LONGEST_TEXT]
         waiting: set[int] = set()
         for position in range(len(text) + 1):
+            if position % _CHECKED_CHARACTERS == 0:
+                check()
             # Starting anew at every character is what makes it unanchored.
             active, is_done = self._closure([*waiting, self._start], text, position)
             if is_done:

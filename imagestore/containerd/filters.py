@@ -19,7 +19,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.containerd.expression_syntax import UnsupportedExpressionError
 from imagestore.containerd.expressions import Expression
@@ -27,9 +27,13 @@ from imagestore.errors import InvalidInputError
 from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from imagestore.cancel import CancelToken
 
 _log: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Gives an object's field by its path, or None when it has none.
 Fields = Callable[[tuple[str, ...]], str | None]
@@ -56,14 +60,14 @@ class _Selector:
     value: str = ""
     expression: Expression | None = None
 
-    def fits(self, fields: Fields) -> bool:
+    def fits(self, fields: Fields, check: Callable[[], None]) -> bool:
         value = fields(self.path)
         if self.operator == "==":
             return value == self.value
         if self.operator == "!=":
             return value != self.value
         if self.operator == "~=":
-            return self.expression is not None and self.expression.is_found_in(value or "")
+            return self.expression is not None and self.expression.is_found_in(value or "", check)
         return value is not None
 
 
@@ -71,8 +75,10 @@ class _Selector:
 class Filter:
     """Several filters of one request.
 
-    >>> Filter.parse(["name~=^a,size==1", "name==b"]).fits({("name",): "b"}.get)
-    True
+    >>> from imagestore.cancel import CancelToken
+    >>> wanted = Filter.parse(["name~=^a,size==1", "name==b"])
+    >>> list(wanted.among(["a", "b"], lambda name: {("name",): name}.get, CancelToken()))
+    ['b']
     """
 
     alternatives: tuple[tuple[_Selector, ...], ...]
@@ -88,24 +94,34 @@ class Filter:
             raise InvalidInputError(f"{len(texts)} filters: at most {_MOST_FILTERS} in a request")
         found, steps = [], 0
         for text in texts:
-            found.append(_Parser(text).parse())
-            steps += sum(each.expression.size for each in found[-1] if each.expression is not None)
-            if steps > _MOST_STEPS:
-                raise InvalidInputError(
-                    f"filters: expected regular expressions of at most {_MOST_STEPS} steps in all",
-                    hint="ask in several requests",
-                )
+            parser = _Parser(text, steps)
+            found.append(parser.parse())
+            steps = parser.steps
         return cls(tuple(found))
 
-    def fits(self, fields: Fields) -> bool:
-        """Whether an object is wanted.
+    def among(self, found: Iterable[T], fields: Callable[[T], Fields], cancel: CancelToken) -> Iterator[T]:
+        """Those objects that are wanted.
+
+        Expressions may take seconds over long texts, and minutes over many objects: so this is no quick work, and
+        nobody's once the caller has left.
 
         Args:
-            fields: its fields by path.
+            found: the objects.
+            fields: gives an object's fields by path.
+            cancel: asked before each object, and within long texts.
+
+        Raises:
+            OperationCancelledError: the caller has left.
         """
+        for each in found:
+            cancel.check()
+            if self._fits(fields(each), cancel.check):
+                yield each
+
+    def _fits(self, fields: Fields, check: Callable[[], None]) -> bool:
         if not self.alternatives:
             return True
-        return any(all(selector.fits(fields) for selector in each) for each in self.alternatives)
+        return any(all(selector.fits(fields, check) for selector in each) for each in self.alternatives)
 
 
 def labelled(plain: Mapping[str, str], **maps: Mapping[str, str]) -> Fields:
@@ -127,7 +143,9 @@ def labelled(plain: Mapping[str, str], **maps: Mapping[str, str]) -> Fields:
 class _Parser:
     """One filter text."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, steps: int = 0) -> None:
+        #: Of all expressions of the request so far.
+        self.steps = steps
         if len(text) > _LONGEST_FILTER:
             raise InvalidInputError(f"filter of {len(text)} characters: at most {_LONGEST_FILTER}")
         self._text = text
@@ -157,6 +175,12 @@ class _Parser:
         self._skip()
         value = self._value('"/|' if operator[0] == "~=" else '"')
         expression = _usable(value) if operator[0] == "~=" else None
+        self.steps += expression.size if expression is not None else 0
+        if self.steps > _MOST_STEPS:
+            raise InvalidInputError(
+                f"filters: expected regular expressions of at most {_MOST_STEPS} steps in all",
+                hint="ask in several requests",
+            )
         return _Selector(tuple(path), operator[0], value, expression)
 
     def _name(self) -> str:

@@ -79,13 +79,8 @@ class ImagesService(ImagesServicer):
             found = {image.name: image for image in store.metadata.named_images(namespace)}
             if namespace == HOME:
                 found |= {each.image.name: each.image for each in handler_images.all_images(store)}
-            answer = wire.ListImagesResponse()
-            for name in sorted(found):
-                # Expressions may take long over many images, for nobody when the caller has left.
-                cancel.check()
-                if wanted.fits(_fields(found[name])):
-                    answer.images.append(_wire(found[name]))
-            return answer
+            in_order = [found[name] for name in sorted(found)]
+            return wire.ListImagesResponse(images=map(_wire, wanted.among(in_order, _fields, cancel)))
 
         return await answered(context, self._workers.transfer(work))
 

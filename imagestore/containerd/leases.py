@@ -20,8 +20,10 @@ from imagestore.digest import Digest
 from imagestore.errors import LeaseNotFoundError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
+    from imagestore.cancel import CancelToken
     from imagestore.containerd.calls import Context
     from imagestore.containerd.collector import Collector
+    from imagestore.containerd.filters import Fields
     from imagestore.containerd.spaces import Space
     from imagestore.metadata.records import Lease
     from imagestore.rpc.workers import StoreWorkers
@@ -75,13 +77,12 @@ class LeasesService(LeasesServicer):
     async def List(self, request: wire.ListRequest, context: Context) -> wire.ListResponse:  # noqa: N802
         """Leases; a filter may ask for id and labels."""
 
-        def work(store: ImageStore) -> wire.ListResponse:
+        def work(store: ImageStore, cancel: CancelToken) -> wire.ListResponse:
             wanted, namespace = Filter.parse(request.filters), namespace_of(context)
-            found = store.metadata.leases(namespace=namespace)
-            fitting = [each for each in found if wanted.fits(labelled({"id": each.name}, labels=each.labels))]
-            return wire.ListResponse(leases=[_wire(each) for each in fitting])
+            found = wanted.among(store.metadata.leases(namespace=namespace), _fields, cancel)
+            return wire.ListResponse(leases=map(_wire, found))
 
-        return await answered(context, self._workers.quick(work))
+        return await answered(context, self._workers.transfer(work))
 
     async def AddResource(self, request: wire.AddResourceRequest, context: Context) -> Empty:  # noqa: N802
         """Put content or an unfinished write under a lease."""
@@ -154,6 +155,10 @@ def _is_content(resource: wire.Resource) -> bool:
 def _new_id() -> str:
     """As containerd's clients make them: nanoseconds and some randomness."""
     return f"{time.time_ns() % 10**9}-{base64.urlsafe_b64encode(os.urandom(3)).decode()}"
+
+
+def _fields(lease: Lease) -> Fields:
+    return labelled({"id": lease.name}, labels=lease.labels)
 
 
 def _wire(lease: Lease) -> wire.Lease:

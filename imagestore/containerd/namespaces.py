@@ -15,7 +15,9 @@ from imagestore.errors import PreconditionError
 from imagestore.metadata.namespace_api import HOME, checked_namespace
 
 if TYPE_CHECKING:
+    from imagestore.cancel import CancelToken
     from imagestore.containerd.calls import Context
+    from imagestore.containerd.filters import Fields
     from imagestore.rpc.workers import StoreWorkers
     from imagestore.store import ImageStore
 
@@ -44,18 +46,12 @@ class NamespacesService(NamespacesServicer):
     ) -> wire.ListNamespacesResponse:
         """All namespaces; the filter may ask for name and labels."""
 
-        def work(store: ImageStore) -> wire.ListNamespacesResponse:
+        def work(store: ImageStore, cancel: CancelToken) -> wire.ListNamespacesResponse:
             wanted = Filter.parse([request.filter] if request.filter else [])
-            found = store.metadata.namespaces().items()
-            return wire.ListNamespacesResponse(
-                namespaces=[
-                    wire.Namespace(name=name, labels=labels)
-                    for name, labels in found
-                    if wanted.fits(labelled({"name": name}, labels=labels))
-                ]
-            )
+            found = [wire.Namespace(name=name, labels=labels) for name, labels in store.metadata.namespaces().items()]
+            return wire.ListNamespacesResponse(namespaces=wanted.among(found, _fields, cancel))
 
-        return await answered(context, self._workers.quick(work))
+        return await answered(context, self._workers.transfer(work))
 
     async def Create(  # noqa: N802
         self, request: wire.CreateNamespaceRequest, context: Context
@@ -101,3 +97,7 @@ class NamespacesService(NamespacesServicer):
             return Empty()
 
         return await answered(context, self._workers.quick(work))
+
+
+def _fields(namespace: wire.Namespace) -> Fields:
+    return labelled({"name": namespace.name}, labels=namespace.labels)

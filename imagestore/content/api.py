@@ -1,4 +1,4 @@
-"""The content port: read side, ingest side, manage side.
+"""The content port: what is read of the store, and the writer of an ingest.
 
 Life of content: a writer is opened under an ingest name; bytes are appended; the writer is closed (the ingest stays
 and can be resumed at its offset) or committed (size and digest are verified, and from then on the blob is visible to
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import BinaryIO, Self
 
-    from imagestore.cancel import CancelToken
     from imagestore.digest import Digest
 
 
@@ -157,46 +156,3 @@ class ContentStore(Protocol):
 
     def walk(self) -> Iterator[ContentInfo]:
         """Every blob, in no particular order; of size 0 where the disk can't say it."""
-
-    def delete(self, digest: Digest) -> int:
-        """Remove a blob and return the bytes freed; 0 when it wasn't there."""
-
-    def writer(self, ref: str, *, expected: Digest, total: int, cancel: CancelToken) -> IngestWriter:
-        """Open an ingest, waiting while another writer (thread or process) holds it.
-
-        Args:
-            ref: name of the ingest.
-            expected: digest the content will have.
-            total: its size in bytes, 0 when unknown.
-            cancel: ends the wait.
-
-        Raises:
-            AlreadyExistsError: the blob is here, perhaps because the other writer finished it.
-            OperationCancelledError: cancelled while waiting.
-        """
-
-    def try_writer(self, ref: str, *, algorithm: str, total: int) -> IngestWriter:
-        """Open an ingest whose content nobody knows yet, unless another writer holds it.
-
-        Args:
-            ref: name of the ingest.
-            algorithm: used for hashing on the way.
-            total: its size in bytes, 0 when unknown.
-
-        Raises:
-            StoreBusyError: another writer holds it; says since when.
-            InvalidDigestError: the algorithm can't be verified.
-        """
-
-    def status(self, ref: str) -> IngestStatus | None:
-        """One unfinished ingest, or None."""
-
-    def statuses(self) -> Iterator[IngestStatus]:
-        """Every unfinished ingest."""
-
-    def abort(self, ref: str) -> bool:
-        """Throw an ingest away unless a writer holds it; say whether it is gone.
-
-        Raises:
-            StoreError: it can't be removed.
-        """

@@ -217,7 +217,19 @@ class LocalContentStore(Ingests):
         cancel: CancelToken,
         on_wait: Callable[[], None] | None = None,
     ) -> LocalIngestWriter:
-        """Open an ingest, waiting while another writer (thread or process) holds it; ``on_wait`` is called before."""
+        """Open an ingest, waiting while another writer (thread or process) holds it.
+
+        Args:
+            ref: name of the ingest.
+            expected: digest the content will have.
+            total: its size in bytes, 0 when unknown.
+            cancel: ends the wait.
+            on_wait: called before a wait.
+
+        Raises:
+            AlreadyExistsError: the blob is here, perhaps because the other writer finished it.
+            OperationCancelledError: cancelled while waiting.
+        """
         name, lock = self._locked(ref, cancel, on_wait)
         try:
             self._check_missing(expected)

@@ -19,7 +19,6 @@ from imagestore.rpc.answers import shows_damage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from imagestore.descriptor import Descriptor
     from imagestore.metadata.records import ImageRecord
     from imagestore.store import ImageStore
 
@@ -52,15 +51,15 @@ def info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
         "runtimeHandler": record.handler,
         "platform": platforms.format_all(record.platform),
         "wantedPlatform": record.wanted,
-        "target": _descriptor(record.target),
-        "manifest": _descriptor(record.manifest),
+        "target": record.target.members(),
+        "manifest": record.manifest.members(),
         "warnings": list(record.warnings),
         "createdAt": record.created_at,
         "updatedAt": record.updated_at,
     }
     image = Image(record, store.content)
     try:
-        own["layers"] = [_descriptor(layer) for layer in image.layers]
+        own["layers"] = [layer.members() for layer in image.layers]
         config = image.config
     except DocumentError:
         return {"imagestore": json.dumps(own)}  # an artifact: its config describes no image
@@ -69,7 +68,3 @@ def info(record: ImageRecord, store: ImageStore) -> dict[str, str]:
         return {"imagestore": json.dumps({**own, "damage": str(error)})}
     shown = {"chainID": chain_id(config.diff_ids), "imageSpec": json.loads(config.raw)}
     return {"imagestore": json.dumps(own), "info": json.dumps(shown)}
-
-
-def _descriptor(value: Descriptor) -> dict[str, str | int]:
-    return {"mediaType": value.media_type, "digest": str(value.digest), "size": value.size}

@@ -247,7 +247,7 @@ def _is_shallow(value: Any) -> bool:
 
 def _check_depth(raw: bytes, what: str) -> None:
     """Count brackets outside strings: what nests too deep is refused for that, whatever else is wrong with it."""
-    structure, string_end = re.compile(rb'[\[\]{}"]'), re.compile(rb'(?:[^"\\]|\\.)*"', re.DOTALL)
+    structure, string_end = re.compile(rb'[\[\]{}"]'), re.compile(rb'(?:[^"\\]++|\\.)*+"', re.DOTALL)
     depth = position = 0
     while (found := structure.search(raw, position)) is not None:
         position = found.end()

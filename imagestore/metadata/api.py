@@ -1,4 +1,4 @@
-"""The metadata port: what is remembered about content (``records``), and what keeps it alive.
+"""The metadata port: what pulls, collections and upkeep ask of the records and of what keeps content alive.
 
 Edges say which content points at which (manifest to config and layers). What can be reached from records and unexpired
 leases along edges is never collected.
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from imagestore.metadata.namespace_api import HOME
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from imagestore.digest import Digest
     from imagestore.metadata.records import Everything, Holder, ImageRecord, Lease
@@ -72,9 +71,6 @@ class MetadataStore(Protocol):
     def is_unchanging(self) -> bool:
         """Whether nobody can change anything: the disk is mounted read-only."""
 
-    def generation(self) -> int | None:
-        """A number that is another one after every change of a record, in any process; None when it can't be told."""
-
     def find_by_root(self, digest: Digest) -> list[ImageRecord]:
         """Records that hold this index or manifest."""
 
@@ -110,12 +106,6 @@ class MetadataStore(Protocol):
 
     def drop_home_images(self, names: Sequence[str]) -> list[str]:
         """Remove what records by these names hid: containerd's clients' images; return what they held, in text form."""
-
-    def pin_images(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
-        """Pin or unpin records by (reference, handler); return those that are there, as they are now."""
-
-    def touch_image(self, reference: str, handler: str) -> None:
-        """Note that a record is used now; at most one write a minute, not synced, and none where none is possible."""
 
     def create_lease(
         self,
@@ -154,20 +144,6 @@ class MetadataStore(Protocol):
             LeaseNotFoundError: it is gone.
         """
 
-    def leased_content(self, lease_id: str) -> tuple[Digest, ...]:
-        """What a lease lists.
-
-        Raises:
-            LeaseNotFoundError: it is gone.
-        """
-
-    def unlease_content(self, lease_id: str, digests: Collection[Digest]) -> None:
-        """Take digests off a lease; those it doesn't list are no error.
-
-        Raises:
-            LeaseNotFoundError: it is gone.
-        """
-
     def delete_lease(self, lease_id: str, *, is_of_work: bool = False) -> bool:
         """Release a lease; say whether it was there.
 
@@ -175,29 +151,6 @@ class MetadataStore(Protocol):
             lease_id: which.
             is_of_work: its own work gives it up, which a full disk's reserve isn't kept for.
         """
-
-    def leases(self, *, namespace: str | None = None) -> Iterator[Lease]:
-        """Every lease, or those of a namespace; expired ones too."""
-
-    def lease(self, lease_id: str) -> Lease | None:
-        """One lease, also when it expired; None when there is none."""
-
-    def label_content(self, digest: Digest, labels: Mapping[str, str]) -> None:
-        """Replace the labels of content; gc.root and gc.ref.content mean what they mean in containerd.
-
-        Raises:
-            InvalidInputError: a label is too long.
-        """
-
-    def update_content_labels(self, digest: Digest, changes: Mapping[str, str]) -> None:
-        """Set some labels of content and leave the others; an empty value removes one.
-
-        Raises:
-            InvalidInputError: a label is too long.
-        """
-
-    def content_labels(self, digest: Digest) -> dict[str, str]:
-        """The labels of content."""
 
     def garbage(self, present: Iterable[str]) -> list[str]:
         """What nothing keeps at one moment, for a collection that then asks for each again; no writer waits meanwhile.
@@ -225,9 +178,6 @@ class MetadataStore(Protocol):
 
     def parents(self, digest: Digest) -> tuple[Digest, ...]:
         """Which contents point at this one."""
-
-    def edges(self) -> Mapping[Digest, tuple[Digest, ...]]:
-        """Every edge: children by parent."""
 
     def edges_as_written(self) -> Mapping[str, Sequence[str]]:
         """Every edge in text form: children by parent; one that a label names too comes twice."""
@@ -288,13 +238,6 @@ class MetadataStore(Protocol):
 
     def damage(self) -> tuple[str, ...]:
         """What is wrong with the database's own files, a line each; nothing when they are whole."""
-
-    def backup(self, target: Path) -> None:
-        """Write a consistent copy to a new file while others go on.
-
-        Raises:
-            StoreError: it exists already, or can't be written.
-        """
 
     def close(self) -> None:
         """Close the database."""

@@ -90,7 +90,11 @@ class GraphTables(Database):
     """Edges and labels."""
 
     def label_content(self, digest: Digest, labels: Mapping[str, str]) -> None:
-        """Replace the labels of content."""
+        """Replace the labels of content; gc.root and gc.ref.content mean what they mean in containerd.
+
+        Raises:
+            InvalidInputError: a label is too long.
+        """
         kept = gc_labels.checked(labels)
         terms = ContentTerms.of(kept)
         key = str(digest)
@@ -104,7 +108,7 @@ class GraphTables(Database):
             db.executemany("INSERT INTO label_edge VALUES (?, ?)", pairs)
 
     def update_content_labels(self, digest: Digest, changes: Mapping[str, str]) -> None:
-        """Set some labels of content and leave the others; an empty value removes one."""
+        """Set some labels of content and leave the others; an empty value removes one; otherwise as label_content()."""
         with self._writing():
             self.label_content(digest, {**self.content_labels(digest), **changes})
 

@@ -224,7 +224,7 @@ class ImageTables(Database):
         return removed
 
     def pin_images(self, keys: Iterable[tuple[str, str]], *, is_pinned: bool) -> list[ImageRecord]:
-        """Pin or unpin records; return those that are there, as they are now."""
+        """Pin or unpin records by (reference, handler); return those that are there, as they are now."""
         with self._writing() as db:
             changed = []
             for key in keys:

@@ -84,14 +84,22 @@ class LeaseTables(Database):
                     self._journal.put_leased(self._number_change(), lease, digests)
 
     def leased_content(self, lease_id: str) -> tuple[Digest, ...]:
-        """What a lease lists."""
+        """What a lease lists.
+
+        Raises:
+            LeaseNotFoundError: it is gone.
+        """
         with self._snapshot() as db:
             _check_lease(db, lease_id)
             found = db.execute("SELECT digest FROM lease_content WHERE lease = ? ORDER BY digest", (lease_id,))
             return tuple(Digest.parse(text) for (text,) in found.fetchall())
 
     def unlease_content(self, lease_id: str, digests: Collection[Digest]) -> None:
-        """Take digests off a lease."""
+        """Take digests off a lease; those it doesn't list are no error.
+
+        Raises:
+            LeaseNotFoundError: it is gone.
+        """
         with self._removing() as db:
             _check_lease(db, lease_id)
             pairs = [(lease_id, str(digest)) for digest in digests]

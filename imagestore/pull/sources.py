@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Documents of one reference that are in memory together: the most that selecting may open, with something to spare.
 MAX_HELD_BYTES: Final = 384 * 1024 * 1024
+#: What Python takes for a text beside its characters, and for its place in a table.
+_TEXT_BYTES: Final = 64
 _Key = tuple["Digest", str]
 D = TypeVar("D")
 
@@ -42,7 +44,7 @@ class Documents:
         cancel: ends the work.
 
     Attributes:
-        held_bytes: what the documents take that were read.
+        held_bytes: about what the documents take that were read, with what is known of them.
     """
 
     def __init__(
@@ -83,14 +85,15 @@ class Documents:
             if self.held_bytes > MAX_HELD_BYTES:
                 raise DocumentError(
                     f"{descriptor.kind.value} {descriptor.digest}",
-                    [f"its image has more than {MAX_HELD_BYTES} bytes of indexes, manifests and configs"],
+                    [f"its image has indexes, manifests and configs that take more than {MAX_HELD_BYTES} bytes"],
                 )
         return raw
 
     def remember(self, descriptor: Descriptor, raw: bytes) -> None:
         """Take a document whose bytes are at hand already."""
         self._raw[descriptor.digest] = raw
-        self.held_bytes += len(raw)
+        # What is read of it is kept too, and takes more than its bytes where short texts are many.
+        self.held_bytes += len(raw) + raw.count(b'"') // 2 * _TEXT_BYTES
 
     def remembered(self, descriptor: Descriptor) -> bytes | None:
         """A document's bytes if they were read before."""

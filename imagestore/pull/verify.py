@@ -99,12 +99,11 @@ class ProgramVerifiers:
 
         name = os.path.basename(program)
         command = [program, "-name", reference, "-digest", str(target.digest), "-stdin-media-type", _STDIN_TYPE]
-        members = {"mediaType": target.media_type, "digest": str(target.digest), "size": target.size}
         seconds = self.settings.timeout_seconds
         try:
             output, status = converse(
                 command,
-                json_text.encode(members).encode(),
+                json_text.encode(target.members()).encode(),
                 self.environment,
                 seconds=seconds,
                 limit_bytes=_MAX_REASON_BYTES,

@@ -11,7 +11,6 @@ import threading
 from typing import TYPE_CHECKING
 
 from imagestore.config.hosts import reader_for
-from imagestore.observe import ignore
 from imagestore.registry import settings
 from imagestore.registry.auth.late import LateAuthenticator
 from imagestore.registry.auth.policy import AuthPolicy
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from imagestore.config import Config
     from imagestore.config.connection import ConnectionSettings
-    from imagestore.observe import Observer
     from imagestore.registry.credentials.model import CredentialLookup
     from imagestore.registry.endpoints import Endpoint, EndpointResolver
     from imagestore.registry.exchange import Authenticator, Origin, Sender
@@ -38,10 +36,7 @@ def connect(
     *,
     config: Config | None = None,
     credentials: CredentialLookup | None = None,
-    endpoints: EndpointResolver | None = None,
     policy: TransferPolicy | None = None,
-    auth_policy: AuthPolicy | None = None,
-    observer: Observer = ignore,
     state_folder: str = "",
     transport: httpx.BaseTransport | None = None,
     unix_socket: str = "",
@@ -53,10 +48,7 @@ def connect(
         config: says where hosts are configured, and what is allowed and limited; without it every registry is asked
             itself, and the defaults hold.
         credentials: where logins are looked up; by default the places that Docker's and the containers tools use.
-        endpoints: which hosts serve a reference, instead of the configuration.
         policy: limits of retries, waits and waste, instead of the configuration's.
-        auth_policy: what the operator allows in authentication, instead of the configuration's.
-        observer: told about waits and changes of host.
         state_folder: where dead mirrors are remembered across processes; without it, in this client only.
         transport: answers instead of the network (replay, tests).
         unix_socket: connect to this socket whatever the host, for servers under test.
@@ -69,17 +61,16 @@ def connect(
     from imagestore.registry.transport.http import HttpSender
 
     sender = HttpSender(transport=transport, unix_socket=unix_socket)
-    if endpoints is None:
-        endpoints = ConfiguredEndpoints(reader_for(config)) if config is not None else DirectEndpoints()
+    endpoints: EndpointResolver = DirectEndpoints()
+    auth_policy = None
     if config is not None:
+        endpoints = ConfiguredEndpoints(reader_for(config))
         policy = policy or settings.transfer_policy(config.settings.registry)
-        auth_policy = auth_policy or settings.auth_policy(config.settings.registry)
-    lines = EndpointLines(sender, credentials, auth_policy)
+        auth_policy = settings.auth_policy(config.settings.registry)
     return RegistryClient(
-        lines=lines,
+        lines=EndpointLines(sender, credentials, auth_policy),
         endpoints=endpoints,
         policy=policy,
-        observer=observer,
         stranger=sender.stranger(),
         breaker=Breaker.shared(state_folder) if state_folder else None,
         timing=timing,

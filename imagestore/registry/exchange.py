@@ -28,10 +28,10 @@ class Headers:
 
     items: tuple[tuple[str, str], ...] = ()
 
-    def get(self, name: str, default: str = "") -> str:
-        """First value of a field, or the default."""
+    def get(self, name: str) -> str:
+        """First value of a field; empty when it isn't there."""
         wanted = name.lower()
-        return next((value for key, value in self.items if key.lower() == wanted), default)
+        return next((value for key, value in self.items if key.lower() == wanted), "")
 
     def get_all(self, name: str) -> tuple[str, ...]:
         """Every value of a field, in order."""

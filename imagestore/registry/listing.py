@@ -22,7 +22,7 @@ from imagestore.registry.links import next_target
 from imagestore.registry.manifests import stated_type
 from imagestore.registry.session import Call
 from imagestore.registry.transport import urls
-from imagestore.values import dataclass, replace
+from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,7 +78,7 @@ def list_tags(session: Session, reference: Reference) -> tuple[str, ...]:
     what = f"tags of {reference.name}"
     found: dict[str, None] = {}
     call = Call("GET", reference.path, "tags/list", what, query=f"n={_PAGE_SIZE}", accept=("application/json",))
-    seen: set[str] = set()
+    seen = _Seen()
     while True:
         last = len(found)
         names: list[str] = []
@@ -184,8 +184,16 @@ def _subject(session: Session, reference: Reference, entry: Descriptor) -> str:
     return named if isinstance(named, str) else ""
 
 
+@dataclass(slots=True)
+class _Seen:
+    """What came of a list so far."""
+
+    queries: set[str] = field(default_factory=set)
+    received_bytes: int = 0
+
+
 def _pages(
-    session: Session, call: Call, *, absent_statuses: frozenset[int] = frozenset(), seen: set[str] | None = None
+    session: Session, call: Call, *, absent_statuses: frozenset[int] = frozenset(), seen: _Seen | None = None
 ) -> Iterator[_Page]:
     """Pages of a list; none when the first answer has one of the given statuses.
 
@@ -193,18 +201,18 @@ def _pages(
         session: where to ask.
         call: for the first page.
         absent_statuses: what says that there is no list.
-        seen: queries of the list's pages that came before; those that come now are added.
+        seen: the list's pages that came before; those that come now are added.
     """
-    queries, received = set() if seen is None else seen, 0
-    while call.query not in queries:
-        if len(queries) >= _MAX_PAGES:
+    seen = seen or _Seen()
+    while call.query not in seen.queries:
+        if len(seen.queries) >= _MAX_PAGES:
             raise ProtocolError(f"{call.what}: more than {_MAX_PAGES} pages", host=session.endpoint.host)
-        queries.add(call.query)
+        seen.queries.add(call.query)
         page = session.call(call, _reader(session, call, absent_statuses))
         if page is None:
             return
-        received += len(page.body)
-        if received > _MAX_BYTES:
+        seen.received_bytes += len(page.body)
+        if seen.received_bytes > _MAX_BYTES:
             raise ProtocolError(f"{call.what}: more than {_MAX_BYTES} bytes", host=session.endpoint.host)
         yield page
         if not page.next_query:

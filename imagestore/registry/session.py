@@ -253,8 +253,9 @@ class Session:
             seen.add(request.url)
 
     def _pass_on_warnings(self, response: Response, secrets: tuple[str, ...], *, signed: str) -> None:
-        for text in warning_texts(response.headers):
-            hidden = sorted({*secrets, *secrets_in((), signed=signed)}, key=len, reverse=True)
+        texts = warning_texts(response.headers)
+        hidden = sorted({*secrets, *secrets_in((), signed=signed)}, key=len, reverse=True) if texts else ()
+        for text in texts:
             message = f"{self.endpoint.host} says: {without(text, hidden)}"
             if self.operation.is_news(message):
                 self.shared.observer(Noticed(message))

@@ -18,8 +18,6 @@ from imagestore.text import printable
 if TYPE_CHECKING:
     from typing import TextIO
 
-FORMATS: Final = ("text", "json")
-LEVELS: Final = ("debug", "info", "warning", "error")
 # What every record has; the rest are fields of the line.
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 #: Their debug lines show whole header lists, or repeat what we say ourselves.
@@ -30,8 +28,8 @@ def install(style: str, level: str, stream: TextIO | None = None) -> None:
     """Send the process's log to a stream.
 
     Args:
-        style: one of FORMATS.
-        level: one of LEVELS.
+        style: ``text`` or ``json``.
+        level: a level's name in lower case.
         stream: standard error by default.
     """
     handler = logging.StreamHandler(stream or sys.stderr)

@@ -39,7 +39,7 @@ from imagestore.server.options import channel_options
 from imagestore.server.unread import Unread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable
 
     from imagestore.collect import GarbageReport
     from imagestore.server.faces import Faces
@@ -61,22 +61,16 @@ class ServerProcess:
     Args:
         settings: what it was started with.
         open_store: opens the store with the configuration as it is on disk now; called again at each reload.
-        environment: the process's; what the service manager left there for us is taken out.
 
     Raises:
         InvalidInputError: there is nothing to listen at.
     """
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        open_store: Callable[[], ImageStore],
-        environment: MutableMapping[str, str] = os.environ,
-    ) -> None:
+    def __init__(self, settings: ServerSettings, open_store: Callable[[], ImageStore]) -> None:
         self._settings = settings
         self._open_store = open_store
-        self._notifier = Notifier(environment)
-        self._passed = passed_sockets(environment)
+        self._notifier = Notifier(os.environ)
+        self._passed = passed_sockets(os.environ)
         if not settings.listen and not settings.proxies and not self._passed:
             raise InvalidInputError(
                 "serve: nothing to listen at", hint="give --listen unix:///PATH, or start it from a socket unit"

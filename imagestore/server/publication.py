@@ -1,14 +1,17 @@
 """The HTTP server that hands numbers out.
 
 Any user of the machine can connect to a loopback port, also those who may not connect to our sockets. So connections
-are few at a time and short: who comes when there are too many is turned away, who says nothing is cut off.
+are few at a time and short: who comes when there are too many is turned away; who says nothing is cut off, and so is
+who says a byte now and then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
@@ -25,7 +28,7 @@ class Publication:
         handler: answers one request; a class of Prometheus' library.
         host: to listen at.
         port: 0 lets the system choose.
-        silence_seconds: how long a caller may say nothing, or not read.
+        silence_seconds: how long a caller may say nothing, or not read; all of it may take twice that.
 
     Raises:
         OSError: it can't listen there.
@@ -36,7 +39,7 @@ class Publication:
     ) -> None:
         # The library's class is everybody's; what we set is set on one of our own.
         bounded = type("BoundedHandler", (handler,), {"timeout": silence_seconds})
-        self._server = _Server(host, port, bounded)
+        self._server = _Server(host, port, bounded, 2 * silence_seconds)
         self._thread = threading.Thread(target=self._server.serve_forever, name="numbers", daemon=True)
         self._thread.start()
         #: Where it listens.
@@ -56,7 +59,9 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler], limit_seconds: float) -> None:
+        self._limit_seconds = limit_seconds
+        self._ends: dict[socket.socket, float] = {}
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__((host, port), handler)
@@ -74,10 +79,20 @@ class _Server(ThreadingHTTPServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, and make room."""
+        self._ends[request] = time.monotonic() + self._limit_seconds
         try:
             super().process_request_thread(request, client_address)
         finally:
+            del self._ends[request]
             self._places.release()
+
+    def service_actions(self) -> None:
+        """Cut off who takes too long; called twice a second."""
+        now = time.monotonic()
+        for connection, end in self._ends.copy().items():
+            if now > end:
+                with contextlib.suppress(OSError):  # it has ended meanwhile
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log it; the library would write to standard error. Callers that go away are no news."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from imagestore import platforms
 from imagestore.digest import Digest
 from imagestore.store import ImageStore
-from imagestore.testing import build_index, layer
+from imagestore.testing import build_image, build_index, layer
 from tests.support.peers import DockerRegistry, docker_registry, need
 
 pytestmark = pytest.mark.integration
@@ -75,3 +76,19 @@ def test_skopeo_reads_from_the_blobs_we_stored(registry: DockerRegistry, store: 
         [need("skopeo"), "inspect", "--raw", f"oci:{layout}"], check=True, capture_output=True, timeout=60
     ).stdout
     assert Digest.of(raw) == image.target.digest
+
+
+def test_tags_are_those_that_skopeo_lists(registry: DockerRegistry, tmp_path: Path) -> None:
+    image = build_image("linux/amd64")
+    for tag in ("latest", "v1.0", "1", "A_b"):
+        registry.push("team/tagged", tag, image)
+    name = f"{registry.address}/team/tagged"
+    commands = {
+        "skopeo": [need("skopeo"), "list-tags", "--tls-verify=false", f"docker://{name}"],
+        "imagestore": [sys.executable, "-m", "imagestore", "--root", str(tmp_path / "store"), "tags", name],
+    }
+    told = {
+        who: subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+        for who, command in commands.items()
+    }
+    assert told["imagestore"].decode().split() == json.loads(told["skopeo"])["Tags"]

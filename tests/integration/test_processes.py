@@ -16,12 +16,11 @@ from imagestore.digest import Digest
 from imagestore.store import ImageStore
 from imagestore.testing import RegistryServer, build_index, layer
 from imagestore.testing.images.builders import BuiltManifest, Image
-from tests.support.node import HYPERV, PLATFORMS, PROCESS
+from tests.support.node import HANDLERS, PLATFORMS, needed
 from tests.support.store_process import StoreProcess
 
 pytestmark = pytest.mark.integration
 
-HANDLERS = {PROCESS: 2, HYPERV: 3, "kata": 0}
 TAGS = tuple(f"registry.example/{name}:1" for name in ("a", "b"))
 BASES = [layer("base of all")]
 VERSIONS: list[Image] = [build_index(PLATFORMS, seed=f"version {number}", shared=BASES) for number in range(2)]
@@ -141,12 +140,7 @@ class ProcessesMachine(RuleBasedStateMachine):
         return VERSIONS[self.records[tag, handler]].manifests[HANDLERS[handler]]
 
     def needed(self) -> set[Digest]:
-        needed: set[Digest] = set()
-        for (tag, handler), number in self.records.items():
-            manifest = self.manifest(tag, handler)
-            needed |= {VERSIONS[number].target.digest, manifest.descriptor.digest, manifest.config.digest}
-            needed |= {part.digest for part in manifest.layers}
-        return needed
+        return needed({key: VERSIONS[number] for key, number in self.records.items()})
 
 
 ProcessesMachine.TestCase.settings = settings(max_examples=10, stateful_step_count=15, deadline=None)

@@ -15,9 +15,8 @@ from imagestore import collect
 from imagestore.digest import Digest
 from imagestore.testing import build_index, layer
 from imagestore.testing.images.builders import BuiltManifest, Image
-from tests.support.node import HYPERV, PLATFORMS, PROCESS, node
+from tests.support.node import HANDLERS, PLATFORMS, needed, node
 
-HANDLERS = {PROCESS: 2, HYPERV: 3, "kata": 0}
 TAGS = ("registry.example/a:1", "registry.example/a:2", "registry.example/b:1")
 BASES = [layer("base of all")]
 
@@ -117,12 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
         return VERSIONS[self.records[tag, handler]].manifests[HANDLERS[handler]]
 
     def needed(self) -> set[Digest]:
-        needed: set[Digest] = set()
-        for (tag, handler), number in self.records.items():
-            manifest = self.manifest(tag, handler)
-            needed |= {VERSIONS[number].target.digest, manifest.descriptor.digest, manifest.config.digest}
-            needed |= {part.digest for part in manifest.layers}
-        return needed
+        return needed({key: VERSIONS[number] for key, number in self.records.items()})
 
     def present(self) -> set[Digest]:
         return {info.digest for info in self.node.store.content.walk()}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from imagestore.digest import Digest
     from imagestore.observe import Event
     from imagestore.platforms import Platform
     from imagestore.pull.verify import ImageVerifier
@@ -45,11 +46,23 @@ Architecture = "amd64"
 """
 PYTHON = "registry.example/library/python:3"
 PLATFORMS = ("linux/amd64", "linux/arm64", "windows(10.0.20348.1970)/amd64", "windows(10.0.17763.4851)/amd64")
+#: Which of them each handler gets.
+HANDLERS = {PROCESS: 2, HYPERV: 3, "kata": 0}
 
 
 def python_image() -> Image:
     """An index shaped like python's: Linux and two Windows builds that share one layer."""
     return build_index(PLATFORMS, seed="python", shared=[layer("shared by all")])
+
+
+def needed(images: Mapping[tuple[str, str], Image]) -> set[Digest]:
+    """What records need; by reference and handler, what they were pulled from."""
+    found: set[Digest] = set()
+    for (_, handler), image in images.items():
+        manifest = image.manifests[HANDLERS[handler]]
+        found |= {image.target.digest, manifest.descriptor.digest, manifest.config.digest}
+        found |= {part.digest for part in manifest.layers}
+    return found
 
 
 @dataclass

@@ -217,7 +217,6 @@ def _open(
     settings: KubeletImageSettings,
     in_use: Sequence[str],
 ) -> Connected:
-    from imagestore.cri.endpoint import Endpoint
     from imagestore.node.edged.settings import DOCKER
 
     if app.remote is not None and (choice.docker or edged is not None):
@@ -225,43 +224,55 @@ def _open(
     is_store = app.remote is None and edged is None and not choice.docker and not choice.endpoint
     if in_use and not is_store:
         raise click.UsageError("--in-use is for the store; other services tell themselves what is used")
-    timeout_seconds = settings.runtime_request_timeout.seconds
     if choice.docker or (edged is not None and edged.runtime_type == DOCKER):
-        from imagestore.node.docker.handlers import HandlerTable
-        from imagestore.node.docker.service import DockerImageService
-        from imagestore.node.edged.settings import STALL_LIMIT
-        from imagestore.node.endpoints import parse_endpoint
-
-        path = choice.docker or (edged.docker_endpoint if edged is not None else DOCKER_SOCKET)
-        socket_path = parse_endpoint(path).socket_path()
-        folder = choice.folder(app, socket_path)
-        engine = DockerImageService(
-            socket_path,
-            platforms=_platforms(app),
-            default_handler=app.config.default_handler,
-            sandbox_image=edged.sandbox_image if edged is not None else "",
-            table=HandlerTable(folder / "docker-handlers.json"),
-            timeout_seconds=timeout_seconds,
-            stall_limit=edged.stall_limit if edged is not None else STALL_LIMIT,
-        )
-        return Connected(engine, f"Docker Engine at {path}", folder, settings, edged)
-    if app.remote is not None and not choice.endpoint and edged is None:
-        folder = choice.folder(app, Endpoint.parse(app.service.endpoint).path)
-        return Connected(app.service, f"CRI at {app.service.endpoint}", folder, settings, edged)
-    if choice.endpoint or edged is not None:
-        with needed("cri", what="CRI endpoints"):
-            from imagestore.cri.client import CriImageService
-
-        runtime = choice.endpoint or (edged.runtime_endpoint if edged is not None else "")
-        images = choice.image_endpoint or (edged.image_endpoint if edged is not None else "")
-        remote = CriImageService(runtime, image_endpoint=images, timeout_seconds=timeout_seconds, cancel=app.ending)
-        folder = choice.folder(app, Endpoint.parse(images or runtime).path)
-        return Connected(remote, f"CRI at {images or runtime}", folder, settings, edged)
+        return _docker(app, choice, edged, settings)
+    if choice.endpoint or edged is not None or app.remote is not None:
+        return _endpoint(app, choice, edged, settings)
     from imagestore.node.embedded import EmbeddedImageService
 
     containers = [used for text in in_use for used in _used(app.store, text)]
     store = EmbeddedImageService(app.store, containers=lambda: containers)
     return Connected(store, f"store in {app.root}", choice.folder(app), settings, edged)
+
+
+def _docker(app: App, choice: ServiceChoice, edged: EdgedSettings | None, settings: KubeletImageSettings) -> Connected:
+    from imagestore.node.docker.handlers import HandlerTable
+    from imagestore.node.docker.service import DockerImageService
+    from imagestore.node.edged.settings import STALL_LIMIT
+    from imagestore.node.endpoints import parse_endpoint
+
+    path = choice.docker or (edged.docker_endpoint if edged is not None else DOCKER_SOCKET)
+    socket_path = parse_endpoint(path).socket_path()
+    folder = choice.folder(app, socket_path)
+    engine = DockerImageService(
+        socket_path,
+        platforms=_platforms(app),
+        default_handler=app.config.default_handler,
+        sandbox_image=edged.sandbox_image if edged is not None else "",
+        table=HandlerTable(folder / "docker-handlers.json"),
+        timeout_seconds=settings.runtime_request_timeout.seconds,
+        stall_limit=edged.stall_limit if edged is not None else STALL_LIMIT,
+    )
+    return Connected(engine, f"Docker Engine at {path}", folder, settings, edged)
+
+
+def _endpoint(
+    app: App, choice: ServiceChoice, edged: EdgedSettings | None, settings: KubeletImageSettings
+) -> Connected:
+    from imagestore.cri.endpoint import Endpoint
+
+    if not choice.endpoint and edged is None:
+        address, remote = app.service.endpoint, app.service
+    else:
+        with needed("cri", what="CRI endpoints"):
+            from imagestore.cri.client import CriImageService
+
+        runtime = choice.endpoint or (edged.runtime_endpoint if edged is not None else "")
+        images = choice.image_endpoint or (edged.image_endpoint if edged is not None else "")
+        seconds = settings.runtime_request_timeout.seconds
+        remote = CriImageService(runtime, image_endpoint=images, timeout_seconds=seconds, cancel=app.ending)
+        address = images or runtime
+    return Connected(remote, f"CRI at {address}", choice.folder(app, Endpoint.parse(address).path), settings, edged)
 
 
 def _used(store: ImageStore, text: str) -> list[ContainerImage]:

@@ -18,6 +18,7 @@ from imagestore.image_service import (
     ServedImage,
     ServiceVersion,
 )
+from imagestore.text import is_utf8
 
 if TYPE_CHECKING:
     from imagestore.registry.credentials.cri import AuthConfig
@@ -46,16 +47,8 @@ def spec_message(spec: ImageSpec) -> api_pb2.ImageSpec:
 
 def _refuse_no_text(what: str, *texts: str) -> None:
     # No encoding error may go on from here: it would carry the text, which may be a secret.
-    if not all(_is_text(text) for text in texts):
+    if not all(map(is_utf8, texts)):
         raise InvalidInputError(f"{what}: expected UTF-8")
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def auth_message(auth: AuthConfig) -> api_pb2.AuthConfig:

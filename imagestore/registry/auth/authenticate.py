@@ -200,8 +200,8 @@ class RegistryAuthenticator:
         if key in attempt.fresh:
             raise self._refused(target, challenge, found)
         self._tokens.discard(key, Secret(attempt.header.removeprefix("Bearer ")))
-        form, remedy = self._policy.password_form, self._remedy(target, found)
-        service = TokenService(realm, key.service, self._sender, registry=target.host, form=form, remedy=remedy)
+        remedy = self._remedy(target, found)
+        service = TokenService(realm, key.service, self._sender, registry=target.host, remedy=remedy)
 
         def exchange() -> TokenReply:
             return self._exchange(service, key, found, cancel)

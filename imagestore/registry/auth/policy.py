@@ -19,13 +19,6 @@ class RealmTrust(enum.Enum):
     STRICT = "strict"
 
 
-class PasswordForm(enum.Enum):
-    """Which form a token service is asked in first with user name and password."""
-
-    GET_FIRST = "get"
-    POST_FIRST = "post"
-
-
 @dataclass(frozen=True, slots=True)
 class AuthPolicy:
     """What the operator allows.
@@ -33,13 +26,11 @@ class AuthPolicy:
     Attributes:
         realm_trust: about token services outside the registry's domain, when credentials would go there.
         trusted_realms: pairs (registry host, token service host) that belong together.
-        password_form: which form a token service is asked in first for user name and password.
         credential_hosts: host of a mirror to the registry whose credentials it may see; nobody else's are shown to it.
     """
 
     realm_trust: RealmTrust = RealmTrust.WARN
     trusted_realms: frozenset[tuple[str, str]] = frozenset()
-    password_form: PasswordForm = PasswordForm.GET_FIRST
     credential_hosts: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}), hash=False)
 
     def token_hosts(self, registry: str) -> frozenset[str]:

@@ -3,11 +3,10 @@
 ===================  =========================================================================
 identity token       POST ``grant_type=refresh_token``; there is no other way
 user and password    GET with Basic; when that form is not there (404, 405), POST
-                     ``grant_type=password``; or the other way round, as containerd does it
+                     ``grant_type=password``
 nothing              GET without credentials
 ===================  =========================================================================
 
-A POST that is answered 400, 401, 404 or 405 is followed by GET, since services without the form answer any of these.
 Redirects stay on the service's origin. What a service says in prose is not shown: it may quote what it was sent.
 """
 
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedError, RegistryUnavailableError
-from imagestore.registry.auth.policy import PasswordForm
 from imagestore.registry.auth.realm import Realm
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES, TokenReply, parse_reply
 from imagestore.registry.exchange import Request
@@ -37,8 +35,7 @@ if TYPE_CHECKING:
 CLIENT_ID: Final = "imagestore"
 MAX_REDIRECTS: Final = 3
 _MAX_ERROR_BYTES: Final = 64 * 1024
-# Services without the POST form answer one of these.
-_NO_POST_FORM: Final = frozenset({400, 401, 404, 405})
+# Services without the GET form answer one of these.
 _NO_GET_FORM: Final = frozenset({404, 405})
 _ANY_METHOD_REDIRECTS: Final = frozenset({307, 308})
 _GET_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -74,18 +71,14 @@ class TokenService:
         service: as the registry gave it; may be empty.
         sender: sends the requests.
         registry: host of the registry, for messages.
-        form: which form is first for passwords.
         remedy: what mends credentials that are missing or refused, for messages.
     """
 
-    def __init__(
-        self, realm: Realm, service: str, sender: Sender, *, registry: str, form: PasswordForm, remedy: str
-    ) -> None:
+    def __init__(self, realm: Realm, service: str, sender: Sender, *, registry: str, remedy: str) -> None:
         self._realm = realm
         self._service = service
         self._sender = sender
         self._registry = registry
-        self._form = form
         self._remedy = remedy
 
     def fetch(
@@ -118,24 +111,14 @@ class TokenService:
         if credential.identity_token:
             token = (refresh or credential.identity_token).reveal()
             return self._post(scopes, {"grant_type": "refresh_token", "refresh_token": token}, cancel)
-        password = {
-            "grant_type": "password",
-            "username": credential.username,
-            "password": credential.password.reveal(),
-        }
-        if self._form is PasswordForm.GET_FIRST:
-            try:
-                return self._get(scopes, credential, cancel)
-            except _RefusedError as refused:
-                if refused.status not in _NO_GET_FORM:
-                    raise
-            return self._post(scopes, password, cancel)
         try:
-            return self._post(scopes, password, cancel)
+            return self._get(scopes, credential, cancel)
         except _RefusedError as refused:
-            if refused.status not in _NO_POST_FORM:
+            if refused.status not in _NO_GET_FORM:
                 raise
-        return self._get(scopes, credential, cancel)
+        password = credential.password.reveal()
+        form = {"grant_type": "password", "username": credential.username, "password": password}
+        return self._post(scopes, form, cancel)
 
     def _get(self, scopes: tuple[Scope, ...], credential: Credential | None, cancel: CancelToken) -> TokenReply:
         query = [("service", self._service)] if self._service else []

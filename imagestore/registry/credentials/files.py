@@ -18,6 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError, InvalidInputError
+from imagestore.links import followed
 from imagestore.registry.credentials.model import NO_SECRET, Credential, checked
 from imagestore.secret import Secret
 from imagestore.values import dataclass
@@ -207,9 +208,9 @@ def edit(path: str) -> Iterator[dict[str, Any]]:
     Raises:
         ConfigError: can't be read or written.
     """
-    target = os.path.realpath(path)
-    folder = os.path.dirname(target)
     try:
+        target = followed(path)
+        folder = os.path.dirname(target)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         with _locked(folder, target):
             found = read(target)

@@ -26,10 +26,10 @@ def error(status: int, code: str, message: str, *, fields: dict[str, str] | None
     )
 
 
-def json_reply(value: object, *, status: int = 200, fields: dict[str, str] | None = None, kind: str = "other") -> Reply:
+def json_reply(value: object, *, fields: dict[str, str] | None = None, kind: str = "other") -> Reply:
     """A JSON document."""
     headers = {"Content-Type": "application/json", **_API, **(fields or {})}
-    return Reply(status, Fields.of(headers), BytesBody(json.dumps(value).encode()), kind=kind)
+    return Reply(200, Fields.of(headers), BytesBody(json.dumps(value).encode()), kind=kind)
 
 
 def parse_range(text: str, size: int) -> tuple[int, int] | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import tempfile
 import threading
 import time
@@ -228,10 +229,20 @@ class _Lock:
     def __init__(self, path: str) -> None:
         name = hashlib.sha256(os.path.abspath(path).encode("utf-8", "surrogateescape")).hexdigest()[:24]
         self._tape = path
-        self._path = os.path.join(tempfile.gettempdir(), f"imagestore-tape-{name}.lock")
+        # A folder for each user: nobody else can have made what is in ours.
+        self._folder = os.path.join(tempfile.gettempdir(), f"imagestore-tapes-{os.geteuid()}")
+        self._path = os.path.join(self._folder, f"{name}.lock")
         self._handle = -1
 
     def __enter__(self) -> Self:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._folder, 0o700)
+        found = os.lstat(self._folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise ConfigError(
+                f"{self._folder}: expected a folder of ours for the locks of tapes, and it is somebody else's",
+                hint="name another folder for temporary files in TMPDIR",
+            )
         deadline = time.monotonic() + _LOCK_SECONDS
         while not self._try():
             if self._owner() == _own_name() or time.monotonic() > deadline:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from imagestore.cli.main import main
 from imagestore.testing import build_index
+from tests.support.commands import Commands
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, python_image
 from tests.unit.archive.making import layout_files, write
 
@@ -20,30 +19,16 @@ platform = "windows(10.0.20348)/amd64"
 """
 
 
-class Line:
-    """Runs commands in this process, on a store that has python for two handlers."""
+class Line(Commands):
+    """Runs commands on a store that has python for two handlers."""
 
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
         self.config = folder / "config.toml"
         self.config.write_text(CONFIG + HOST_TABLE)
-        self._capture = capture
+        super().__init__(capture, "--root", str(folder / "store"), "--config", str(self.config))
         self.archive = str(write(folder / "python.tar", layout_files({PYTHON: python_image()})))
         self("import", self.archive, "--runtime-handler", HYPERV, "--runtime-handler", "kata")
-
-    def __call__(self, *arguments: str, status: int = 0, root: str = "store") -> str:
-        self._capture.readouterr()
-        found = main(["--root", str(self.folder / root), "--config", str(self.config), *arguments])
-        self.captured = self._capture.readouterr()
-        assert found == status, self.captured.err
-        return self.captured.out
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "-o", "json"))
-
-    @property
-    def error(self) -> str:
-        return self.captured.err
 
 
 @pytest.fixture
@@ -81,7 +66,7 @@ def test_export_says_what_goes_and_what_stays(run: Line) -> None:
 def test_every_format_comes_back(run: Line, form: str) -> None:
     archive = str(run.folder / "out")
     run("export", archive, PYTHON, "--runtime-handler", "kata", "--format", form)
-    out = run("import", archive, "--runtime-handler", "kata", root="other")
+    out = run("--root", str(run.folder / "other"), "import", archive, "--runtime-handler", "kata")
     there = run.json("images", "--runtime-handler", "kata")["images"][0]
     assert f"{PYTHON} (kata): {there['id']}" in out
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,12 +18,15 @@ from imagestore.archive.contents import ArchiveFormat
 from imagestore.archive.exporting import ExportOptions
 from imagestore.archive.importing import ImportOptions
 from imagestore.archive.spool import gunzip
+from imagestore.cancel import CancelToken
 from imagestore.digest import Digest
+from imagestore.documents.image_config import ImageConfig
 from imagestore.errors import (
     DigestMismatchError,
     DocumentError,
     ImageStoreError,
     InvalidInputError,
+    OperationCancelledError,
     SizeMismatchError,
 )
 from imagestore.testing import build_artifact, build_image, build_index, layer
@@ -71,6 +78,54 @@ def test_a_layer_that_images_share_is_unpacked_once(
     files[layout.DOCKER_MANIFEST] = json.dumps(listed).encode()
     assert len(here.store.import_images(write(tmp_path / "a.tar", files), options=KATA).images) == 3
     assert len(unpacked) == len(PACKED)
+
+
+def test_a_config_that_images_share_is_read_once(here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven kilobytes of archive could name one of four mebibytes a thousand times."""
+    parse = Mock(wraps=ImageConfig.parse)
+    monkeypatch.setattr("imagestore.archive.docker.ImageConfig", SimpleNamespace(parse=parse))
+    files = saved(PLAIN)
+    entry = json.loads(files[layout.DOCKER_MANIFEST])[0]
+    listed = [{**entry, "RepoTags": [f"a:{number}"]} for number in range(3)]
+    files[layout.DOCKER_MANIFEST] = json.dumps(listed).encode()
+    assert len(here.store.import_images(write(tmp_path / "a.tar", files), options=KATA).images) == 3
+    assert parse.call_count == 1
+
+
+def test_reading_configs_ends_when_it_is_cancelled(here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancel, read = CancelToken(), list[bytes]()
+
+    def parse(raw: bytes, *, what: str) -> ImageConfig:
+        read.append(raw)
+        cancel.cancel("enough")
+        return ImageConfig.parse(raw, what=what)
+
+    monkeypatch.setattr("imagestore.archive.docker.ImageConfig", SimpleNamespace(parse=parse))
+    files = saved([])
+    entry = json.loads(files[layout.DOCKER_MANIFEST])[0]
+    copies = {f"{number}.json": files[entry["Config"]] for number in range(3)}
+    files |= copies
+    files[layout.DOCKER_MANIFEST] = json.dumps([{**entry, "Config": name} for name in copies]).encode()
+    with pytest.raises(OperationCancelledError, match="enough"):
+        here.store.import_images(write(tmp_path / "a.tar", files), options=KATA, cancel=cancel)
+    assert len(read) == 1
+
+
+def test_empty_members_of_gzip_cost_what_they_are_long(tmp_path: Path) -> None:
+    """Each costs a copy of what is fed behind it; so little is fed at a time."""
+    empty, text = gzip.compress(b"", mtime=0), gzip.compress(b"text", mtime=0)
+    piece = empty * 60_000 + text + b"\0" * 100
+    fed = 0
+
+    class Counting(bytes):
+        def __getitem__(self, part: Any) -> Any:
+            nonlocal fed
+            found = super().__getitem__(part)
+            fed = max(fed, len(found))
+            return found
+
+    assert b"".join(gunzip(iter([Counting(piece), piece[:7], piece[7:]]), what="test")) == b"texttext"
+    assert fed <= 32 * 1024
 
 
 def test_a_tag_that_says_there_is_none_is_passed_over(here: Node, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.observe import BlobAdvanced
 from imagestore.testing import Entry, build_artifact, build_image, build_index
 from tests.support.node import HYPERV, PLATFORMS, PROCESS, PYTHON, Node, node, python_image
+from tests.support.strangers import refuse_to_follow
 from tests.support.syncs import noted_syncs
 from tests.unit.archive.making import layout_files, write
 
@@ -229,6 +230,24 @@ def test_a_link_to_an_empty_folder_stays_a_link(here: Node, tmp_path: Path) -> N
     here.store.export_images([PYTHON], tmp_path / "link", options=FOLDER)
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real" / layout.INDEX).is_file()
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+@pytest.mark.parametrize("has_target", [False, True])
+def test_a_link_that_the_kernel_follows_for_nobody_is_not_followed_by_name(
+    here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder: bool, has_target: bool
+) -> None:
+    """Root exports into /tmp, and a stranger was there first: an open() would be refused."""
+    target = tmp_path / "precious"
+    if has_target:
+        target.mkdir() if is_folder else target.write_text("precious")
+    (tmp_path / "out").symlink_to(target)
+    refuse_to_follow(monkeypatch, tmp_path / "out")
+    with pytest.raises(InvalidInputError, match="out: can't be written: Permission denied"):
+        here.store.export_images([PYTHON], tmp_path / "out", options=FOLDER if is_folder else ExportOptions())
+    assert target.exists() is has_target
+    if has_target:
+        assert os.listdir(target) == [] if is_folder else target.read_text() == "precious"
 
 
 def test_a_folder_with_something_in_it_is_left_alone(here: Node, tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_a_config_that_is_not_there_is_named_whatever_is_printed(line: Line, wor
 
 
 def test_a_root_that_cannot_be_written_has_the_store_status(line: Line) -> None:
-    line.root = Path("/sys/imagestore")  # closed even for root
+    line.options[1] = "/sys/imagestore"  # closed even for root
     line("pull", line.python, status=8)
     assert "/sys" in line.error
     assert "--root" in line.error
@@ -206,7 +206,7 @@ def test_a_root_that_cannot_be_written_has_the_store_status(line: Line) -> None:
 
 def test_a_root_below_a_file_has_the_store_status(line: Line, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    line.root = tmp_path / "file" / "store"
+    line.options[1] = str(tmp_path / "file" / "store")
     line("images", status=8)
     assert str(tmp_path / "file") in line.error
 
@@ -314,8 +314,7 @@ def test_a_duration_without_a_unit_is_refused_before_anything_is_done(line: Line
     line(*arguments, "7", status=2)
     assert "'7': a unit is missing; expected a duration such as 90s, 30m, 12h or 7d" in line.error
     assert not line.root.exists()
-    line(*arguments[:-1], "--help")
-    assert "DURATION" in line.captured.out
+    assert "DURATION" in line(*arguments[:-1], "--help")
 
 
 @pytest.mark.parametrize("deadline", ["nan", "-1"])

@@ -7,12 +7,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from imagestore.cli.main import main
 from imagestore.cli.node import COMMANDS
+from tests.support.commands import Commands
 from tests.support.node import CONFIG, HYPERV, PROCESS
 
 POD = {
@@ -30,33 +29,14 @@ WINDOWS = ("--host", "windows(10.0.20348)/amd64")
 NODE = ("--node-memory", "4Gi", "--processors", "4")
 
 
-class Line:
-    """Runs the command in this process."""
-
-    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
-        self.config = folder / "config.toml"
-        self.config.write_text(CONFIG)
-        self._capture = capture
-        self.error = ""
-
-    def __call__(self, *arguments: str, status: int = 0) -> str:
-        self._capture.readouterr()
-        found = main(["--config", str(self.config), "node", "resources", *arguments])
-        captured = self._capture.readouterr()
-        self.error = captured.err
-        assert found == status, captured.err
-        return captured.out
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "-o", "json"))
-
-
 @pytest.fixture
-def line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Line:
-    return Line(tmp_path, capsys)
+def line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG)
+    return Commands(capsys, "--config", str(config), "node", "resources")
 
 
-def test_options_make_one_container(line: Line) -> None:
+def test_options_make_one_container(line: Commands) -> None:
     found = line.json("--os", "linux", "--cpu-request", "250m", "--memory-limit", "1Gi", "--cgroup", "v1", *NODE)
     container = found["containers"][0]
     assert (found["qosClass"], found["mapping"], found["node"]["cgroup"]) == ("Burstable", "kubelet", "v1")
@@ -68,7 +48,7 @@ def test_options_make_one_container(line: Line) -> None:
 
 
 def test_a_pod_comes_from_a_file_or_from_standard_input(
-    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "pod.json"
     path.write_text(json.dumps(POD))
@@ -82,7 +62,7 @@ def test_a_pod_comes_from_a_file_or_from_standard_input(
 @pytest.mark.parametrize(
     ("handler", "isolation", "maximum"), [(PROCESS, "process", 3750), (HYPERV, "hypervisor", 7500)]
 )
-def test_the_handler_chooses_system_and_isolation(line: Line, handler: str, isolation: str, maximum: int) -> None:
+def test_the_handler_chooses_system_and_isolation(line: Commands, handler: str, isolation: str, maximum: int) -> None:
     options = ("--cpu-limit", "1500m", "--mapping", "proposal", "--conflict", "keep", *NODE, *WINDOWS)
     found = line.json("--runtime-handler", handler, *options)
     assert (found["runtimeHandler"], found["os"], found["isolation"]) == (handler, "windows", isolation)
@@ -91,13 +71,13 @@ def test_the_handler_chooses_system_and_isolation(line: Line, handler: str, isol
     assert today["containers"][0]["cri"]["cpu_maximum"] == 2500
 
 
-def test_an_isolation_may_be_named(line: Line) -> None:
+def test_an_isolation_may_be_named(line: Commands) -> None:
     options = ("--isolation", "hyperv", "--cpu-limit", "1", *NODE)
     assert line.json("--os", "windows", *options)["isolation"] == "hypervisor"
     assert line.json("--runtime-handler", PROCESS, *options, *WINDOWS)["isolation"] == "hypervisor"
 
 
-def test_the_explanation_has_formula_and_source(line: Line) -> None:
+def test_the_explanation_has_formula_and_source(line: Commands) -> None:
     out = line("--os", "linux", "--cpu-limit", "1500m", "--explain", *NODE)
     assert "min(max(1500 * 1024 // 1000, 2), 262144)" in out
     assert "requests.cpu 1500m" in out
@@ -112,7 +92,7 @@ def test_the_explanation_has_formula_and_source(line: Line) -> None:
     assert "FORMULA" not in line("--os", "linux", "--cpu-limit", "1", *NODE)
 
 
-def test_every_option_of_node_and_kubelet_changes_its_number(line: Line) -> None:
+def test_every_option_of_node_and_kubelet_changes_its_number(line: Commands) -> None:
     options = ("--os", "linux", "--memory-request", "1Gi", "--cpu-limit", "1", "--huge-page-limit", "2Mi=4Mi", *NODE)
     more = (
         "--node-swap",
@@ -161,13 +141,15 @@ def test_every_option_of_node_and_kubelet_changes_its_number(line: Line) -> None
         (("--memory-limit", "1Gi", "--huge-page-limit", "2Mi=3Mi", "--os", "windows"), "such as 4Mi"),
     ],
 )
-def test_what_cant_be_done_is_one_clear_line(line: Line, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_what_cant_be_done_is_one_clear_line(
+    line: Commands, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
     (tmp_path / "pod.json").write_text(json.dumps(POD))
     shown = line(*(str(tmp_path / "pod.json") if each == "FILE" else each for each in arguments), status=2)
     assert (shown, said in line.error) == ("", True), line.error
 
 
-def test_a_page_size_that_control_groups_have_no_name_for_is_passed_over(line: Line) -> None:
+def test_a_page_size_that_control_groups_have_no_name_for_is_passed_over(line: Commands) -> None:
     options = ("--os", "linux", "--memory-limit", "1Gi", "--huge-page-limit", "3M=6M", *NODE)
     assert "huge_page" not in line(*options)
     assert line.json(*options, "--huge-page-limit", "2Mi=4Mi")["podCgroup"]["huge_page_limits"] == {"2MB": 4 * 2**20}
@@ -176,7 +158,7 @@ def test_a_page_size_that_control_groups_have_no_name_for_is_passed_over(line: L
 @pytest.mark.parametrize(
     "raw", [b"", b"[]", b"{", b"\xff", b'{"limits": {}, "limits": {}}', b'{"spec": 5}', b'{"kind": "List"}']
 )
-def test_a_document_that_is_no_pod_is_wrong_usage(line: Line, tmp_path: Path, raw: bytes) -> None:
+def test_a_document_that_is_no_pod_is_wrong_usage(line: Commands, tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "pod.json"
     path.write_bytes(raw)
     line(str(path), "--os", "linux", status=2)
@@ -184,7 +166,7 @@ def test_a_document_that_is_no_pod_is_wrong_usage(line: Line, tmp_path: Path, ra
     assert line.error.startswith("imagestore: ")
 
 
-def test_an_unknown_handler_has_its_own_status(line: Line) -> None:
+def test_an_unknown_handler_has_its_own_status(line: Commands) -> None:
     line("--cpu-limit", "1", "--runtime-handler", "none", status=9)
     assert "runtime handler 'none' is not configured" in line.error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 import signal
@@ -13,43 +12,32 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from imagestore.cli.failure import ExitStatus
-from imagestore.cli.main import main
 from imagestore.digest import Digest
 from imagestore.errors import StoreError, StoreFullError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.testing import RegistryServer
 from imagestore.upkeep.service import Upkeep
+from tests.support.commands import Commands
 from tests.support.node import CONFIG, HYPERV, PYTHON, python_image
 
 
-class Line:
-    """Runs commands in this process on a store with one image for one handler."""
+class Line(Commands):
+    """Runs commands on a store with one image for one handler."""
 
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str], server: RegistryServer) -> None:
         self.root = folder / "store"
         self._config = folder / "config.toml"
         self._config.write_text(CONFIG)
-        self._capture = capture
+        super().__init__(capture, "--root", str(self.root), "--config", str(self._config))
         self.python = server.server.reference(PYTHON)
         self("pull", self.python, "--runtime-handler", HYPERV)
 
     def add_to_config(self, text: str) -> None:
         self._config.write_text(f"{CONFIG}\n{text}")
-
-    def __call__(self, *arguments: str, status: int = 0) -> str:
-        self._capture.readouterr()
-        found = main(["--root", str(self.root), "--config", str(self._config), *arguments])
-        self.captured = self._capture.readouterr()
-        assert found == status, self.captured
-        return self.captured.out
-
-    def json(self, *arguments: str, status: int = 0) -> Any:
-        return json.loads(self(*arguments, "-o", "json", status=status))
 
     def layer(self) -> tuple[str, Path]:
         """Digest and file of the image's last layer."""
@@ -90,7 +78,7 @@ def test_an_image_gets_a_reference_and_loses_one(line: Line) -> None:
     gone = line.json("untag", "mirror.example/python", "--runtime-handler", HYPERV)["removed"]
     assert gone == [{"reference": "mirror.example/python:latest", "runtimeHandler": HYPERV}]
     line("untag", "mirror.example/python:3", status=2)
-    assert "imagestore rmi" in line.captured.err
+    assert "imagestore rmi" in line.error
     line("tag", "mirror.example/python:3", f"a@{image_id}", status=2)
     for command in (["tag", "a", "b"], ["untag", "a"]):
         line(*command, "--runtime-handler", HYPERV, "--all-handlers", status=2)
@@ -114,12 +102,12 @@ def test_watermarks_remove_nothing_from_a_disk_with_space(line: Line) -> None:
 )
 def test_rules_that_make_no_sense_are_usage_errors(line: Line, arguments: tuple[str, ...]) -> None:
     line("gc", *arguments, status=2)
-    assert "Traceback" not in line.captured.err
+    assert "Traceback" not in line.error
 
 
 def test_eviction_for_a_handler_that_nobody_knows_is_refused(line: Line) -> None:
     line("gc", "--keep-last", "0", "--runtime-handler", "mistyped", status=9)
-    assert "known handlers" in line.captured.err
+    assert "known handlers" in line.error
     assert len(line.json("gc", "--keep-last", "0", "--runtime-handler", HYPERV)["evicted"]) == 1
 
 
@@ -147,13 +135,13 @@ def test_why_explains_every_record_of_an_image(line: Line) -> None:
 
 def test_why_takes_a_short_name_with_a_tag_for_a_name(line: Line) -> None:
     line("why", "python:3", status=3)
-    assert "'python:3' is no digest, and no image in the store" in line.captured.err
+    assert "'python:3' is no digest, and no image in the store" in line.error
 
 
 @pytest.mark.parametrize("name", ["nonsense", "sha256:0x"])
 def test_why_says_what_it_takes_when_a_name_means_nothing(line: Line, name: str) -> None:
     assert line("why", name, status=3) == ""
-    assert line.captured.err.startswith(f"imagestore: '{name}' is no digest, and no image in the store")
+    assert line.error.startswith(f"imagestore: '{name}' is no digest, and no image in the store")
 
 
 def test_df_shows_each_image_and_the_sum(line: Line) -> None:
@@ -234,8 +222,8 @@ def test_names_before_one_that_fails_are_told(line: Line) -> None:
 def test_a_handler_that_nobody_knows_is_one_for_every_command(line: Line, tmp_path: Path, words: str) -> None:
     arguments = words.format(python=line.python, tmp=tmp_path).split()
     line(*arguments, "--runtime-handler", "nope", status=9)
-    assert "'nope'" in line.captured.err
-    assert "pull it first" not in line.captured.err
+    assert "'nope'" in line.error
+    assert "pull it first" not in line.error
 
 
 @pytest.mark.parametrize("name", ["python@sha256:abc", "Bad!!", ""])
@@ -247,7 +235,7 @@ def test_a_name_that_can_mean_no_image_is_wrong_usage(line: Line, words: str, na
     """Whether it is there isn't the question: a pull wouldn't bring it either."""
     arguments = [name if word == "{}" else word for word in words.split()]
     line(*arguments, *([] if name in arguments else [name]), status=2)
-    assert "pull it first" not in line.captured.err
+    assert "pull it first" not in line.error
 
 
 def test_nothing_goes_for_a_line_that_can_not_be_read(line: Line) -> None:
@@ -288,7 +276,7 @@ def test_images_before_a_name_that_fails_are_told_when_their_bytes_go_too(line: 
     told = f"removed {line.python} ({HYPERV})\nfreed 0B\n"
     add_twins(line)
     assert line("rmi", "--gc", line.python, "ffff", status=2) == told
-    assert "fits 2 images" in line.captured.err
+    assert "fits 2 images" in line.error
     line("rmi", "twin.example/0:1", "twin.example/1:1")
     assert len(line.json("gc")["blobs"]) > 0
 
@@ -321,8 +309,8 @@ def test_an_image_that_the_configuration_pins_is_shown_so(line: Line) -> None:
     line("pin", "other.example/a:1")
     shown = {each["reference"]: each["pinned"] for each in line.json("unpin", line.python)["images"]}
     assert shown == pinned
-    assert f"{line.python}: the configuration pins it still" in line.captured.err
-    assert "a:1: the configuration" not in line.captured.err
+    assert f"{line.python}: the configuration pins it still" in line.error
+    assert "a:1: the configuration" not in line.error
 
 
 def test_a_rebuild_is_told_before_the_check_that_follows(line: Line) -> None:
@@ -364,7 +352,7 @@ def test_check_finds_and_repair_mends_a_damaged_layer(line: Line) -> None:
 def test_a_damaged_database_names_the_mend_and_the_mend_works(line: Line) -> None:
     (line.root / "metadata.db").write_bytes(b"garbage" * 1000)
     line("images", status=8)
-    assert "check --rebuild" in line.captured.err
+    assert "check --rebuild" in line.error
     assert f"restored {line.python} ({HYPERV})" in line("check", "--rebuild")
     assert line.json("images")["images"][0]["reference"] == line.python
     assert line.json("check", "--rebuild")["rebuild"]["wasWhole"] is True
@@ -401,7 +389,7 @@ def test_a_backup_holds_the_records(line: Line, tmp_path: Path) -> None:
         (record,) = backup.find_images()
     assert record.reference == line.python
     line("backup", str(file), status=1)
-    assert "expected a new file" in line.captured.err
+    assert "expected a new file" in line.error
     assert Digest.parse(str(record.image_id)) == record.image_id
 
 
@@ -418,12 +406,12 @@ def test_what_can_not_be_deleted_is_named_after_all_else_is_freed(line: Line, mo
         patch.setattr(os, "unlink", refused)
         told = line("rmi", line.python, "--gc", status=8)
         assert told.startswith(f"removed {line.python} ({HYPERV})\nfreed ")
-        assert f"{path}: can't delete: Operation not permitted" in line.captured.err
+        assert f"{path}: can't delete: Operation not permitted" in line.error
         line("pull", line.python, "--runtime-handler", HYPERV)
         told = line("gc", "--keep-last", "0", status=8)
         assert f"removed {line.python}" in told
         assert f"not freed {digest}: {path}: can't delete" in told
-        assert f"imagestore: {path}: can't delete" in line.captured.err
+        assert f"imagestore: {path}: can't delete" in line.error
         shown = line.json("gc", status=8)
         assert (shown["blobs"], shown["keptBlobs"], shown["bytesFreed"]) == ([], 1, 0)
         assert [each["subject"] for each in shown["failures"]] == [digest]

@@ -156,7 +156,7 @@ def test_urls_are_completed(tmp_path: Path, url: str, base: str) -> None:
 
 def test_unknown_members_are_reported_with_their_line(tmp_path: Path) -> None:
     found = read(tmp_path, 'servr = "x"\n[host."https://m.example"]\ncapabilites = ["pull"]\n')
-    assert [remark.partition("registry.example/")[2] for remark in found.remarks] == [
+    assert [str(remark).partition("registry.example/")[2] for remark in found.remarks] == [
         "hosts.toml:1: servr: is not known, and has no effect",
         'hosts.toml:3: host."https://m.example".capabilites: is not known, and has no effect',
     ]

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagestore.containerd.filters import Filter, labelled
-from imagestore.errors import InvalidInputError
+from imagestore.cancel import CancelToken
+from imagestore.containerd.filters import Fields, Filter, labelled
+from imagestore.errors import InvalidInputError, OperationCancelledError
 
 FIELDS = labelled(
     {"name": "docker.io/library/x:1", "target.digest": "sha256:ab"},
     labels={"a": "1", "containerd.io/gc.root": "2026", "a.b/c": "x y", "empty": "", "é": "é"},
 )
+
+
+def fits(filters: Sequence[str], fields: Fields) -> bool:
+    return bool([*Filter.parse(filters).among([fields], lambda each: each, CancelToken())])
 
 
 @pytest.mark.parametrize(
@@ -66,7 +74,7 @@ FIELDS = labelled(
     ],
 )
 def test_what_is_wanted(filters: list[str], is_wanted: bool) -> None:
-    assert Filter.parse(filters).fits(FIELDS) is is_wanted
+    assert fits(filters, FIELDS) is is_wanted
 
 
 @pytest.mark.parametrize(
@@ -125,24 +133,53 @@ def quoted(text: str) -> str:
 @given(_KEYS, st.text(max_size=12))
 def test_any_label_can_be_asked_for_in_quotes(key: str, value: str) -> None:
     fields = labelled({}, labels={key: value})
-    assert Filter.parse([f"labels.{quoted(key)}=={quoted(value)}"]).fits(fields)
-    assert not Filter.parse([f"labels.{quoted(key)}!={quoted(value)}"]).fits(fields)
-    assert not Filter.parse([f"labels.{quoted(key + 'x')}"]).fits(fields)
+    assert fits([f"labels.{quoted(key)}=={quoted(value)}"], fields)
+    assert not fits([f"labels.{quoted(key)}!={quoted(value)}"], fields)
+    assert not fits([f"labels.{quoted(key + 'x')}"], fields)
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_filter_or_is_refused(text: str) -> None:
     try:
-        Filter.parse([text]).fits(FIELDS)
+        fits([text], FIELDS)
     except InvalidInputError as error:
         assert "filter" in str(error)
 
 
 def test_expressions_of_a_request_are_bounded_together() -> None:
-    assert Filter.parse(["name~=a.*b"] * 500).fits(FIELDS) is False
+    assert fits(["name~=a.*b"] * 500, FIELDS) is False
     for filters in (["name~=a{1000}"] * 5, [",".join(["name~=a{100}"] * 50)]):
         with pytest.raises(InvalidInputError, match="of at most 4096 steps in all"):
             Filter.parse(filters)
+
+
+def test_expressions_are_counted_while_a_filter_is_read() -> None:
+    """All of a text's expressions together would take a quarter of a gibibyte."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInputError, match="of at most 4096 steps in all"):
+            Filter.parse([",".join(["a~=x{1000}"] * 1480)])
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_expression_over_one_long_text_ends_when_the_caller_leaves() -> None:
+    looks = 0
+
+    class Leaving(CancelToken):
+        def check(self) -> None:
+            nonlocal looks
+            looks += 1
+            if looks == 3:
+                self.cancel("the caller went away")
+            super().check()
+
+    fields = labelled({"name": "a" * 4000})
+    found = Filter.parse(["name~=[a-b]{500}c"]).among([fields], lambda each: each, Leaving())
+    with pytest.raises(OperationCancelledError):
+        next(found)
+    assert looks == 3
 
 
 @pytest.mark.parametrize("expression", ["\\p{Greek}", "c" * 1100, "(?:a{1000}){3}"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import grpc
@@ -11,7 +10,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from imagestore.containerd._proto import images_pb2 as wire
 from imagestore.containerd._proto.descriptor_pb2 import Descriptor as WireDescriptor
-from imagestore.containerd.filters import Fields, Filter
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError
@@ -331,29 +329,6 @@ def test_a_name_costs_no_look_for_each_at_sign_in_it(home: Client, store: ImageS
         with refused(NOT_FOUND, "..."):
             home.image(name)
     assert time.monotonic() - began < 5
-
-
-def test_a_list_that_nobody_waits_for_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    for index in range(100):
-        client.create_image(f"x{index}", A)
-    looks, has_begun = list[Fields](), threading.Event()
-
-    class Slow(Filter):
-        def fits(self, fields: Fields) -> bool:
-            looks.append(fields)
-            has_begun.set()
-            time.sleep(0.1)
-            return True
-
-    monkeypatch.setattr(Filter, "parse", lambda _: Slow(()))
-    call = client.images.List.future(wire.ListImagesRequest(), metadata=client.headers)
-    assert has_begun.wait(10)
-    call.cancel()
-    before = 0
-    while before != len(looks):
-        before = len(looks)
-        time.sleep(0.5)
-    assert len(looks) < 100
 
 
 def test_what_a_record_hides_goes_with_it_though_a_later_name_is_refused(home: Client, store: ImageStore) -> None:

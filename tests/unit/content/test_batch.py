@@ -26,6 +26,7 @@ from imagestore.errors import (
     StoreCorruptError,
     StoreError,
 )
+from tests.unit.content.many_blobs import left_over
 
 
 @pytest.fixture(params=[False, True], ids=["memory", "disk"])
@@ -44,10 +45,6 @@ def blob(data: bytes, *, algorithm: str = "sha256", size: int | None = None, com
     return SmallBlob(digest, len(data) if size is None else size, lambda: raw, "the thing")
 
 
-def leftovers(store: LocalContentStore) -> list[str]:
-    return [*os.listdir(store.root / "ingest"), *os.listdir(store.root.parent / "locks")]
-
-
 def test_blobs_are_whole_read_only_and_leave_nothing_else(store: LocalContentStore) -> None:
     data = [f"blob {number}".encode() for number in range(2 * BATCH + 3)] + [b""]
     other = blob(b"other", algorithm="sha512")
@@ -56,7 +53,7 @@ def test_blobs_are_whole_read_only_and_leave_nothing_else(store: LocalContentSto
         assert store.read(other.digest, limit_bytes=5) == b"other"
     assert {store.read(info.digest, limit_bytes=99) for info in store.walk()} == {*data, b"other"}
     assert {store.path(info.digest).stat().st_mode & 0o777 for info in store.walk()} == {0o444}
-    assert leftovers(store) == []
+    assert left_over(store) == []
 
 
 @pytest.mark.parametrize(
@@ -71,7 +68,7 @@ def test_wrong_bytes_get_no_name(store: LocalContentStore, wrong: SmallBlob, kin
     with store.batches(CancelToken()) as batches, pytest.raises(kind, match="the thing"):
         batches.put([blob(b"right"), wrong])
     assert not store.exists(wrong.digest)
-    assert leftovers(store) == []
+    assert left_over(store) == []
 
 
 def test_a_blob_that_came_meanwhile_is_no_error(store: LocalContentStore) -> None:
@@ -86,7 +83,7 @@ def test_something_else_in_a_blobs_place_is_refused(store: LocalContentStore) ->
     (store.root / "blobs" / "sha256" / thing.digest.encoded).mkdir(parents=True)
     with store.batches(CancelToken()) as batches, pytest.raises(StoreCorruptError, match="no file"):
         batches.put([thing])
-    assert leftovers(store) == []
+    assert left_over(store) == []
 
 
 def test_a_batch_whose_sync_fails_names_nothing_and_keeps_nothing(
@@ -102,7 +99,7 @@ def test_a_batch_whose_sync_fails_names_nothing_and_keeps_nothing(
         with pytest.raises(StoreError, match="Input/output error"):
             batches.put([blob(b"one"), blob(b"two")])
     assert list(store.walk()) == []
-    assert leftovers(store) == []
+    assert left_over(store) == []
 
 
 def test_a_cancelled_batch_writes_nothing_more(store: LocalContentStore) -> None:
@@ -125,7 +122,7 @@ def test_a_batch_under_way_is_never_stale_and_a_dead_ones_folder_is(store: Local
     (dead / Digest.of(b"x").encoded).write_bytes(b"x")
     (stale,) = store.stale_ingests(4e9)
     assert (stale.offset, store.abort_stale(stale)) == (1, True)
-    assert leftovers(store) == []
+    assert left_over(store) == []
 
 
 def test_a_large_file_gives_its_space_back_when_the_block_ends(store: LocalContentStore) -> None:

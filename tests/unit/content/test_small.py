@@ -32,6 +32,7 @@ from imagestore.errors import (
     StoreFullError,
     WriterClosedError,
 )
+from tests.unit.content.many_blobs import left_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,10 +70,6 @@ def opened(
 ) -> LocalIngestWriter | SmallWriter:
     size = len(data) if total is None else total
     return store.gathering_writer(gathering, REF, expected=Digest.of(data), total=size, cancel=CancelToken())
-
-
-def leftovers(store: LocalContentStore) -> list[str]:
-    return [*os.listdir(store.root / "ingest"), *os.listdir(store.root.parent / "locks")]
 
 
 @pytest.fixture
@@ -115,7 +112,7 @@ def test_a_small_blob_is_whole_read_only_and_leaves_nothing_else(store: LocalCon
         assert writer.commit(Digest.of(data), size) == Digest.of(data)
     assert store.read(Digest.of(data), limit_bytes=size) == data
     assert store.path(Digest.of(data)).stat().st_mode & 0o777 == 0o444
-    assert leftovers(store) == []
+    assert left_over(store) == []
 
 
 @settings(max_examples=20, deadline=None)
@@ -161,7 +158,7 @@ def test_what_was_thrown_away_or_never_came_leaves_no_ingest(store: LocalContent
         writer.abort()
     with opened(store, gathering, b"abc"):
         pass
-    assert leftovers(store) == []
+    assert left_over(store) == []
 
 
 def test_wrong_bytes_reach_no_disk_and_can_be_replaced(store: LocalContentStore, gathering: Gathering) -> None:
@@ -269,7 +266,7 @@ def test_a_disk_that_fails_leaves_no_name_and_no_file(
         with opened(store, gathering, b"x") as writer:
             writer.write(b"x")
             writer.commit(Digest.of(b"x"), 1)
-    assert leftovers(store) == []
+    assert left_over(store) == []
 
 
 def test_a_folder_that_cannot_be_made_is_tried_again(

@@ -10,38 +10,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from imagestore.cli.failure import ExitStatus
-from imagestore.cli.main import main
 from imagestore.cli.remote import images
 from imagestore.cri.client import CriImageService
 from imagestore.errors import UnsupportedError
 from imagestore.image_service import ImageSpec, ServedImage
 from imagestore.testing import BasicAuth
+from tests.support.commands import Commands
 from tests.support.cri_server import CriServer, cri_server
 from tests.support.node import HYPERV, PROCESS, PYTHON, node
-
-
-class Line:
-    """Runs commands in this process, against a server unless told otherwise."""
-
-    def __init__(self, capture: pytest.CaptureFixture[str], endpoint: str) -> None:
-        self._capture = capture
-        self.endpoint = ["--endpoint", endpoint]
-
-    def __call__(self, *arguments: str, status: int = 0) -> str:
-        self._capture.readouterr()
-        found = main([*self.endpoint, *arguments])
-        captured = self._capture.readouterr()
-        self.error = captured.err
-        assert found == status, captured.err
-        return captured.out
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "-o", "json"))
 
 
 @pytest.fixture
@@ -51,10 +31,16 @@ def server(tmp_path: Path) -> Iterator[CriServer]:
 
 
 @pytest.fixture
-def line(server: CriServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Line:
+def line(server: CriServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
     for name in ("CONTAINER_RUNTIME_ENDPOINT", "IMAGE_SERVICE_ENDPOINT", "CRI_CONFIG_FILE"):
         monkeypatch.delenv(name, raising=False)
-    return Line(capsys, server.endpoint)
+    return Commands(capsys, "--endpoint", server.endpoint)
+
+
+@pytest.fixture
+def local(server: CriServer, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Commands:
+    """On the server's store itself."""
+    return Commands(capsys, "--root", str(tmp_path / "store"))
 
 
 #: Tells which of some modules a command's process has loaded when it ends.
@@ -87,9 +73,9 @@ command()
         ("rmi", "-o", "json", "nothing:1"),
     ],
 )
-def test_plain_lines_say_what_the_library_of_options_says(line: Line, words: tuple[str, ...]) -> None:
+def test_plain_lines_say_what_the_library_of_options_says(line: Commands, words: tuple[str, ...]) -> None:
     line("pull", PYTHON, "--runtime-handler", HYPERV)
-    command = [sys.executable, "-m", "imagestore", *line.endpoint, *words]
+    command = [sys.executable, "-m", "imagestore", *line.options, *words]
     quick = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (quick.stdout, quick.stderr) == (line(*words, status=quick.returncode), line.error)
 
@@ -114,10 +100,10 @@ sys.exit(main())
     [("images",), ("inspecti", PYTHON), ("rmi", PYTHON), ("info",), ("pull", PYTHON), ("fsinfo",), ("node", "gc")],
 )
 def test_an_interrupt_ends_a_command_that_asks_wherever_it_comes(
-    line: Line, words: tuple[str, ...], tmp_path: Path
+    line: Commands, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     environment = {**os.environ, "IMAGESTORE_ROOT": str(tmp_path / "agent")}
-    command = [sys.executable, "-c", INTERRUPTED, *line.endpoint, *words]
+    command = [sys.executable, "-c", INTERRUPTED, *line.options, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=environment)
     # What the server answered before the call was ended is told, also that an image isn't there.
     assert done.returncode in (0, 3, 130)
@@ -127,19 +113,19 @@ def test_an_interrupt_ends_a_command_that_asks_wherever_it_comes(
 
 @pytest.mark.parametrize("words", ["images", "images -q", "inspecti", "rmi"])
 @pytest.mark.parametrize("name", ["UPPER", "user:hunter2@h.example/a", "a@sha256:abc", "x "])
-def test_a_name_that_can_mean_no_image_is_asked_of_nobody(line: Line, words: str, name: str) -> None:
+def test_a_name_that_can_mean_no_image_is_asked_of_nobody(line: Commands, words: str, name: str) -> None:
     line(*words.split(), name, status=2)
     assert "hunter2" not in line.error
 
 
 @pytest.mark.parametrize("words", [("images",), ("pull", PYTHON), ("rmi", PYTHON)])
-def test_plain_lines_load_no_event_loop(line: Line, words: tuple[str, ...]) -> None:
-    command = [sys.executable, "-c", LOADED, *line.endpoint, *words]
+def test_plain_lines_load_no_event_loop(line: Commands, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", LOADED, *line.options, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.splitlines()[-1] == "0 []", done.stderr
 
 
-def test_pull_list_inspect_and_remove_by_handler(line: Line) -> None:
+def test_pull_list_inspect_and_remove_by_handler(line: Commands) -> None:
     assert (
         line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
         .splitlines()[0]
@@ -164,10 +150,8 @@ def test_pull_list_inspect_and_remove_by_handler(line: Line) -> None:
     assert "nothing removed" in line.error
 
 
-def test_the_json_has_the_members_of_a_local_store(line: Line, server: CriServer, tmp_path: Path) -> None:
+def test_the_json_has_the_members_of_a_local_store(line: Commands, local: Commands) -> None:
     line("pull", PYTHON)
-    local = Line(line._capture, "")
-    local.endpoint = ["--root", str(tmp_path / "store")]
     for command in (("images",), ("inspecti", line.json("images")["images"][0]["id"])):
         remote_shape, local_shape = line.json(*command), local.json(*command)
         if command[0] == "images":
@@ -184,7 +168,7 @@ def test_the_json_has_the_members_of_a_local_store(line: Line, server: CriServer
     )
 
 
-def test_removal_everywhere_takes_every_handlers_image(line: Line) -> None:
+def test_removal_everywhere_takes_every_handlers_image(line: Commands) -> None:
     line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", "kata")
     assert line("rmi", PYTHON, "--all-handlers").splitlines() == [
         f"removed {PYTHON} (kata)",
@@ -193,10 +177,8 @@ def test_removal_everywhere_takes_every_handlers_image(line: Line) -> None:
 
 
 @pytest.mark.parametrize("kind", ["target", "manifest", "index alone", "manifest alone", "tag and index"])
-def test_digests_mean_what_they_mean_in_a_local_store(line: Line, tmp_path: Path, kind: str) -> None:
+def test_digests_mean_what_they_mean_in_a_local_store(line: Commands, local: Commands, kind: str) -> None:
     line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
-    local = Line(line._capture, "")
-    local.endpoint = ["--root", str(tmp_path / "store")]
     first = local.json("images")["images"][0]
     name = {
         "target": PYTHON.removesuffix(":3") + f"@{first['target']['digest']}",
@@ -215,19 +197,19 @@ def test_digests_mean_what_they_mean_in_a_local_store(line: Line, tmp_path: Path
     assert line.json("images", name)["images"] == []
 
 
-def test_a_digest_everywhere_takes_every_handlers_image(line: Line) -> None:
+def test_a_digest_everywhere_takes_every_handlers_image(line: Commands) -> None:
     line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
     index = line.json("inspecti", PYTHON)["target"]["digest"]
     assert len(line.json("rmi", index, "--all-handlers")["removed"]) == 2
     assert line("images", "-q") == ""
 
 
-def test_a_name_given_twice_counts_once(line: Line) -> None:
+def test_a_name_given_twice_counts_once(line: Commands) -> None:
     line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", "kata")
     assert line("rmi", PYTHON, PYTHON) == f"removed {PYTHON} ({PROCESS})\n"
 
 
-def test_what_was_done_before_a_failure_is_told(line: Line) -> None:
+def test_what_was_done_before_a_failure_is_told(line: Commands) -> None:
     pulled = line("pull", PYTHON, "registry.example/none:1", "-o", "json", status=ExitStatus.NOT_FOUND)
     assert [each["reference"] for each in json.loads(pulled)["images"]] == [PYTHON]
     assert line("rmi", PYTHON, "", status=ExitStatus.USAGE) == f"removed {PYTHON} ({PROCESS})\n"
@@ -236,10 +218,8 @@ def test_what_was_done_before_a_failure_is_told(line: Line) -> None:
     assert removed == [{"reference": PYTHON, "runtimeHandler": PROCESS}]
 
 
-def test_a_second_tag_is_shown_where_it_is_asked_for(line: Line, server: CriServer, tmp_path: Path) -> None:
+def test_a_second_tag_is_shown_where_it_is_asked_for(line: Commands, local: Commands) -> None:
     line("pull", PYTHON)
-    local = Line(line._capture, "")
-    local.endpoint = ["--root", str(tmp_path / "store")]
     local("tag", PYTHON, "registry.example/other:4")
     target = line.json("inspecti", PYTHON)["target"]["digest"]
     assert line("images", "-q") == local("images", "-q")
@@ -248,7 +228,7 @@ def test_a_second_tag_is_shown_where_it_is_asked_for(line: Line, server: CriServ
         assert [each["reference"] for each in line.json("images", name)["images"]] == ["registry.example/other:4"]
 
 
-def test_what_cri_does_not_tell_is_null(line: Line) -> None:
+def test_what_cri_does_not_tell_is_null(line: Commands) -> None:
     line("pull", PYTHON)
     (listed,) = line.json("images")["images"]
     assert (listed["labels"], listed["warnings"]) == (None, None)
@@ -256,7 +236,7 @@ def test_what_cri_does_not_tell_is_null(line: Line) -> None:
     assert (shown["labels"], shown["warnings"]) == (None, [])
 
 
-def test_the_server_shows_itself(line: Line) -> None:
+def test_the_server_shows_itself(line: Commands) -> None:
     assert line("version").splitlines()[1].startswith("imagestore 0.")
     assert line.json("version")["runtimeApiVersion"] == "v1"
     assert line.json("info")["runtimeHandlers"] == ["", "kata", HYPERV, PROCESS]
@@ -282,7 +262,7 @@ def test_the_server_shows_itself(line: Line) -> None:
     ],
 )
 def test_what_fails_has_the_status_of_a_local_store(
-    line: Line, arguments: tuple[str, ...], status: int, message: str
+    line: Commands, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     line(*arguments, status=status)
     assert message in line.error
@@ -295,7 +275,7 @@ def test_a_login_from_standard_input_goes_before_the_servers_own(
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "config.json"))
     guard = BasicAuth({"alice": "right"})
     with node(tmp_path / "store", auth=guard) as here, cri_server(here.store) as server:
-        line = Line(capsys, server.endpoint)
+        line = Commands(capsys, "--endpoint", server.endpoint)
         # The server has a login of its own; it counts only where the call brings none.
         line("pull", PYTHON)
         for given, status in (("alice:wrong", ExitStatus.ACCESS), ("alice:right", ExitStatus.OK)):
@@ -305,11 +285,11 @@ def test_a_login_from_standard_input_goes_before_the_servers_own(
 
 
 def test_crictls_settings_are_used_when_asked_for(
-    line: Line, server: CriServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: Commands, server: CriServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "crictl.yaml"
     config.write_text(f"runtime-endpoint: {server.endpoint}\ntimeout: 20\n")
-    line.endpoint = ["--endpoint", "crictl", "--crictl-config", str(config)]
+    line.options = ["--endpoint", "crictl", "--crictl-config", str(config)]
     assert line.json("version")["runtimeName"] == "imagestore"
     config.write_text(f"image-endpoint: {server.endpoint}\n")
     assert line.json("images") == {"images": []}
@@ -317,7 +297,7 @@ def test_crictls_settings_are_used_when_asked_for(
     line("images", status=ExitStatus.CONFIG)
     assert "expected an endpoint in crictl's settings" in line.error
     monkeypatch.setenv("CONTAINER_RUNTIME_ENDPOINT", server.endpoint)
-    line.endpoint += ["--image-endpoint", server.endpoint]
+    line.options += ["--image-endpoint", server.endpoint]
     assert line.json("images") == {"images": []}
 
 
@@ -386,11 +366,11 @@ def test_what_only_the_server_understands_is_told_by_the_server(
 
 
 def test_a_local_store_is_never_left_without_being_told_to(
-    line: Line, server: CriServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: Commands, server: CriServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONTAINER_RUNTIME_ENDPOINT", server.endpoint)
     line("pull", PYTHON)
-    line.endpoint = ["--root", str(tmp_path / "other")]
+    line.options = ["--root", str(tmp_path / "other")]
     assert line.json("images") == {"images": []}
     assert line.json("version")["runtimeName"] is None
     line("info", status=ExitStatus.USAGE)
@@ -408,13 +388,13 @@ def test_a_local_store_is_never_left_without_being_told_to(
         (("--endpoint", "tcp://x:1"), "not spoken over tcp"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(line: Line, options: tuple[str, ...], message: str) -> None:
-    line.endpoint = list(options)
+def test_options_that_contradict_each_other_are_refused(line: Commands, options: tuple[str, ...], message: str) -> None:
+    line.options = list(options)
     line("images", status=ExitStatus.USAGE)
     assert message in line.error
 
 
-def test_nobody_at_the_endpoint_is_its_own_status(line: Line, tmp_path: Path) -> None:
-    line.endpoint = ["--endpoint", str(tmp_path / "none.sock")]
+def test_nobody_at_the_endpoint_is_its_own_status(line: Commands, tmp_path: Path) -> None:
+    line.options = ["--endpoint", str(tmp_path / "none.sock")]
     line("images", status=ExitStatus.UNAVAILABLE)
     assert "is the server running" in line.error

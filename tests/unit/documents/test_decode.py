@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from imagestore.documents.decode import MAX_DEPTH, MAX_DOCUMENT_BYTES, decode
@@ -113,3 +115,16 @@ def test_halves_of_surrogate_pairs_are_found_everywhere_and_can_not_make_two_mem
         decode(b'{"\\ud800": 1, "\\ud801": 2}', "test document")
     with pytest.raises(DocumentError, match="nested deeper"):
         decode(b'{"a": "\\ud800", "b": ' + nested(MAX_DEPTH) + b"}", "test document")
+
+
+@pytest.mark.parametrize("text", [b"a" * (1 << 20), b"\\n" * (1 << 19), b"a\\u0061" * (1 << 17)])
+def test_a_long_text_in_what_is_no_json_takes_no_memory(text: bytes) -> None:
+    """A state kept for each character would take half a gibibyte for the largest document."""
+    raw = b'{"a":"' + text + b'",}'
+    tracemalloc.start()
+    try:
+        with pytest.raises(DocumentError, match="is not JSON"):
+            decode(raw, "the manifest")
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()

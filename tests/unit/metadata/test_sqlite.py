@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,29 +34,7 @@ from imagestore.metadata.schema import CURRENT
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
 from tests.support.locks import locks_on
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[SqliteMetadataStore]:
-    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db", clock=clock)) as store:
-        yield store
-
-
-def digest(name: str) -> Digest:
-    return Digest.of(name.encode())
+from tests.unit.metadata.keeping import Clock, digest
 
 
 def kept(store: SqliteMetadataStore) -> set[Digest]:

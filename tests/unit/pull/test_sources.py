@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from imagestore.cancel import CancelToken
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
 from imagestore.errors import OperationCancelledError, SizeMismatchError
+from imagestore.media_types import OCI_INDEX
 from imagestore.pull.sources import Documents
 from imagestore.values import replace
 from tests.support.node import PYTHON, node
@@ -31,3 +36,18 @@ def test_work_that_is_cancelled_reads_no_more_of_the_store(tmp_path: Path) -> No
         cancel.cancel("enough")
         with pytest.raises(OperationCancelledError, match="enough"):
             documents.index(target)
+
+
+def test_what_is_known_of_documents_counts_beside_their_bytes() -> None:
+    """Four mebibytes of empty annotations are kept as forty: by their bytes alone sixty indexes would be few."""
+    raw = b'{"annotations":{' + b",".join(b'"%05x":""' % number for number in range(50_000)) + b"}}"
+    documents = Documents(None, None, None, CancelToken())
+    documents.remember(Descriptor(OCI_INDEX, Digest.of(raw), len(raw)), raw)
+    tracemalloc.start()
+    try:
+        kept = json.loads(raw)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(kept["annotations"]) == 50_000
+    assert taken + len(raw) < documents.held_bytes < 3 * taken

@@ -217,6 +217,13 @@ def sender(request: pytest.FixtureRequest) -> Iterator[HttpSender]:
 
 
 @pytest.fixture
+def proxy() -> Iterator[Server]:
+    server = Server([])
+    yield server
+    server.stop()
+
+
+@pytest.fixture
 def serve() -> Iterator[Serve]:
     """Start servers of scripts, which end with the test."""
     with contextlib.ExitStack() as stack:

@@ -20,7 +20,6 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.registry.auth.authenticate import MAX_ANSWERS, RegistryAuthenticator
-from imagestore.registry.auth.policy import AuthPolicy, PasswordForm
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.credentials.model import Anonymous, Credential, CredentialLookup
@@ -87,24 +86,6 @@ def test_a_service_without_get_is_asked_by_post(status: int) -> None:
         "scope": "repository:a/b:pull",
     }
     assert asked.authorization == ""
-
-
-@pytest.mark.parametrize("status", [400, 401, 404, 405])
-def test_post_first_falls_back_to_get(status: int) -> None:
-    server = TokenServer(lambda asked: FakeResponse(status) if asked.method == "POST" else server.grant(asked))
-    policy = AuthPolicy(password_form=PasswordForm.POST_FIRST)
-    assert answer(RegistryAuthenticator(server, given(ALICE), policy=policy)) == "Bearer CANARY-2"
-    assert [asked.method for asked in server.asked] == ["POST", "GET"]
-
-
-@pytest.mark.parametrize("status", [403, 429, 503])
-def test_post_first_shows_the_password_once_where_its_form_is_not_at_fault(status: int) -> None:
-    """A service that counts wrong passwords would lock the account in half the tries."""
-    server = TokenServer(lambda _: FakeResponse(status))
-    policy = AuthPolicy(password_form=PasswordForm.POST_FIRST)
-    with pytest.raises(RegistryError):
-        answer(RegistryAuthenticator(server, given(ALICE), policy=policy))
-    assert [asked.method for asked in server.asked] == ["POST"]
 
 
 def test_a_password_that_both_forms_have_shown_is_not_shown_again() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -22,6 +22,7 @@ from imagestore.observe import Waiting
 from imagestore.reference import Reference
 from imagestore.registry.policy import TransferPolicy
 from tests.support.streams import drain, pieces
+from tests.unit.registry.wire import Body
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -32,19 +33,6 @@ REFERENCE = Reference.parse("registry.example/team/app:1")
 CONTENT = bytes(range(256)) * 4
 SIZE = len(CONTENT)
 LAYER = Descriptor("application/vnd.oci.image.layer.v1.tar+gzip", Digest.of(CONTENT), SIZE)
-
-
-class Body(httpx.SyncByteStream):
-    """Pieces that may end with an exception."""
-
-    def __init__(self, *pieces: bytes | Exception) -> None:
-        self.pieces = pieces
-
-    def __iter__(self) -> Iterator[bytes]:
-        for piece in self.pieces:
-            if isinstance(piece, Exception):
-                raise piece
-            yield piece
 
 
 RESET = httpx.ReadError("connection reset")

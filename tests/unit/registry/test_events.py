@@ -59,11 +59,11 @@ def test_a_pull_tells_its_life_in_order(tmp_path: Path) -> None:
 
 
 def test_a_wait_tells_its_host_length_and_reason(tmp_path: Path) -> None:
-    refused = FaultRule(Refuse(429, retry_after="2"), Where(kind="blob"), times=1)
+    refused = FaultRule(Refuse(429, retry_after="1"), Where(kind="blob"), times=1)
     with Bench(tmp_path, {REFERENCE: IMAGE}, faults=[refused]) as bench:
         (waited, *_) = [event for event in events_of(bench) if isinstance(event, Waiting)]
     assert waited.host == "registry.example"
-    assert waited.seconds == pytest.approx(2.5, abs=0.6)
+    assert waited.seconds == pytest.approx(1.5, abs=0.6)
     assert "429" in waited.reason
 
 

@@ -211,12 +211,13 @@ def test_a_cancelled_operation_sends_nothing(sender: HttpSender, raw_server: Raw
     assert server.requests == []
 
 
-def test_a_connection_is_used_again_after_a_whole_body(sender: HttpSender, raw_server: RawServers) -> None:
-    def twice(connection: socket.socket) -> None:
-        connection.sendall(OK + b"hello")
-        connection.recv(65536)
-        connection.sendall(OK + b"again")
+def twice(connection: socket.socket) -> None:
+    connection.sendall(OK + b"hello")
+    connection.recv(65536)
+    connection.sendall(OK + b"again")
 
+
+def test_a_connection_is_used_again_after_a_whole_body(sender: HttpSender, raw_server: RawServers) -> None:
     server = raw_server(twice)
     assert get(sender, server) == b"hello"
     assert get(sender, server) == b"again"
@@ -224,11 +225,6 @@ def test_a_connection_is_used_again_after_a_whole_body(sender: HttpSender, raw_s
 
 
 def test_a_late_cancel_does_not_touch_the_connections_next_user(sender: HttpSender, raw_server: RawServers) -> None:
-    def twice(connection: socket.socket) -> None:
-        connection.sendall(OK + b"hello")
-        connection.recv(65536)
-        connection.sendall(OK + b"again")
-
     server, token = raw_server(twice), CancelToken()
     assert get(sender, server, token) == b"hello"
     token.cancel()

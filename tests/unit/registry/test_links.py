@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -79,7 +80,10 @@ def test_what_is_no_link_is_refused(value: str) -> None:
         parse_links([value])
 
 
-@given(st.text(alphabet='<>;,="\\ relnxt\t/', max_size=60))
+PIECES = ["<a>", "<", ">", ";", ",", "=", '"', "\\", " ", "\t", "/", "rel", "next", "; rel=next", '; t="<,>"']
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_any_field_is_read_or_refused(value: str) -> None:
     try:
         found = parse_links([value])
@@ -219,6 +223,20 @@ def test_a_list_that_grows_for_ever_ends(make_bench: MakeBench, monkeypatch: pyt
     with pytest.raises(ProtocolError, match=r"tags of registry\.example/team/app: more than 5 pages"):
         bench.client.tags(REFERENCE, cancel=bench.cancel)
     assert len(set(asked)) == len(asked) == 5
+
+
+def test_full_pages_without_a_link_are_bounded_together(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_MAX_BYTES", 50_000)
+    asked = itertools.count()
+
+    def endless(request: httpx.Request) -> httpx.Response:
+        page = next(asked)
+        return httpx.Response(200, json={"tags": [f"n{page}-{number:04}" for number in range(1000)]})
+
+    bench = make_bench(endless)
+    with pytest.raises(ProtocolError, match=r"tags of registry\.example/team/app: more than 50000 bytes"):
+        bench.client.tags(REFERENCE, cancel=bench.cancel)
+    assert next(asked) < 6
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from imagestore.testing import FaultRule, RegistryServer, Where, build_image, la
 from imagestore.testing.faults import Drip, IgnoreRange, Reset
 from imagestore.values import replace
 from tests.support.streams import drain, pieces
+from tests.unit.registry.wire import Body
 
 REFERENCE = Reference.parse("registry.example/team/app:1")
 PART = 1024
@@ -37,17 +38,6 @@ SIZE = len(CONTENT)
 LAYER = Descriptor("application/octet-stream", Digest.of(CONTENT), SIZE)
 POLICY = TransferPolicy(parallel_ranges=4, range_bytes=PART, least_bytes_for_ranges=2 * PART)
 MakeBench = Callable[..., Any]
-
-
-class Body(httpx.SyncByteStream):
-    def __init__(self, *pieces: bytes | Exception) -> None:
-        self.pieces = pieces
-
-    def __iter__(self) -> Iterator[bytes]:
-        for piece in self.pieces:
-            if isinstance(piece, Exception):
-                raise piece
-            yield piece
 
 
 class Lazily(httpx.SyncByteStream):

@@ -20,13 +20,6 @@ from tests.support.streams import drain
 from tests.unit.registry.scripted_server import BODY, HEAD, PATIENT, Server, reset, say, whole
 
 
-@pytest.fixture
-def proxy() -> Iterator[Server]:
-    server = Server([])
-    yield server
-    server.stop()
-
-
 class Asker:
     """Asks through a proxy, with an authority's file that a test replaces."""
 

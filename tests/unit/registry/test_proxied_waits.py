@@ -21,13 +21,6 @@ from tests.support.streams import drain
 from tests.unit.registry.scripted_server import BODY, HEAD, Script, Server, say, whole
 
 
-@pytest.fixture
-def proxy() -> Iterator[Server]:
-    server = Server([])
-    yield server
-    server.stop()
-
-
 @contextlib.contextmanager
 def sending(proxy: Server, pace: Pace) -> Iterator[HttpSender]:
     rules = ProxyRules(http=f"http://127.0.0.1:{proxy.port}")

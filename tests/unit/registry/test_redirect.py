@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -15,6 +18,8 @@ from imagestore.errors import AccessDeniedError, AuthenticationError, ProtocolEr
 from imagestore.media_types import OCI_INDEX
 from imagestore.observe import Noticed
 from imagestore.reference import Reference
+from imagestore.registry import echo, session
+from imagestore.registry.echo import secrets_in
 from imagestore.registry.endpoints import Endpoint
 from imagestore.registry.transport.urls import join, origin_of
 from tests.support.streams import drain
@@ -266,6 +271,25 @@ def test_what_storage_quotes_of_a_signed_url_in_a_warning_is_not_passed_on(bench
     opened = bench(Web().on(FIRST, to(STORAGE)).on(STORAGE, httpx.Response(200, headers=warning, content=CONTENT)))
     assert read(opened) == CONTENT
     assert opened.events == [Noticed("registry.example says: X-Signature=(hidden) will expire soon")]
+
+
+def test_many_warnings_at_a_signed_address_cost_no_search_for_each_value(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of texts, a thousand values of a query: an expression for each pair would take seconds an answer."""
+    signed = "https://storage.example/blob?" + "&".join(f"k=v-{number:06}%2B" for number in range(500))
+    warnings = [("Warning", f'299 - "{number}"') for number in range(200)]
+    warnings.append(("Warning", '299 - "V-000499+ is old"'))
+    answer = httpx.Response(200, headers=warnings, content=CONTENT)
+    opened = bench(Web().on(FIRST, to(signed)).on(signed, answer))
+    made = Mock(wraps=secrets_in)
+    monkeypatch.setattr(session, "secrets_in", made)
+    searches = Mock(wraps=re.escape)
+    monkeypatch.setattr(echo, "re", SimpleNamespace(sub=re.sub, escape=searches, IGNORECASE=re.IGNORECASE))
+    assert read(opened) == CONTENT
+    assert len(opened.events) == 100
+    assert made.call_count <= 4
+    assert [call.args[0] for call in searches.call_args_list] == ["v-000499+"]
 
 
 def test_a_client_certificate_and_skipped_checks_stay_with_their_host() -> None:

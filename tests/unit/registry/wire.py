@@ -1,10 +1,12 @@
-"""What the tests of the sender on real sockets share."""
+"""What the tests of answers share: on real sockets, and scripted."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import httpx
 
 from imagestore.registry.transport.http import Timeouts
 from imagestore.registry.transport.network import Pace
@@ -24,3 +26,16 @@ def say(*pieces: bytes, then: Callable[[socket.socket], None] | None = None) -> 
 
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
+
+
+class Body(httpx.SyncByteStream):
+    """Pieces that may end with an exception."""
+
+    def __init__(self, *pieces: bytes | Exception) -> None:
+        self.pieces = pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self.pieces:
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece

@@ -166,9 +166,3 @@ def test_another_resource_has_no_page_size() -> None:
 def test_a_kubelets_period_and_factor_have_its_bounds(period: int, factor: float, is_taken: bool) -> None:
     with contextlib.nullcontext() if is_taken else pytest.raises(InvalidResourcesError):
         KubeletSettings(cpu_period=period, memory_throttling_factor=factor)
-
-
-@pytest.mark.parametrize("size", ["2MBx", "2 MB", "2Mi", ""])
-def test_a_nodes_page_sizes_are_control_groups_names(size: str) -> None:
-    with pytest.raises(InvalidResourcesError, match="huge pages of"):
-        Node(huge_page_sizes=(size,))

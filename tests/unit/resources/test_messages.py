@@ -256,7 +256,7 @@ def test_impossible_nodes_and_kubelets_are_refused(attempt: object) -> None:
         attempt()
 
 
-@pytest.mark.parametrize("size", ["junk", "2Mi", "0MB", ""])
+@pytest.mark.parametrize("size", ["junk", "2MBx", "2 MB", "2Mi", "0MB", ""])
 def test_page_sizes_are_written_as_control_groups_do(size: str) -> None:
     with pytest.raises(InvalidResourcesError, match="huge pages of"):
         Node(huge_page_sizes=(size,))

@@ -59,6 +59,27 @@ def test_silent_callers_take_bounded_threads_and_lose_their_places(publication: 
             assert threading.active_count() <= bound
 
 
+def test_callers_who_drip_lose_their_places_too(publication: Publication) -> None:
+    ended = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while not ended.wait(0.1):
+                connection.sendall(b"a")
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(ended.set)
+        for _ in range(MOST_CONNECTIONS):
+            dripping = stack.enter_context(socket.create_connection(("127.0.0.1", publication.port), timeout=5))
+            dripping.sendall(b"GET /metrics HTTP/1.1\r\nA")
+            threading.Thread(target=drip, args=[dripping], daemon=True).start()
+        end, answer = time.monotonic() + 30, b""
+        while answer != b"hello":
+            assert time.monotonic() < end
+            with contextlib.suppress(OSError):
+                answer = asked(publication)
+
+
 def test_failing_request_is_not_printed_and_the_next_is_answered(
     publication: Publication, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ from imagestore.testing.faults import Drip, FaultRule, Where
 @pytest.fixture
 def slow() -> Iterator[RegistryServer]:
     image = build_image(layers=[synthetic_layer(f"s{number}", 400 * 1024) for number in range(6)])
-    dripping = FaultRule(Drip(bytes_per_second=100 * 1024), Where(kind="blob"), times=0)
+    dripping = FaultRule(Drip(bytes_per_second=200 * 1024), Where(kind="blob"), times=0)
     with RegistryServer({"registry.example/app:1": image}, faults=[dripping]) as server:
         yield server
 

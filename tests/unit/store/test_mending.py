@@ -30,7 +30,7 @@ from imagestore.errors import (
 )
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.namespace_api import HOME
-from imagestore.observe import BlobDone, Event
+from imagestore.observe import BlobDone, Event, Observer
 from imagestore.store import ImageStore
 from imagestore.testing import build_index
 from imagestore.upkeep.check import CheckOptions, FaultKind
@@ -199,16 +199,20 @@ def test_a_content_file_that_is_a_link_is_not_content(here: Node, tmp_path: Path
     assert (tmp_path / "elsewhere").exists()
 
 
-def test_work_whose_lease_ended_meanwhile_records_nothing_that_is_gone(here: Node) -> None:
+def a_day_passes(here: Node) -> Observer:
     """A clock that jumps, or a machine that sleeps: another process finds the lease of running work at its end."""
 
-    def a_day_passes(event: Event) -> None:
+    def hear(event: Event) -> None:
         if isinstance(event, BlobDone):
             with ImageStore(here.store.root, clock=lambda: time.time() + 2 * DAY) as other:
                 other.collect_garbage()
 
+    return hear
+
+
+def test_work_whose_lease_ended_meanwhile_records_nothing_that_is_gone(here: Node) -> None:
     with pytest.raises(StoreError, match="lease"):
-        here.store.pull(PYTHON, observer=a_day_passes)
+        here.store.pull(PYTHON, observer=a_day_passes(here))
     assert list(here.store.list()) == []
     image = here.store.pull(PYTHON)
     assert all(path.exists() for path in image.layer_paths)
@@ -216,14 +220,8 @@ def test_work_whose_lease_ended_meanwhile_records_nothing_that_is_gone(here: Nod
 
 def test_an_import_whose_lease_ended_meanwhile_records_nothing_that_is_gone(here: Node, tmp_path: Path) -> None:
     archive = making.write(tmp_path / "whole.tar", making.layout_files({PYTHON: python_image()}))
-
-    def a_day_passes(event: Event) -> None:
-        if isinstance(event, BlobDone):
-            with ImageStore(here.store.root, clock=lambda: time.time() + 2 * DAY) as other:
-                other.collect_garbage()
-
     with pytest.raises(StoreError, match="lease"):
-        here.store.import_images(archive, observer=a_day_passes)
+        here.store.import_images(archive, observer=a_day_passes(here))
     assert list(here.store.list()) == []
 
 

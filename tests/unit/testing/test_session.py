@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from typing import TYPE_CHECKING
@@ -123,6 +124,27 @@ def test_recordings_of_one_tape_wait_for_each_other(tmp_path: Path, upstream: Se
     other.join(timeout=5)
     assert order == ["first", "second"]
     assert recorded(tmp_path / "t") == ["/v2/", "/v2/app/tags/list"]
+
+
+def test_a_lock_folder_of_somebody_else_is_refused(
+    tmp_path: Path, upstream: SessionSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name can be known before: a stranger could lay a pipe there that nobody writes into."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / f"imagestore-tapes-{os.geteuid()}"
+    folder.symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="expected a folder of ours"):
+        TapeSession(str(tmp_path / "t"), "once", upstream)
+    folder.unlink()
+    folder.mkdir()
+    owner = os.geteuid()
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
+    (tmp_path / f"imagestore-tapes-{owner + 1}").mkdir()
+    with pytest.raises(ConfigError, match="somebody else's") as caught:
+        TapeSession(str(tmp_path / "t"), "once", upstream)
+    assert "TMPDIR" in caught.value.hint
+    monkeypatch.undo()
+    run(tmp_path / "t", "once", upstream, PING)
 
 
 # -- the network block ---------------------------------------------------------------------------------------------

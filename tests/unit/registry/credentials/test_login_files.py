@@ -19,6 +19,7 @@ from imagestore.registry.credentials.login import Place, place_for, remove_login
 from imagestore.registry.credentials.lookup import Surroundings
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential, Target
 from imagestore.secret import Secret
+from tests.support.strangers import refuse_to_follow
 
 HOST = "registry.example"
 ALICE = Credential("alice", Secret("CANARY"))
@@ -91,6 +92,18 @@ def test_a_symbolic_link_stays_and_its_target_is_written(tmp_path: Path) -> None
     store(link)
     assert link.is_symlink()
     assert content(target) == {"auths": {HOST: {"auth": AUTH}}}
+
+
+def test_a_link_that_the_kernel_does_not_follow_is_not_followed_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, link = tmp_path / "precious", tmp_path / "config.json"
+    target.write_text("{}")
+    link.symlink_to(target)
+    refuse_to_follow(monkeypatch, link)
+    with pytest.raises(ConfigError, match="can't be written: Permission denied"):
+        store(link)
+    assert target.read_text() == "{}"
 
 
 @pytest.mark.parametrize(("is_docker", "key"), [(True, HUB_LEGACY_KEY), (False, "docker.io")])

@@ -1,0 +1,137 @@
+"""What `config check` finds about registries: each finding fits what a pull would do, and none stops a load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from imagestore import config
+from imagestore.config.findings import Severity
+from imagestore.config.hosts import reader_for
+from imagestore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from imagestore.config import Finding
+
+REGISTRY = 'plugins."io.containerd.cri.v1.images".registry'
+
+
+def check(folder: Path, text: str) -> list[Finding]:
+    """The findings of a file with these tables, of which "REGISTRY" stands for the registry's."""
+    file = folder / "config.toml"
+    file.write_text("version = 3\n" + text.replace("REGISTRY", REGISTRY))
+    report = config.check(file)
+    assert report.config is not None
+    return list(report.findings)
+
+
+def shown(findings: list[Finding]) -> list[tuple[int | None, str, str]]:
+    return [(found.location.line, found.key.removeprefix(f"{REGISTRY}."), found.text) for found in findings]
+
+
+@pytest.mark.parametrize(
+    ("table", "place", "host", "whose"),
+    [
+        ('mirrors."a.example"]\nendpoint = ["https://u:word@m.example"]', "endpoint", "a.example", "a.example"),
+        ('mirrors."a.example"]\nendpoint = "https://m.example"', "endpoint", "a.example", "a.example"),
+        ('mirrors."*"]\nendpoint = ["ftp://m.example"]', "endpoint", "b.example", "hosts without a folder or table"),
+        ('configs."a.example".tls]\nca_file = 3', "tls.ca_file", "a.example", "a.example"),
+    ],
+)
+def test_what_a_pull_would_be_refused_for_is_a_warning(
+    tmp_path: Path, table: str, place: str, host: str, whose: str
+) -> None:
+    (found,) = check(tmp_path, f"[REGISTRY.{table}\n")
+    assert found.severity is Severity.WARNING
+    assert found.location.line == 3
+    assert found.key.endswith(place)
+    assert f"; pulls from {whose}" in found.text
+    assert "word" not in found.text
+    with pytest.raises(ConfigError) as refused:
+        reader_for(config.load(tmp_path / "config.toml"))(host)
+    assert found.text.partition("; pulls from")[0] in str(refused.value)
+
+
+def test_a_fault_that_several_hosts_come_to_is_told_once(tmp_path: Path) -> None:
+    found = check(
+        tmp_path,
+        '[REGISTRY.mirrors."*"]\nendpoint = ["ftp://m.example"]\n[REGISTRY.configs."a.example".tls]\nca_file = "/a"\n',
+    )
+    assert [each.location.line for each in found] == [3]
+
+
+def test_tables_that_can_be_used_have_no_findings(tmp_path: Path) -> None:
+    text = '[REGISTRY.mirrors."a.example"]\nendpoint = ["http://m.example"]\n'
+    assert check(tmp_path, text + '[REGISTRY.configs."m.example".tls]\nca_file = "/a.pem"\n') == []
+
+
+def test_logins_and_headers_that_are_not_used_are_told_without_their_values(tmp_path: Path) -> None:
+    found = check(
+        tmp_path,
+        '[REGISTRY.configs."a.example".auth]\npassword = "word"\n'
+        '[REGISTRY.auths."https://b.example"]\npassword = "word"\n'
+        '[REGISTRY.headers]\nX-Token = ["word"]\n',
+    )
+    assert shown(found) == [
+        (2, 'configs."a.example".auth', "isn't read: a login doesn't belong into a file that many read"),
+        (4, 'auths."https://b.example"', "isn't read: a login doesn't belong into a file that many read"),
+        (6, "headers", "isn't sent, since every registry would get it"),
+    ]
+    assert all(each.severity is Severity.WARNING and each.mend for each in found)
+    assert "word" not in str([(str(each), each.mend) for each in found])
+
+
+def test_tables_beside_config_path_are_told_as_containerd_refuses_them(tmp_path: Path) -> None:
+    """containerd 1.6: "`mirrors` cannot be set when `config_path` is provided", and so of `configs.tls`."""
+    found = check(
+        tmp_path,
+        f'[REGISTRY]\nconfig_path = "{tmp_path}/certs.d"\n'
+        '[REGISTRY.mirrors."a.example"]\nendpoint = ["ftp://m.example"]\n'
+        '[REGISTRY.configs."a.example".tls]\nca_file = "/a"\n'
+        '[REGISTRY.configs."b.example".other]\nx = 1\n',
+    )
+    text = "isn't used where config_path is set, and containerd refuses to have both"
+    assert shown(found) == [(4, 'mirrors."a.example"', text), (6, 'configs."a.example".tls', text)]
+
+
+def test_every_folder_of_config_path_is_looked_over(tmp_path: Path) -> None:
+    for name in ("first/_default", "first/a.example", "second/b.example", "second/good.example"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "second" / "README").write_text("no folder")
+    (tmp_path / "first/_default/hosts.toml").write_text('\nserver = "ftp://x"\n')
+    (tmp_path / "first/a.example/x.cert").touch()
+    (tmp_path / "second/b.example/hosts.toml").write_text('servr = "https://b.example"\n')
+    (tmp_path / "second/good.example/hosts.toml").write_text('server = "https://b.example"\n')
+    found = check(tmp_path, f'[REGISTRY]\nconfig_path = "{tmp_path}/first:{tmp_path}/second:{tmp_path}/absent"\n')
+    assert [each.severity for each in found] == [Severity.WARNING] * 3
+    refused = (
+        "expected an http or https URL with a host; pulls from hosts without a folder or table of their own are refused"
+    )
+    assert [str(each).removeprefix(f"{tmp_path}/") for each in found] == [
+        f"first/_default/hosts.toml:2: server: {refused}",
+        "first/a.example: has x.cert but no x.key; pulls from a.example are refused",
+        "second/b.example/hosts.toml:1: servr: is not known, and has no effect",
+    ]
+
+
+def test_a_folder_that_can_not_be_looked_into_is_told(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (found,) = check(tmp_path, f'[REGISTRY]\nconfig_path = "{tmp_path}/loop"\n')
+    assert "can't be looked into: Too many levels of symbolic links" in str(found)
+
+
+def test_a_folder_with_a_nul_in_its_name_is_told(tmp_path: Path) -> None:
+    (found,) = check(tmp_path, '[REGISTRY]\nconfig_path = "/a\\u0000b"\n')
+    assert "can't be looked into: is no folder's name" in found.text
+
+
+def test_a_faultless_load_reads_no_folder(tmp_path: Path) -> None:
+    """Loading must not depend on the folders of hosts nobody asks for."""
+    (tmp_path / "a.example").mkdir()
+    (tmp_path / "a.example/hosts.toml").write_text('server = "ftp://x"\n')
+    file = tmp_path / "config.toml"
+    file.write_text(f'version = 3\n[{REGISTRY}]\nconfig_path = "{tmp_path}"\n')
+    assert config.load(file).findings == ()
