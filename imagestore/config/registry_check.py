@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config import hosts_file, registry_hosts
+from imagestore.config import hosts, hosts_file, registry_hosts
 from imagestore.config.findings import Finding, RefusalError, Severity, dotted
-from imagestore.config.hosts import configured_folders
 from imagestore.config.location import Location
 from imagestore.config.names import IMAGES_PLUGIN
 from imagestore.config.tree import child
@@ -31,11 +30,14 @@ def registry_findings(config: Config) -> Iterator[Finding]:
     """Everything that pulls would stumble over or pass over, in no particular order."""
     document = config.document
     if config.settings.registry_config_path:
-        for root in configured_folders(config):
+        for root in hosts.configured_folders(config):
             yield from _folders(root)
         yield from _beside_folders(document)
     else:
         yield from _tables(document)
+        if not registry_hosts.mirrors(document):
+            for root in hosts.DEFAULT_FOLDERS:
+                yield from _folders(root)
     yield from _unread(document)
 
 
@@ -47,6 +49,8 @@ def _folders(root: str) -> Iterator[Finding]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, ValueError) as error:
+        if isinstance(error, PermissionError) and root in hosts.DEFAULT_FOLDERS:
+            return  # as a pull passes over it
         reason = error.strerror if isinstance(error, OSError) else "is no folder's name"
         yield Finding(Severity.WARNING, Location(root, 0), "", f"can't be looked into: {reason}; pulls are refused")
         return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+import os
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -115,6 +117,25 @@ def test_every_folder_of_config_path_is_looked_over(tmp_path: Path) -> None:
         "first/a.example: has x.cert but no x.key; pulls from a.example are refused",
         "second/b.example/hosts.toml:1: servr: is not known, and has no effect",
     ]
+
+
+def test_the_folders_that_hold_where_none_is_named_are_looked_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagestore.config.hosts.DEFAULT_FOLDERS", (f"{tmp_path}/closed", f"{tmp_path}/certs.d"))
+    (tmp_path / "certs.d/a.example").mkdir(parents=True)
+    (tmp_path / "certs.d/a.example/hosts.toml").write_text('server = "ftp://x"\n')
+    scan = os.scandir
+
+    def closed(path: str) -> Any:
+        if path.endswith("closed"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    (found,) = check(tmp_path, "")
+    assert found.location.file == f"{tmp_path}/certs.d/a.example/hosts.toml"
+    assert check(tmp_path, '[REGISTRY.mirrors."b.example"]\nendpoint = []\n') == []
 
 
 def test_a_folder_that_can_not_be_looked_into_is_told(tmp_path: Path) -> None:
