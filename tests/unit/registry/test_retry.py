@@ -279,7 +279,9 @@ def test_a_mirror_that_asked_for_a_long_wait_is_not_asked_again_meanwhile(make_b
     assert asked[4:] == ["mirror.example", "registry.example"]
 
 
-def test_a_mirror_that_limits_without_naming_a_time_is_passed_over_and_asked_for_the_next(make_bench: MakeBench) -> None:
+def test_a_mirror_that_limits_without_naming_a_time_is_passed_over_and_asked_for_the_next(
+    make_bench: MakeBench,
+) -> None:
     asked: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
