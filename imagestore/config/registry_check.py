@@ -24,6 +24,7 @@ from imagestore.values import replace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from imagestore.config.connection import RegistryHosts
     from imagestore.config.model import Config
     from imagestore.config.tree import Entry, Table
 
@@ -69,7 +70,9 @@ def _folders(root: str, roots: Sequence[str]) -> Iterator[Finding]:
         if folder != os.path.join(root, name):
             continue  # no folder, or another one comes before it
         try:
-            yield from hosts_file.examine(folder).remarks
+            found = hosts_file.examine(folder)
+            yield from found.remarks
+            yield from _missing_files(found, host)
         except RefusalError as error:
             yield _would_refuse(error, host)
 
@@ -93,7 +96,7 @@ def _tables(config: Config) -> Iterator[Finding]:
     for host in dict.fromkeys((*registry_hosts.mirrors(document), *registry_hosts.certificates(document))):
         try:
             if not (folders and find_folder(host, folders)):
-                registry_hosts.examine(host, document)
+                yield from _missing_files(registry_hosts.examine(host, document), host)
         except ConfigError:
             continue  # of its folder, which is told
         except RefusalError as error:
@@ -101,6 +104,19 @@ def _tables(config: Config) -> Iterator[Finding]:
             if place not in places:
                 yield _would_refuse(error, host)
             places.add(place)
+
+
+def _missing_files(found: RegistryHosts, host: str) -> Iterator[Finding]:
+    """Files of certificates that aren't there; what is in the others is looked at by 'imagestore hosts'."""
+    for each in (*found.mirrors, found.server):
+        settings = each.connection
+        for path in filter(None, (*settings.ca_files, *(file for pair in settings.client_pairs for file in pair))):
+            try:
+                os.stat(path)
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "is no file's name"
+                text = f"{settings.named(path)}{reason}; pulls from {_whose(host)} are refused"
+                yield Finding(Severity.WARNING, Location(path, 0), "", text)
 
 
 def _would_refuse(error: RefusalError, host: str) -> Finding:

@@ -67,7 +67,7 @@ def test_a_fault_that_several_hosts_come_to_is_told_once(tmp_path: Path) -> None
 
 def test_tables_that_can_be_used_have_no_findings(tmp_path: Path) -> None:
     text = '[REGISTRY.mirrors."a.example"]\nendpoint = ["http://m.example"]\n'
-    assert check(tmp_path, text + '[REGISTRY.configs."m.example".tls]\nca_file = "/a.pem"\n') == []
+    assert check(tmp_path, text + '[REGISTRY.configs."m.example".tls]\ninsecure_skip_verify = true\n') == []
 
 
 def test_logins_and_headers_that_are_not_used_are_told_without_their_values(tmp_path: Path) -> None:
@@ -179,6 +179,27 @@ def test_the_default_folders_are_looked_over_where_pulls_look_there(
     (found,) = check(tmp_path, "")
     assert "pulls from a.example are refused" in found.text
     assert check(tmp_path, '[REGISTRY.mirrors."b.example"]\n') == []
+
+
+def test_certificates_that_are_not_there_are_told(tmp_path: Path) -> None:
+    (tmp_path / "certs.d/a.example").mkdir(parents=True)
+    (tmp_path / "certs.d/a.example/ca.pem").touch()
+    hosts = tmp_path / "certs.d/a.example/hosts.toml"
+    hosts.write_text('ca = ["ca.pem", "gone.pem"]\n[host."https://m.example"]\nclient = [["ca.pem", "gone.key"]]\n')
+    found = check(tmp_path, f'[REGISTRY]\nconfig_path = "{tmp_path}/certs.d"\n')
+    refused = "No such file or directory; pulls from a.example are refused"
+    assert [(each.location.file.rpartition("/")[2], each.text) for each in found] == [
+        ("gone.key", refused),
+        ("gone.pem", f"{hosts}:1: {refused}"),
+    ]
+    assert check(tmp_path, '[REGISTRY.configs."a.example".tls]\nca_file = "/gone.pem"\n')[0].text.endswith(refused)
+
+
+def test_a_pipe_in_place_of_a_hosts_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+    (tmp_path / "a.example").mkdir()
+    os.mkfifo(tmp_path / "a.example/hosts.toml")
+    (found,) = check(tmp_path, f'[REGISTRY]\nconfig_path = "{tmp_path}"\n')
+    assert "is no ordinary file; pulls from a.example are refused" in found.text
 
 
 def test_a_folder_with_a_nul_in_its_name_is_told(tmp_path: Path) -> None:
