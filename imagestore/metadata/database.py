@@ -288,7 +288,7 @@ class Database:
                     self._turns.begin(db)
                     reach("database-begun")
                     self._writer = threading.get_ident()
-                    self._opened.check_file()
+                    self._check_still_ours(db)
                 yield db
                 if self._depth == 1:
                     reach("database-commit")
@@ -305,6 +305,11 @@ class Database:
                     self._writer = 0
                     self._numbering.end()
                     self._after_commit.clear()
+
+    def _check_still_ours(self, db: sqlite3.Connection) -> None:
+        """Look, inside a write transaction, whether what was opened may still be written."""
+        self._opened.check_file()
+        schema.refuse_moved_on(db, self._path)
 
     @contextlib.contextmanager
     def _removing(self) -> Iterator[sqlite3.Connection]:
@@ -326,7 +331,7 @@ class Database:
         with self._locked(), self._connected() as db:
             tune(db, has_foreign_keys=False)
             self._turns.begin(db)
-            self._opened.check_file()
+            self._check_still_ours(db)
             try:
                 yield db
                 reach("database-commit")

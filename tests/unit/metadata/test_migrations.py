@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -244,6 +245,31 @@ def test_a_backup_keeps_its_name_when_the_power_fails(tmp_path: Path, monkeypatc
         synced = noted_syncs(monkeypatch)
         store.backup(tmp_path / "backups" / "copy.db")
     assert synced[-1] == os.fspath(tmp_path / "backups")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda store: store.create_lease("new", lifetime_seconds=60),
+        lambda store: store.delete_lease("lease"),
+        lambda store: store.drop_everything(store.everything(10)),
+        lambda store: store.transient().__enter__(),
+    ],
+)
+def test_who_has_the_database_open_while_a_newer_version_changes_its_schema_writes_no_more(
+    tmp_path: Path, write: Callable[[SqliteMetadataStore], object]
+) -> None:
+    """Its rows would lack what the new tables count on. As a server does that outlives an update."""
+    path = tmp_path / "metadata.db"
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        store.create_lease("lease", lifetime_seconds=60)
+        with contextlib.closing(sqlite3.connect(path)) as newer:
+            newer.executescript(f"CREATE TABLE future (a TEXT) STRICT; PRAGMA user_version = {schema.CURRENT + 1}")
+        for _ in range(2):
+            with pytest.raises(schema.SchemaTooNewError, match=f"from schema version {schema.CURRENT} to") as caught:
+                write(store)
+            assert "start this process again" in caught.value.hint
+        assert [lease.id for lease in store.leases()] == ["lease"]
 
 
 def test_an_older_database_on_a_read_only_disk_says_what_it_needs(
