@@ -47,7 +47,8 @@ class Ballast:
         """Give the space back if there is hardly any other; before changes that will free more than they take."""
         with contextlib.suppress(OSError):
             status = os.statvfs(self.path.parent)
-            if status.f_bavail * status.f_frsize < BALLAST_BYTES:
+            # Where there are no blocks at all, nobody counts them.
+            if status.f_blocks and status.f_bavail * status.f_frsize < BALLAST_BYTES:
                 os.unlink(self.path)
 
     def release(self) -> bool:
