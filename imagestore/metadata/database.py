@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import StoreCorruptError, StoreError, StoreFullError
+from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 from imagestore.log import get_logger
 from imagestore.metadata import location, schema
@@ -89,6 +89,11 @@ class Database:
                 self._open_with_ballast(is_rebuilding=is_rebuilding)
             elif not self._is_open_to_be_read():
                 raise
+        except StoreReadOnlyError:
+            if self._way.is_read_only or not self._way.is_unchanging():
+                raise
+            self._way.is_read_only = True
+            self._open(is_rebuilding=is_rebuilding)
         else:
             if not self._way.only_reads:
                 self._ballast.keep()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 from typing import TYPE_CHECKING, Final
@@ -21,24 +22,28 @@ LOG_PAGES: Final = 6000
 
 
 class Way:
-    """How a database is reached: to be written, or only to be read where its disk is mounted read-only or full.
+    """How a database is reached: to be written, or only to be read where its disk is read-only or full.
 
     Args:
         path: the file.
 
     Attributes:
-        is_mounted_so: whether its file system is mounted read-only.
+        is_read_only: whether its file system is mounted read-only, or was found to be as good as that.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.is_mounted_so = location.is_read_only(path.parent)
+        self.is_read_only = location.is_read_only(path.parent)
         self._is_cramped = False
 
     @property
     def only_reads(self) -> bool:
         """Whether nothing can be written."""
-        return self.is_mounted_so or self._is_cramped
+        return self.is_read_only or self._is_cramped
+
+    def is_unchanging(self) -> bool:
+        """Whether nobody can change anything now; where the disk doesn't say that it is read-only, it is tried."""
+        return self.is_read_only or location.refusal(self._path) == errno.EROFS
 
     def do_without_space(self) -> None:
         """From now on only read, since the disk has no space for the index of the log.
@@ -57,6 +62,12 @@ class Way:
                 os.close(os.open(f"{self._path}{end}", os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_CLOEXEC, mode))
         self._is_cramped = True
 
+    def _log_bytes(self) -> int:
+        try:
+            return os.stat(f"{self._path}-wal").st_size
+        except FileNotFoundError:
+            return 0
+
     def address(self, *, mode: str = "rwc") -> str:
         """Where the database is, as a URI.
 
@@ -68,14 +79,13 @@ class Way:
         """
         if self._is_cramped:
             return schema.address(self._path, "mode=ro&readonly_shm=1")
-        if not self.is_mounted_so:
+        if not self.is_read_only:
             return schema.address(self._path, f"mode={mode}")
-        with contextlib.suppress(FileNotFoundError):
-            if os.stat(f"{self._path}-wal").st_size:
-                raise StoreReadOnlyError(
-                    f"{self._path}: the file system is read-only, and the log beside it holds changes to bring in",
-                    hint="mount it writable once",
-                )
+        if self._log_bytes():
+            raise StoreReadOnlyError(
+                f"{self._path}: the file system is read-only, and the log beside it holds changes to bring in",
+                hint="mount it writable once",
+            )
         # Nobody changes the file, and no log can be made beside it.
         return schema.address(self._path, "immutable=1&mode=ro")
 
@@ -85,9 +95,9 @@ class Way:
         Raises:
             StoreReadOnlyError, StoreFullError: it was opened only to be read.
         """
-        if self.is_mounted_so:
+        if self.is_read_only:
             raise StoreReadOnlyError(
-                f"{self._path}: the file system is mounted read-only", hint=StoreReadOnlyError.MOUNTED_HINT
+                f"{self._path}: the file system is read-only", hint=StoreReadOnlyError.MOUNTED_HINT
             )
         if self._is_cramped:
             raise StoreFullError(f"{self._path}: the disk is full", hint=FULL_HINT)

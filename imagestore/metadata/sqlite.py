@@ -65,8 +65,8 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
 
     @property
     def is_unchanging(self) -> bool:
-        """Whether nobody can change anything: the disk is mounted read-only."""
-        return self._way.is_mounted_so
+        """Whether nobody can change anything: the disk is read-only. To be asked where a change was refused."""
+        return self._way.is_unchanging()
 
     def generation(self) -> int | None:
         """A number that is another one after every change of a record, in any process; None when it can't be told."""

@@ -116,7 +116,7 @@ def test_a_read_only_disk_is_named(tmp_path: Path, server: RegistryServer, comma
     )
     assert [result[0] for result in results] == [0, 0, 8], results
     assert "Traceback" not in results[2][2]
-    assert "mounted read-only" in results[2][2] or "Read-only file system" in results[2][2]
+    assert "file system is read-only" in results[2][2] or "Read-only file system" in results[2][2]
     assert "mount it writable" in results[2][2]
 
 

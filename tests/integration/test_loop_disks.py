@@ -1,4 +1,6 @@
-"""Disks that fail for real (power that goes, sectors that can't be read, a device that is full), and disks that share.
+"""Disks that fail for real, and disks that share.
+
+Power that goes, sectors that can't be read, devices that are full, disks that are read-only all at once.
 
 Needs root for mounting, and a kernel with loop devices; xfs and btrfs where the kernel has them.
 """
@@ -225,3 +227,55 @@ def test_a_database_on_a_lost_sector_is_named_and_rebuilt(tmp_path: Path, server
     assert "check --rebuild" in results[3].err
     assert "restored" in results[4].out
     assert results[5].out.startswith("sha256:")
+
+
+HOLDS = """
+import os, sys, time, imagestore
+root, held, ended = sys.argv[1:]
+with open(ended, "x"):
+    with imagestore.open(root) as store, open(held, "x"):
+        store.metadata.create_lease("lease", lifetime_seconds=60)
+        while os.path.exists(held):
+            time.sleep(0.05)
+os.unlink(ended)
+"""
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "begin", "turn"),
+    [
+        ("ext4", "true", "turn-read-only"),
+        ("btrfs", "btrfs subvolume create $DISK/store", "btrfs property set -ts $DISK/store ro true"),
+    ],
+    ids=["ext4", "btrfs"],
+)
+def test_a_disk_that_is_read_only_without_being_mounted_so_is_read_and_named(
+    tmp_path: Path, server: RegistryServer, kind: str, begin: str, turn: str, is_held: bool
+) -> None:
+    """Whether it happens while somebody, as a server, has the store open or not."""
+    small, large = (server.server.reference(reference) for reference in (SMALL, LARGE))
+    holder, held, ended = (tmp_path / name for name in ("holder.py", "held", "ended"))
+    holder.write_text(HOLDS)
+    hold = f"{sys.executable} {holder} $DISK/store {held} {ended} > {tmp_path}/log 2>&1 & "
+    hold += f"while ! test -e {held}; do sleep 0.05; done"
+    reading = [
+        *("images -q", f"inspecti {small}", "check", "df", "gc -n", f"match --offline {small}", f"pull {small}"),
+        *(f"export {tmp_path}/archive {small}", f"backup {tmp_path}/backup"),
+    ]
+    writing = [f"pull --platform linux/amd64 {large}", f"rmi {small}", "gc", f"tag {small} other.example/name:1"]
+    results = on_disk(
+        tmp_path,
+        kind,
+        begin,
+        pull(server, SMALL),
+        hold if is_held else "true",
+        turn,
+        "! touch $DISK/store/new",
+        *(f"$IMAGESTORE {command}" for command in (*reading, *writing)),
+        f"rm -f {held}; while test -e {ended}; do sleep 0.05; done",
+    )
+    assert [each.status for each in results] == [*[0] * (5 + len(reading)), *[8] * len(writing), 0], results
+    for refused in results[5 + len(reading) : -1]:
+        assert "read-only" in refused.err.lower(), refused
+        assert "mount it writable" in refused.err

@@ -27,6 +27,7 @@ from imagestore.metadata.location import NETWORK, file_system
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
 from tests.support.syncs import noted_syncs
+from tests.unit.metadata.keeping import without_log
 
 CONFIG, MANIFEST, LAYER, NAMED = (str(Digest.of(name)) for name in (b"config", b"manifest", b"layer", b"named"))
 
@@ -295,13 +296,46 @@ def test_a_read_only_disk_is_read_unless_changes_lie_beside_the_database(
             Path(f"{path}-wal").write_bytes(log)
         with contextlib.closing(SqliteMetadataStore(path)) as store:
             assert [lease.id for lease in store.leases()] == ["here"]
-            with pytest.raises(StoreReadOnlyError, match="mounted read-only") as refused:
+            with pytest.raises(StoreReadOnlyError, match="file system is read-only") as refused:
                 store.delete_lease("here")
             assert "mount it writable" in refused.value.hint
     Path(f"{path}-wal").write_bytes(b"changes")
     with pytest.raises(StoreReadOnlyError, match="log beside it holds changes") as caught:
         SqliteMetadataStore(path)
     assert "mount it writable" in caught.value.hint
+
+
+def test_a_disk_that_refuses_changes_without_being_mounted_so_is_read_like_one_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ext4 does after an error, and a read-only subvolume of btrfs: statvfs(2) says nothing."""
+    path = tmp_path / "metadata.db"
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        store.create_lease("here", lifetime_seconds=60)
+    without_log(path)
+    system_open = os.open
+
+    def refuse(name: str | Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return system_open(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        assert [lease.id for lease in store.leases()] == ["here"]
+        assert store.is_unchanging
+        with pytest.raises(StoreReadOnlyError, match="file system is read-only") as caught:
+            store.delete_lease("here")
+    assert "mount it writable" in caught.value.hint
+
+
+def test_where_it_is_the_database_that_cannot_be_opened_nobody_blames_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    SqliteMetadataStore(path).close()
+    without_log(path)
+    with pytest.raises(StoreReadOnlyError) as caught:
+        SqliteMetadataStore(path)
+    assert "store's owner" in caught.value.hint
 
 
 @pytest.mark.parametrize("kind", [FileNotFoundError, sqlite3.OperationalError])

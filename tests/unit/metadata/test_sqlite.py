@@ -28,6 +28,7 @@ from imagestore.errors import (
 from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.metadata import location
 from imagestore.metadata.ballast import BALLAST_BYTES
+from imagestore.metadata.failures import Translated
 from imagestore.metadata.opening import Way
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.schema import CURRENT
@@ -411,6 +412,46 @@ def test_a_disk_that_has_died_is_seen_beside_the_database(tmp_path: Path, monkey
     assert location.cause(path) is None
     monkeypatch.setattr(os, "open", fails)
     assert location.cause(path) == errno.EIO
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_READONLY])
+@pytest.mark.parametrize(
+    ("number", "kind", "text", "hint"),
+    [
+        (errno.ENOSPC, StoreFullError, "the disk is full", "free space there"),
+        (errno.EDQUOT, StoreFullError, "the quota is used up", "free space there"),
+        (errno.EROFS, StoreReadOnlyError, "the file system is read-only", "mount it writable"),
+    ],
+)
+def test_what_sqlite_does_not_tell_is_tried(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    number: int,
+    kind: type[StoreError],
+    text: str,
+    hint: str,
+) -> None:
+    def refuse(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    error = sqlite3.OperationalError("as SQLite says")
+    error.sqlite_errorcode = code
+    with pytest.raises(kind, match=rf"{text} \(as SQLite says\)") as caught, Translated(tmp_path / "metadata.db"):
+        raise error
+    assert hint in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_that_cannot_be_read_is_damage_on_a_full_disk_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(location, "refusal", lambda _: errno.ENOSPC)
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
+    with pytest.raises(StoreCorruptError), Translated(tmp_path / "metadata.db"):
+        raise error
 
 
 def test_a_second_opening_without_space_drops_no_lock_of_the_first(tmp_path: Path) -> None:
