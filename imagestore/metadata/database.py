@@ -233,7 +233,10 @@ class Database:
     def _reading(self) -> Iterator[sqlite3.Connection]:
         self._opened.check_process()
         with self._locked():
-            yield self._connection
+            try:
+                yield self._connection
+            finally:
+                self._way.check_alone()
 
     @contextlib.contextmanager
     def _reading_apart(self) -> Iterator[sqlite3.Connection]:
@@ -265,6 +268,7 @@ class Database:
             yield db
         finally:
             db.close()
+            self._way.check_alone()
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:

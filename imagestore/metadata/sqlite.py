@@ -70,7 +70,8 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
 
     def generation(self) -> int | None:
         """A number that is another one after every change of a record, in any process; None when it can't be told."""
-        return self._watch.generation() if self._opened.is_still_there() else None
+        is_ours = self._opened.is_still_there() and not self._way.was_overtaken
+        return self._watch.generation() if is_ours else None
 
     def journaled(self) -> Journaled:
         """What the journal says; later changes get higher numbers than any in it."""
