@@ -321,11 +321,21 @@ class Database:
         schema.refuse_moved_on(db, self._path)
 
     @contextlib.contextmanager
-    def _removing(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction that frees more than it takes, also where there is hardly any space left."""
+    def _freeing(self) -> Iterator[None]:
+        """For changes that free more than they take: also where there is hardly any space left."""
         self._way.check_writable()
         self._ballast.release_where_full()
-        with self._writing() as db:
+        try:
+            yield
+        except StoreFullError:
+            # A quota, which nobody sees before. Who tries again has room.
+            self._ballast.release()
+            raise
+
+    @contextlib.contextmanager
+    def _removing(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction that frees more than it takes."""
+        with self._freeing(), self._writing() as db:
             yield db
 
     @contextlib.contextmanager
@@ -334,10 +344,8 @@ class Database:
 
         On a connection of its own: an interrupt in the wrong place would leave ours without them.
         """
-        self._way.check_writable()
-        self._ballast.release_where_full()
         self._opened.check_process()
-        with self._locked(), self._connected() as db:
+        with self._freeing(), self._locked(), self._connected() as db:
             tune(db, has_foreign_keys=False)
             self._turns.begin(db)
             self._check_still_ours(db)

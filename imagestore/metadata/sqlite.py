@@ -120,9 +120,8 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
 
     def expire(self) -> int:
         """Delete expired leases, and images whose gc.expire label is past; return how many."""
-        self._way.check_writable()
-        self._ballast.release_where_full()
-        return self._expire_images() + self._expire_named_images() + self._expire_leases()
+        with self._freeing():
+            return self._expire_images() + self._expire_named_images() + self._expire_leases()
 
     def tidy(self) -> None:
         """Shorten the journal if it is much longer than its records need, and keep some space back again."""

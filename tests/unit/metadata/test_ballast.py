@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -68,6 +69,36 @@ def test_work_that_ends_takes_its_lease_away_without_it(store: SqliteMetadataSto
     """As a pull does that is refused for want of space: what it would have brought isn't there to be removed."""
     assert store.delete_lease("lease", is_of_work=True)
     assert (tmp_path / "ballast").exists()
+
+
+REMOVALS = [
+    lambda store: store.delete_lease("lease"),
+    lambda store: store.drop_everything(store.everything(10)),
+    lambda store: store.expire(),
+]
+
+
+@pytest.mark.parametrize("remove", REMOVALS)
+def test_a_removal_that_meets_a_quota_gives_it_up_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remove: Callable[[SqliteMetadataStore], object]
+) -> None:
+    """statvfs(2) knows of no quota, so it is seen only then; by who has had the database open before, as a server."""
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        store.create_lease("lease", lifetime_seconds=-1)
+        begin = store._turns.begin
+
+        def meets_quota(db: sqlite3.Connection) -> None:
+            if (tmp_path / "ballast").exists():
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            begin(db)
+
+        monkeypatch.setattr(store._turns, "begin", meets_quota)
+        with pytest.raises(StoreFullError):
+            store.create_lease("another", lifetime_seconds=60)
+        assert (tmp_path / "ballast").exists()
+        with pytest.raises(StoreFullError):
+            remove(store)
+        assert remove(store)
 
 
 @pytest.fixture
