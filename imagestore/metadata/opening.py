@@ -58,17 +58,26 @@ class Way:
         Raises:
             OSError: they can't be made, and the log holds changes.
         """
-        mode = os.stat(self._path).st_mode & 0o777
         try:
             for end in ("-wal", "-shm"):
                 # Those that are there aren't opened: to close them would drop the locks that this process has on them.
                 with contextlib.suppress(FileExistsError):
-                    os.close(os.open(f"{self._path}{end}", os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_CLOEXEC, mode))
+                    self._make(f"{self._path}{end}")
         except OSError:
             if self._log_bytes():
                 raise
             self._alone = self._written()
         self._is_cramped = True
+
+    def _make(self, beside: str) -> None:
+        """Make an empty file that is the database's owner's, whoever makes it; as SQLite does."""
+        status = os.stat(self._path)
+        descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_CLOEXEC, status.st_mode & 0o777)
+        try:
+            if os.geteuid() == 0:
+                os.fchown(descriptor, status.st_uid, status.st_gid)
+        finally:
+            os.close(descriptor)
 
     @property
     def was_overtaken(self) -> bool:

@@ -464,6 +464,18 @@ def test_a_second_opening_without_space_drops_no_lock_of_the_first(tmp_path: Pat
         assert "metadata.db-shm" in before
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+def test_who_looks_at_anothers_store_without_space_leaves_it_its_owners(tmp_path: Path) -> None:
+    """Else he could open it no more."""
+    path = tmp_path / "metadata.db"
+    SqliteMetadataStore(path).close()
+    os.chown(path, 12345, 23456)
+    Way(path).do_without_space()
+    for end in ("-wal", "-shm"):
+        status = os.stat(f"{path}{end}")
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (12345, 23456, path.stat().st_mode & 0o777)
+
+
 def test_a_path_that_is_too_long_for_sqlite_is_named_so(tmp_path: Path) -> None:
     folder = tmp_path.joinpath(*["x" * 100] * 5)
     folder.mkdir(parents=True)
