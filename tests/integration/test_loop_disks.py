@@ -296,6 +296,29 @@ def test_a_server_starts_on_a_disk_that_takes_no_further_file(tmp_path: Path, se
     assert names == [server.server.reference(LARGE)]
 
 
+def test_a_server_whose_quota_is_used_up_removes_when_it_is_told_again(tmp_path: Path, server: RegistryServer) -> None:
+    """It sees the quota only when it meets it; then it gives up what it keeps back."""
+    begin, fill = FILLED["btrfs"]
+    small = server.server.reference(SMALL)
+    with short_folder() as folder:
+        endpoint = f"unix://{folder}/sock"
+        remove = f"{sys.executable} -m imagestore --endpoint {endpoint} rmi {small}"
+        results = on_disk(
+            tmp_path,
+            "btrfs",
+            begin,
+            pull(server, SMALL),
+            pull(server, LARGE),
+            f"$IMAGESTORE serve --listen {endpoint} > {folder}/log 2>&1 & "
+            f"while ! test -S {folder}/sock; do sleep 0.1; done; "
+            f"{fill}; {remove} || {remove}; done=$?; kill $!; wait $!; exit $done",
+            "rm $DISK/store/fill && $IMAGESTORE images -o json",
+        )
+    assert [each.status for each in results] == [0, 0, 0, 0, 0], results
+    names = [image["reference"] for image in json.loads(results[4].out)["images"]]
+    assert names == [server.server.reference(LARGE)]
+
+
 HOLDS = """
 import os, sys, time, imagestore
 root, held, ended = sys.argv[1:]
