@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import ImageStoreError, StoreError, StoreFullError
+from imagestore.errors import ImageStoreError, StoreError, StoreFullError, StoreReadOnlyError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -108,10 +108,13 @@ def held_to_read(metadata: MetadataStore, *, purpose: str) -> Iterator[HeldLease
         metadata: where the lease lives.
         purpose: first part of its id.
     """
-    if metadata.is_unchanging:
-        yield _NoLease(metadata, purpose)
-        return
-    with held(metadata, purpose=purpose) as lease:
+    with contextlib.ExitStack() as stack:
+        try:
+            lease = stack.enter_context(held(metadata, purpose=purpose))
+        except StoreReadOnlyError:
+            if not metadata.is_unchanging:
+                raise
+            lease = _NoLease(metadata, purpose)
         yield lease
 
 

@@ -193,12 +193,12 @@ def _layer(source: Source, place: str, diff_id: Digest, cancel: CancelToken) -> 
 
     def hashed() -> Iterator[bytes]:
         for piece in source.chunks(place):
+            cancel.check()  # of what is empty nothing comes out
             packed.update(piece)
             yield piece
 
     verifier = Verifier(diff_id, what=f"{what} uncompressed")
     for piece in gunzip(hashed(), what=what):
-        cancel.check()
         verifier.update(piece)
     verifier.finish()
     return Descriptor(media_types.DOCKER_LAYER_GZIP, Digest("sha256", packed.hexdigest()), size)

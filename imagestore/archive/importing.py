@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from imagestore.reference import Reference
 
 #: Documents of one import, which are in memory together; those of ten thousand usual images fit.
-MAX_DOCUMENTS_BYTES: Final = 512 * 1024 * 1024
+MAX_DOCUMENTS_BYTES: Final = 640 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

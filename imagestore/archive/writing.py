@@ -192,7 +192,7 @@ def _whole_file(path: str, cancel: CancelToken) -> Iterator[Write]:
         # A link stays a link: what it points at is replaced.
         final = followed(path)
         kind = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
-        if not stat.S_ISREG(kind):
+        if not stat.S_ISREG(kind) or _is_nameless(path, final):
             descriptor = _pipe(path, cancel) if stat.S_ISFIFO(kind) else os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
             yield _writer(descriptor, cancel)
@@ -209,6 +209,11 @@ def _whole_file(path: str, cancel: CancelToken) -> Iterator[Write]:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial)
             raise
+
+
+def _is_nameless(path: str, final: str) -> bool:
+    """Whether an open file is meant, as by /dev/fd/N, that has no name any more."""
+    return os.path.exists(path) and not (os.path.exists(final) and os.path.samefile(path, final))
 
 
 def _pipe(path: str, cancel: CancelToken) -> int:

@@ -13,7 +13,7 @@ from imagestore.errors import StoreMissingError
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from imagestore.upkeep.accounting import ImageUsage, StoreUsage
+    from imagestore.upkeep.accounting import Disk, ImageUsage, StoreUsage
 
 
 @click.command()
@@ -46,9 +46,13 @@ def df(app: App, output: str) -> None:
         ("content of no image", render.size(usage.other_bytes)),
         (f"unfinished ({usage.ingests})", render.size(usage.ingest_bytes)),
         ("records", render.size(usage.metadata_bytes)),
-        ("disk free", f"{render.size(usage.disk.free_bytes)} of {render.size(usage.disk.total_bytes)}"),
+        ("disk free", _free(usage.disk)),
     ]
     render.table(("WHAT", "BYTES"), rows)
+
+
+def _free(disk: Disk) -> str:
+    return f"{render.size(disk.free_bytes)} of {render.size(disk.total_bytes)}" if disk.total_bytes else "not counted"
 
 
 def _usage(app: App) -> StoreUsage:

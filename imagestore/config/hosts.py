@@ -91,6 +91,18 @@ def configured_folders(config: Config) -> tuple[str, ...]:
     return tuple(folder for folder in config.settings.registry_config_path.split(":") if folder)
 
 
+def used_folders(config: Config) -> tuple[str, ...]:
+    """The folders where pulls look: ``config_path``'s; without it the default ones, unless tables name mirrors."""
+    if config.settings.registry_config_path:
+        return configured_folders(config)
+    if config.document:
+        from imagestore.config import registry_hosts
+
+        if registry_hosts.mirrors(config.document):
+            return ()
+    return DEFAULT_FOLDERS
+
+
 def reader_for(config: Config) -> Callable[[str], RegistryHosts]:
     """The function that says what is configured for a registry host.
 

@@ -6,6 +6,7 @@ import functools
 import os
 import posixpath
 import re
+import stat
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -61,7 +62,9 @@ def examine(folder: str) -> RegistryHosts:
 def _read(path: str) -> str | None:
     """The file's text; None when there is none."""
     try:
-        with open(path, "rb") as stream:
+        with open(path, "rb", opener=_without_waiting) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise refusal(Location(path, 0), "", "is no ordinary file")
             raw = stream.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return None
@@ -75,6 +78,11 @@ def _read(path: str) -> str | None:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise refusal(Location(path, line), "", "is not UTF-8", "save the file as UTF-8") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    # A pipe in its place would keep whoever pulls waiting for somebody who writes.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _parse(text: str, folder: str) -> RegistryHosts:

@@ -10,59 +10,95 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from imagestore.config import hosts_file, registry_hosts
+from imagestore.config import hosts, hosts_file, registry_hosts
 from imagestore.config.findings import Finding, RefusalError, Severity, dotted
-from imagestore.config.hosts import configured_folders
+from imagestore.config.hosts import find_folder, used_folders
 from imagestore.config.location import Location
 from imagestore.config.names import IMAGES_PLUGIN
 from imagestore.config.tree import child
+from imagestore.errors import ConfigError, InvalidReferenceError
+from imagestore.patterns import pattern
+from imagestore.reference import Reference
 from imagestore.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from imagestore.config.connection import RegistryHosts
     from imagestore.config.model import Config
     from imagestore.config.tree import Entry, Table
 
+_PORTED: Final = pattern(r"(?P<host>.+)_(?P<port>[0-9]+)_")
 _REGISTRY: Final = ("plugins", IMAGES_PLUGIN, "registry")
 
 
 def registry_findings(config: Config) -> Iterator[Finding]:
     """Everything that pulls would stumble over or pass over, in no particular order."""
     document = config.document
+    folders = used_folders(config)
+    for root in dict.fromkeys(folders):
+        yield from _folders(root, folders)
     if config.settings.registry_config_path:
-        for root in configured_folders(config):
-            yield from _folders(root)
         yield from _beside_folders(document)
     else:
-        yield from _tables(document)
+        yield from _tables(config)
     yield from _unread(document)
 
 
-def _folders(root: str) -> Iterator[Finding]:
-    """What the folders of hosts below one root say that can't be used, or isn't known."""
+def _folders(root: str, roots: Sequence[str]) -> Iterator[Finding]:
+    """What folders of hosts below a root say that can't be used, or isn't known; those that a pull would come to."""
     try:
-        with os.scandir(root) as entries:
-            folders = sorted(entry.path for entry in entries if entry.is_dir())
+        names = sorted(os.listdir(root))
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, ValueError) as error:
+        if isinstance(error, PermissionError) and root in hosts.DEFAULT_FOLDERS:
+            return  # a pull passes over it too
         reason = error.strerror if isinstance(error, OSError) else "is no folder's name"
-        yield Finding(Severity.WARNING, Location(root, 0), "", f"can't be looked into: {reason}; pulls are refused")
+        text = f"can't be looked into: {reason}; what is in it wasn't checked"
+        yield Finding(Severity.WARNING, Location(root, 0), "", text)
         return
-    for folder in folders:
+    for name in names:
+        host = _host(name)
+        if not host:
+            continue
         try:
-            yield from hosts_file.examine(folder).remarks
+            folder = find_folder(host, roots)
+        except ConfigError as error:
+            yield Finding(Severity.WARNING, Location(root, 0), "", f"{error}; pulls from {_whose(host)} are refused")
+            continue
+        if folder != os.path.join(root, name):
+            continue  # no folder, or another one comes before it
+        try:
+            found = hosts_file.examine(folder)
+            yield from found.remarks
+            yield from _missing_files(found, host)
         except RefusalError as error:
-            yield _would_refuse(error, os.path.basename(folder))
+            yield _would_refuse(error, host)
 
 
-def _tables(document: Table) -> Iterator[Finding]:
+def _host(name: str) -> str:
+    """The host that a folder's name stands for; empty when no reference can name it."""
+    if name == "_default":
+        return name
+    found = _PORTED.fullmatch(name)
+    host = f"{found['host']}:{found['port']}" if found is not None else name
+    try:
+        return host if Reference.parse(f"{host}/x").host == host else ""
+    except InvalidReferenceError:
+        return ""
+
+
+def _tables(config: Config) -> Iterator[Finding]:
     """What the older tables say that can't be used; each place once, though several hosts may come to it."""
-    places = set()
+    document = config.document
+    places, folders = set(), used_folders(config)
     for host in dict.fromkeys((*registry_hosts.mirrors(document), *registry_hosts.certificates(document))):
         try:
-            registry_hosts.examine(host, document)
+            if not (folders and find_folder(host, folders)):
+                yield from _missing_files(registry_hosts.examine(host, document), host)
+        except ConfigError:
+            continue  # of its folder, which is told
         except RefusalError as error:
             place = (error.finding.location, error.finding.key)
             if place not in places:
@@ -70,10 +106,26 @@ def _tables(document: Table) -> Iterator[Finding]:
             places.add(place)
 
 
+def _missing_files(found: RegistryHosts, host: str) -> Iterator[Finding]:
+    """Files of certificates that aren't there; what is in the others is looked at by 'imagestore hosts'."""
+    for each in (*found.mirrors, found.server):
+        settings = each.connection
+        for path in filter(None, (*settings.ca_files, *(file for pair in settings.client_pairs for file in pair))):
+            try:
+                os.stat(path)
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "is no file's name"
+                text = f"{settings.named(path)}{reason}; pulls from {_whose(host)} are refused"
+                yield Finding(Severity.WARNING, Location(path, 0), "", text)
+
+
 def _would_refuse(error: RefusalError, host: str) -> Finding:
     finding = error.finding
-    whose = "hosts without a folder or table of their own" if host in {"_default", "*"} else host
-    return replace(finding, severity=Severity.WARNING, text=f"{finding.text}; pulls from {whose} are refused")
+    return replace(finding, severity=Severity.WARNING, text=f"{finding.text}; pulls from {_whose(host)} are refused")
+
+
+def _whose(host: str) -> str:
+    return "hosts without a folder or table of their own" if host in {"_default", "*"} else host
 
 
 def _beside_folders(document: Table) -> Iterator[Finding]:

@@ -47,6 +47,8 @@ _ESCAPE: Final = pattern(r"\\(?:x([0-9a-fA-F]{2})|([0-7]{3})|u([0-9a-fA-F]{4})|U
 _SIMPLE: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\"}
 _LONGEST_FILTER: Final = 16 * 1024
 _MOST_FILTERS: Final = 1024
+#: Of all filters of a request, since each condition is read, kept and asked for each object.
+_LONGEST_FILTERS: Final = 256 * 1024
 #: Of all expressions of a request, since each object pays for each of them.
 _MOST_STEPS: Final = 4096
 
@@ -92,6 +94,12 @@ class Filter:
         """
         if len(texts) > _MOST_FILTERS:
             raise InvalidInputError(f"{len(texts)} filters: at most {_MOST_FILTERS} in a request")
+        length = sum(map(len, texts))
+        if length > _LONGEST_FILTERS:
+            raise InvalidInputError(
+                f"filters of {length} characters: at most {_LONGEST_FILTERS} in a request",
+                hint="ask in several requests",
+            )
         found, steps = [], 0
         for text in texts:
             parser = _Parser(text, steps)
@@ -121,7 +129,11 @@ class Filter:
     def _fits(self, fields: Fields, check: Callable[[], None]) -> bool:
         if not self.alternatives:
             return True
-        return any(all(selector.fits(fields, check) for selector in each) for each in self.alternatives)
+        for each in self.alternatives:
+            check()
+            if all(selector.fits(fields, check) for selector in each):
+                return True
+        return False
 
 
 def labelled(plain: Mapping[str, str], **maps: Mapping[str, str]) -> Fields:

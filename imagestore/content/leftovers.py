@@ -1,4 +1,4 @@
-"""Files that a killed process left beside the database: notes half written, a database half rebuilt.
+"""Files that a killed process left beside the database: notes half written, a database half rebuilt, tries of space.
 
 Those inside an ingest go with the ingest, and nameless temporary files with their process.
 """
@@ -17,7 +17,9 @@ from imagestore.patterns import pattern
 if TYPE_CHECKING:
     from pathlib import Path
 
-_NAME: Final = pattern(r"check\.json\.[0-9]+\.tmp|records\.jsonl\.tmp|metadata\.db\.rebuilt(-wal|-shm|-journal)?")
+_NAME: Final = pattern(
+    r"check\.json\.[0-9]+\.tmp|records\.jsonl\.tmp|metadata\.db\.(rebuilt(-wal|-shm|-journal)?|[0-9a-f]{16}\.tmp)"
+)
 
 
 def clear(root: Path, *, before: float) -> None:

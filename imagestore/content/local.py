@@ -13,6 +13,7 @@ import errno
 import functools
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -361,10 +362,11 @@ class LocalContentStore(Ingests):
         return self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel)
 
     def free_bytes(self) -> int:
-        """Space an unprivileged writer has left where the content lives."""
+        """Space an unprivileged writer has left where the content lives; without end where the disk counts none."""
         with translated("look at the free space", self.root):
             status = os.statvfs(self.root)
-        return status.f_bavail * status.f_frsize
+        # No blocks at all: it keeps no count (ramfs, some of FUSE).
+        return status.f_bavail * status.f_frsize if status.f_blocks else sys.maxsize
 
     def _missing(self, digest: Digest) -> ContentNotFoundError:
         return ContentNotFoundError(f"content {digest} is not in the store at {self.root}")

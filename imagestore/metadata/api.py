@@ -69,7 +69,7 @@ class MetadataStore(Protocol):
 
     @property
     def is_unchanging(self) -> bool:
-        """Whether nobody can change anything: the disk is mounted read-only."""
+        """Whether nobody can change anything: the disk is read-only. To be asked where a change was refused."""
 
     def find_by_root(self, digest: Digest) -> list[ImageRecord]:
         """Records that hold this index or manifest."""

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import StoreCorruptError, StoreError, StoreFullError
+from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 from imagestore.log import get_logger
 from imagestore.metadata import location, schema
@@ -89,6 +89,11 @@ class Database:
                 self._open_with_ballast(is_rebuilding=is_rebuilding)
             elif not self._is_open_to_be_read():
                 raise
+        except StoreReadOnlyError:
+            if self._way.is_read_only or not self._way.is_unchanging():
+                raise
+            self._way.is_read_only = True
+            self._open(is_rebuilding=is_rebuilding)
         else:
             if not self._way.only_reads:
                 self._ballast.keep()
@@ -228,7 +233,10 @@ class Database:
     def _reading(self) -> Iterator[sqlite3.Connection]:
         self._opened.check_process()
         with self._locked():
-            yield self._connection
+            try:
+                yield self._connection
+            finally:
+                self._way.check_alone()
 
     @contextlib.contextmanager
     def _reading_apart(self) -> Iterator[sqlite3.Connection]:
@@ -260,6 +268,7 @@ class Database:
             yield db
         finally:
             db.close()
+            self._way.check_alone()
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -288,7 +297,7 @@ class Database:
                     self._turns.begin(db)
                     reach("database-begun")
                     self._writer = threading.get_ident()
-                    self._opened.check_file()
+                    self._check_still_ours(db)
                 yield db
                 if self._depth == 1:
                     reach("database-commit")
@@ -306,12 +315,27 @@ class Database:
                     self._numbering.end()
                     self._after_commit.clear()
 
+    def _check_still_ours(self, db: sqlite3.Connection) -> None:
+        """Look, inside a write transaction, whether what was opened may still be written."""
+        self._opened.check_file()
+        schema.refuse_moved_on(db, self._path)
+
     @contextlib.contextmanager
-    def _removing(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction that frees more than it takes, also where there is hardly any space left."""
+    def _freeing(self) -> Iterator[None]:
+        """For changes that free more than they take: also where there is hardly any space left."""
         self._way.check_writable()
         self._ballast.release_where_full()
-        with self._writing() as db:
+        try:
+            yield
+        except StoreFullError:
+            # A quota, which nobody sees before. Who tries again has room.
+            self._ballast.release()
+            raise
+
+    @contextlib.contextmanager
+    def _removing(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction that frees more than it takes."""
+        with self._freeing(), self._writing() as db:
             yield db
 
     @contextlib.contextmanager
@@ -320,13 +344,11 @@ class Database:
 
         On a connection of its own: an interrupt in the wrong place would leave ours without them.
         """
-        self._way.check_writable()
-        self._ballast.release_where_full()
         self._opened.check_process()
-        with self._locked(), self._connected() as db:
+        with self._freeing(), self._locked(), self._connected() as db:
             tune(db, has_foreign_keys=False)
             self._turns.begin(db)
-            self._opened.check_file()
+            self._check_still_ours(db)
             try:
                 yield db
                 reach("database-commit")

@@ -42,6 +42,12 @@ _NUMBERS: Final[dict[int, type[StoreError]]] = {
     errno.EACCES: StoreReadOnlyError,
     errno.EPERM: StoreReadOnlyError,
 }
+#: What the system says when it isn't the database that is wrong.
+_REFUSALS: Final = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the quota is used up",
+    errno.EROFS: "the file system is read-only",
+}
 #: What Python's module says of a connection that was closed.
 _CLOSED: Final = "Cannot operate on a closed database."
 #: SQLite's limit is 512, and the files beside the database have longer names.
@@ -66,6 +72,12 @@ def closed(path: Path) -> StoreError:
         path: the store's, or its database's.
     """
     return StoreError(f"{path}: this store is closed", hint="open it again")
+
+
+def _judged_number(number: int) -> tuple[type[StoreError], str]:
+    """Which of our errors one of the system's is, and what helps."""
+    ours = _NUMBERS.get(number, StoreError)
+    return ours, StoreReadOnlyError.MOUNTED_HINT if number == errno.EROFS else _HINTS.get(ours, "")
 
 
 def is_busy(error: sqlite3.Error) -> bool:
@@ -95,32 +107,34 @@ class Translated:
         if isinstance(value, sqlite3.ProgrammingError) and str(value) == _CLOSED:
             raise closed(self._database) from value
         if isinstance(value, sqlite3.Error):
-            ours, text = self._judged(value)
-            raise ours(f"{self._database}: {text}", hint=self._hint(ours)) from value
+            ours, text, hint = self._judged(value)
+            raise ours(f"{self._database}: {text}", hint=hint) from value
         if isinstance(value, OSError):
-            ours = _NUMBERS.get(value.errno or 0, StoreError)
-            raise ours(f"{self._database}: {value.strerror or value}", hint=self._hint(ours)) from value
+            ours, hint = _judged_number(value.errno or 0)
+            raise ours(f"{self._database}: {value.strerror or value}", hint=hint) from value
         if isinstance(value, UnicodeEncodeError):
             raise InvalidInputError(f"{value.object[:_SHOWN]!r}: expected UTF-8") from value
 
-    def _judged(self, error: sqlite3.Error) -> tuple[type[StoreError], str]:
-        """Which of our errors it is, and its text."""
+    def _judged(self, error: sqlite3.Error) -> tuple[type[StoreError], str, str]:
+        """Which of our errors it is, its text, and what helps."""
         extended = getattr(error, "sqlite_errorcode", 0)
         code = extended & 0xFF
         if str(error).startswith(NO_TEXT):
-            return StoreCorruptError, str(error)
+            return StoreCorruptError, str(error), CORRUPT_HINT
         if code == sqlite3.SQLITE_CANTOPEN and len(os.fsencode(self._database)) > _LONGEST_PATH:
-            return StoreError, f"the path is longer than the {_LONGEST_PATH} bytes that SQLite takes"
-        if code == sqlite3.SQLITE_CANTOPEN and (cause := location.cause(self._database)) is not None:
-            # SQLite doesn't say why; a dying disk is no question of permission.
-            return _NUMBERS.get(cause, StoreError), f"{error}: {os.strerror(cause)}"
-        if code == sqlite3.SQLITE_IOERR and location.is_full(self._database.parent):
-            return StoreFullError, f"the disk is full ({error})"  # what that looks like to SQLite's log
-        if code == sqlite3.SQLITE_READONLY and location.is_read_only(self._database.parent):
-            return StoreReadOnlyError, "the file system is mounted read-only"
-        return StoreCorruptError if extended in _UNREADABLE else _CODES.get(code, StoreError), str(error)
+            return StoreError, f"the path is longer than the {_LONGEST_PATH} bytes that SQLite takes", ""
+        number = self._system_said(code) if extended not in _UNREADABLE else None
+        if number is not None:
+            ours, hint = _judged_number(number)
+            said = _REFUSALS.get(number)
+            return ours, f"{said} ({error})" if said else f"{error}: {os.strerror(number)}", hint
+        ours = StoreCorruptError if extended in _UNREADABLE else _CODES.get(code, StoreError)
+        return ours, str(error), _HINTS.get(ours, "")
 
-    def _hint(self, ours: type[StoreError]) -> str:
-        if ours is StoreReadOnlyError and location.is_read_only(self._database.parent):
-            return StoreReadOnlyError.MOUNTED_HINT
-        return _HINTS.get(ours, "")
+    def _system_said(self, code: int) -> int | None:
+        """What SQLite doesn't tell: why a file can't be made or written. A dying disk is no question of permission."""
+        if code == sqlite3.SQLITE_CANTOPEN:
+            return location.cause(self._database)
+        if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY):
+            return location.refusal(self._database)
+        return None

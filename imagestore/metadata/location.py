@@ -25,7 +25,7 @@ NETWORK: Final = frozenset(
         *("fuse.sshfs", "fuse.juicefs"),
     }
 )
-# The index of the write-ahead log alone takes 32 KiB.
+# For SQLite's log and its index, which alone takes 32 KiB.
 _LEAST_BYTES: Final = 64 * 1024
 _ESCAPE: Final = pattern(r"\\([0-7]{3})")
 
@@ -119,17 +119,27 @@ def is_read_only(folder: Path) -> bool:
         return False
 
 
-def is_full(folder: Path) -> bool:
-    """Whether there is too little space for SQLite's log and its index."""
+def refusal(path: Path) -> int | None:
+    """The system's reason for not taking a small file beside a database; None when it takes one, or nobody knows.
+
+    No other call tells what is full by a quota, has no inode left, or turned read-only without being mounted so (ext4
+    after an error, a subvolume of btrfs).
+    """
+    made = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
     try:
-        status = os.statvfs(folder)
-    except OSError:
-        return False
-    return status.f_bavail * status.f_frsize < _LEAST_BYTES
+        descriptor = os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, _LEAST_BYTES)
+        finally:
+            os.close(descriptor)
+            os.unlink(made)
+    except OSError as error:
+        return error.errno if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS) else None
+    return None
 
 
 def cause(path: Path) -> int | None:
-    """The system's reason for not opening a file; None when it can be opened, isn't there, or nobody knows.
+    """The system's reason for not opening a database; None when it can be opened, or nobody knows.
 
     It is opened only where that will fail: to close it would drop the locks that SQLite has on it in this process
     (fcntl(2)). That a disk has died is seen at the files beside it.
@@ -141,10 +151,11 @@ def cause(path: Path) -> int | None:
             # Should it have changed its mind, one descriptor stays open.
             os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return None
+        pass  # it was to be made
     except OSError as error:
         return error.errno
-    return _cause_beside(path)
+    # SQLite makes two more files, its log and the index of that.
+    return _cause_beside(path) or refusal(path)
 
 
 def _cause_beside(path: Path) -> int | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import StoreError, StoreFullError, StoreReadOnlyError
+from imagestore.errors import StoreBusyError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 from imagestore.metadata import location, schema
 from imagestore.metadata.failures import FULL_HINT
@@ -21,24 +22,29 @@ LOG_PAGES: Final = 6000
 
 
 class Way:
-    """How a database is reached: to be written, or only to be read where its disk is mounted read-only or full.
+    """How a database is reached: to be written, or only to be read where its disk is read-only or full.
 
     Args:
         path: the file.
 
     Attributes:
-        is_mounted_so: whether its file system is mounted read-only.
+        is_read_only: whether its file system is mounted read-only, or was found to be as good as that.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.is_mounted_so = location.is_read_only(path.parent)
+        self.is_read_only = location.is_read_only(path.parent)
         self._is_cramped = False
+        self._alone: tuple[int, ...] | None = None
 
     @property
     def only_reads(self) -> bool:
         """Whether nothing can be written."""
-        return self.is_mounted_so or self._is_cramped
+        return self.is_read_only or self._is_cramped
+
+    def is_unchanging(self) -> bool:
+        """Whether nobody can change anything now; where the disk doesn't say that it is read-only, it is tried."""
+        return self.is_read_only or location.refusal(self._path) == errno.EROFS
 
     def do_without_space(self) -> None:
         """From now on only read, since the disk has no space for the index of the log.
@@ -47,15 +53,59 @@ class Way:
         the locks like everybody else; only the files have to be there. As long as it is open, no other store of this
         process can write the database: SQLite has one such index for each process.
 
+        Where they aren't and can't be made nobody writes; then it takes part in no locks (see check_alone()).
+
         Raises:
-            OSError: they can't be made.
+            OSError: they can't be made, and the log holds changes.
         """
-        mode = os.stat(self._path).st_mode & 0o777
-        for end in ("-wal", "-shm"):
-            # Those that are there aren't opened: to close them would drop the locks that this process has on them.
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(f"{self._path}{end}", os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_CLOEXEC, mode))
+        try:
+            for end in ("-wal", "-shm"):
+                # Those that are there aren't opened: to close them would drop the locks that this process has on them.
+                with contextlib.suppress(FileExistsError):
+                    self._make(f"{self._path}{end}")
+        except OSError:
+            if self._log_bytes():
+                raise
+            self._alone = self._written()
         self._is_cramped = True
+
+    def _make(self, beside: str) -> None:
+        """Make an empty file that is the database's owner's, whoever makes it; as SQLite does."""
+        status = os.stat(self._path)
+        descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_CLOEXEC, status.st_mode & 0o777)
+        try:
+            if os.geteuid() == 0:
+                os.fchown(descriptor, status.st_uid, status.st_gid)
+        finally:
+            os.close(descriptor)
+
+    @property
+    def was_overtaken(self) -> bool:
+        """Whether somebody has begun to write what is read without SQLite's locks."""
+        return self._alone is not None and self._alone != self._written()
+
+    def check_alone(self) -> None:
+        """Refuse what was just read without SQLite's locks, where somebody gave space back and wrote meanwhile.
+
+        Raises:
+            StoreBusyError: that is so.
+        """
+        if self.was_overtaken:
+            raise StoreBusyError(
+                f"{self._path}: was opened on a full disk, and somebody has written to it since",
+                hint="open the store again, or start anew",
+            )
+
+    def _written(self) -> tuple[int, ...]:
+        """What is another one after every change: it is in the log first, and then in the file."""
+        log_bytes, status = self._log_bytes(), os.stat(self._path)
+        return log_bytes, status.st_ino, status.st_size, status.st_mtime_ns
+
+    def _log_bytes(self) -> int:
+        try:
+            return os.stat(f"{self._path}-wal").st_size
+        except FileNotFoundError:
+            return 0
 
     def address(self, *, mode: str = "rwc") -> str:
         """Where the database is, as a URI.
@@ -66,16 +116,15 @@ class Way:
         Raises:
             StoreReadOnlyError: the log beside it holds changes that can't be brought in.
         """
-        if self._is_cramped:
+        if self._is_cramped and self._alone is None:
             return schema.address(self._path, "mode=ro&readonly_shm=1")
-        if not self.is_mounted_so:
+        if not self.only_reads:
             return schema.address(self._path, f"mode={mode}")
-        with contextlib.suppress(FileNotFoundError):
-            if os.stat(f"{self._path}-wal").st_size:
-                raise StoreReadOnlyError(
-                    f"{self._path}: the file system is read-only, and the log beside it holds changes to bring in",
-                    hint="mount it writable once",
-                )
+        if self.is_read_only and self._log_bytes():
+            raise StoreReadOnlyError(
+                f"{self._path}: the file system is read-only, and the log beside it holds changes to bring in",
+                hint="mount it writable once",
+            )
         # Nobody changes the file, and no log can be made beside it.
         return schema.address(self._path, "immutable=1&mode=ro")
 
@@ -85,12 +134,12 @@ class Way:
         Raises:
             StoreReadOnlyError, StoreFullError: it was opened only to be read.
         """
-        if self.is_mounted_so:
+        if self.is_read_only:
             raise StoreReadOnlyError(
-                f"{self._path}: the file system is mounted read-only", hint=StoreReadOnlyError.MOUNTED_HINT
+                f"{self._path}: the file system is read-only", hint=StoreReadOnlyError.MOUNTED_HINT
             )
         if self._is_cramped:
-            raise StoreFullError(f"{self._path}: the disk is full", hint=FULL_HINT)
+            raise StoreFullError(f"{self._path}: the disk is full, or the quota used up", hint=FULL_HINT)
 
 
 class Opened:

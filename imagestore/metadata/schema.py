@@ -218,6 +218,21 @@ def version(db: sqlite3.Connection, path: Path) -> int:
     return int(found)
 
 
+def refuse_moved_on(db: sqlite3.Connection, path: Path) -> None:
+    """What was brought up to date since it was opened isn't written any more: its new tables count on every writer.
+
+    Raises:
+        SchemaTooNewError: a newer version has done that.
+    """
+    (found,) = db.execute("PRAGMA user_version").fetchone()
+    if found > CURRENT:
+        raise SchemaTooNewError(
+            f"{path}: while this process had it open, a newer imagestore brought it from schema version {CURRENT} to"
+            f" {found}",
+            hint="start this process again, with the newer imagestore",
+        )
+
+
 def refuse_older(db: sqlite3.Connection, path: Path) -> None:
     """What can't be written can't be brought up to date.
 

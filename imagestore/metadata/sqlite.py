@@ -65,12 +65,13 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
 
     @property
     def is_unchanging(self) -> bool:
-        """Whether nobody can change anything: the disk is mounted read-only."""
-        return self._way.is_mounted_so
+        """Whether nobody can change anything: the disk is read-only. To be asked where a change was refused."""
+        return self._way.is_unchanging()
 
     def generation(self) -> int | None:
         """A number that is another one after every change of a record, in any process; None when it can't be told."""
-        return self._watch.generation() if self._opened.is_still_there() else None
+        is_ours = self._opened.is_still_there() and not self._way.was_overtaken
+        return self._watch.generation() if is_ours else None
 
     def journaled(self) -> Journaled:
         """What the journal says; later changes get higher numbers than any in it."""
@@ -119,9 +120,8 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
 
     def expire(self) -> int:
         """Delete expired leases, and images whose gc.expire label is past; return how many."""
-        self._way.check_writable()
-        self._ballast.release_where_full()
-        return self._expire_images() + self._expire_named_images() + self._expire_leases()
+        with self._freeing():
+            return self._expire_images() + self._expire_named_images() + self._expire_leases()
 
     def tidy(self) -> None:
         """Shorten the journal if it is much longer than its records need, and keep some space back again."""

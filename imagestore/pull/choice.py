@@ -13,7 +13,7 @@ from imagestore.documents.select import select, select_each, select_single
 from imagestore.errors import DocumentError
 from imagestore.media_types import Kind
 from imagestore.metadata.records import ImageRecord
-from imagestore.platforms import Platform, format_all
+from imagestore.platforms import Platform, format_all, normalize
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -80,9 +80,13 @@ class Choice:
         own = self.config.platform
         if stated is None:
             return own
-        if stated.os_version or stated.os != own.os:
+        if stated.os_version or not _is_same_system(stated, own):
             return stated
         return Platform(stated.os, stated.architecture, stated.variant, own.os_version, stated.os_features)
+
+
+def _is_same_system(stated: Platform, own: Platform) -> bool:
+    return stated.os == own.os or normalize(stated).os == normalize(own).os
 
 
 def select_target(target: Descriptor, documents: Documents, matcher: Matcher, *, wanted: str) -> Selection:

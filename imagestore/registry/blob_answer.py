@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore import digest as digests
-from imagestore.errors import RegistryUnavailableError, SizeMismatchError
+from imagestore.errors import RegistryError, SizeMismatchError
 from imagestore.pieces import PieceReader
 from imagestore.registry.blob import Body
 from imagestore.registry.errors_body import failure
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from imagestore.registry.exchange import Response
     from imagestore.registry.places import HostPlaces
     from imagestore.registry.session import Call, Session
+
+#: What may be said of a request for its Range field alone.
+_OF_REQUESTS: Final = frozenset({400, 403, 405, 406, 409, 411, 412, 413, 415, 422})
 
 
 def inline_body(descriptor: Descriptor, data: bytes, offset: int, what: str) -> Body:
@@ -72,9 +75,9 @@ def _open(session: Session, call: Call, descriptor: Descriptor, offset: int, giv
 
     try:
         verdict, response = send(call, offset)
-    except RegistryUnavailableError as error:
+    except RegistryError as error:
         # Some fail at ranges always; what came before must not keep the blob from ever coming.
-        if error.status != 500 or not call.byte_range:
+        if not call.byte_range or not _may_be_of_the_range(call, error.status):
             raise
         verdict, response = send(replace(call, byte_range=""), 0)
     if verdict is Verdict.RESTART:
@@ -90,3 +93,12 @@ def _open(session: Session, call: Call, descriptor: Descriptor, offset: int, giv
     response.close()
     announced = parse_length(response.headers.get("Content-Length")) or 0
     raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=announced)
+
+
+def _may_be_of_the_range(call: Call, status: int) -> bool:
+    """Whether the same request without a range may fare better.
+
+    Of a login, of the blob itself and of limits the others speak. One of several stretches comes after an answer that
+    showed that the host knows ranges.
+    """
+    return status == 500 or (status in _OF_REQUESTS and call.byte_range.endswith("-"))

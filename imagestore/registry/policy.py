@@ -14,7 +14,10 @@ class TransferPolicy:
         mirror_attempts: tries at a host that has another behind it; a second one, because a kept connection may have
             gone stale unnoticed.
         first_backoff_seconds: upper bound of the first random wait; it doubles with each further one.
-        longest_backoff_seconds: upper bound of any random wait.
+        longest_backoff_seconds: upper bound of any such wait.
+        first_limited_seconds: the wait, give or take a half, where a registry limits requests and says nothing of time;
+            it doubles with each further one.
+        longest_limited_seconds: bound of that wait, give or take a half.
         longest_wait_seconds: a registry that asks for a longer wait than this is an error at once.
         mirror_wait_seconds: the same for a host that has another behind it.
         total_retries: for one operation (one cancel token) altogether.
@@ -34,6 +37,8 @@ class TransferPolicy:
     mirror_attempts: int = 2
     first_backoff_seconds: float = 0.2
     longest_backoff_seconds: float = 10.0
+    first_limited_seconds: float = 2.0
+    longest_limited_seconds: float = 60.0
     longest_wait_seconds: float = 120.0
     mirror_wait_seconds: float = 1.0
     total_retries: int = 100

@@ -1,7 +1,8 @@
 """When to try again, and how long to wait before: decisions as pure functions, and the waits shared by a host's users.
 
 RFC 9110 section 10.2.3 gives Retry-After as seconds or as a date. Random waits follow "full jitter": anything between
-nothing and a bound that doubles, so that many clients don't come back together.
+nothing and a bound that doubles, so that many clients don't come back together. Where a limit of requests is what they
+wait for, nothing would be too short.
 """
 
 from __future__ import annotations
@@ -83,9 +84,26 @@ def backoff_seconds(policy: TransferPolicy, retry: int, chance: float) -> float:
         retry: number of the repetition.
         chance: uniform in [0, 1).
     """
+    return _doubled(policy.first_backoff_seconds, retry, policy.longest_backoff_seconds) * chance
+
+
+def limited_seconds(policy: TransferPolicy, retry: int, chance: float) -> float:
+    """A wait before the ``retry``-th repetition (from 1) at a host that limits requests and names no time.
+
+    As long as other tools wait, but spread: transfers that come back at one moment meet the same limit again, and one
+    of them may lose every time.
+
+    Args:
+        policy: the bounds.
+        retry: number of the repetition.
+        chance: uniform in [0, 1).
+    """
+    return _doubled(policy.first_limited_seconds, retry, policy.longest_limited_seconds) * (0.5 + chance)
+
+
+def _doubled(first: float, retry: int, longest: float) -> float:
     # 2**60 overflows nothing and is far above any bound.
-    bound = min(policy.longest_backoff_seconds, policy.first_backoff_seconds * 2.0 ** min(retry - 1, 60))
-    return bound * chance
+    return min(longest, first * 2.0 ** min(retry - 1, 60))
 
 
 def is_transient(error: ImageStoreError) -> bool:
@@ -115,6 +133,12 @@ class HostPauses:
         self._timing = timing
         self._lock = threading.Lock()
         self._until: dict[str, tuple[float, str]] = {}
+        self._limited_until = 0.0
+
+    def note_limit(self, seconds: float) -> None:
+        """A host limits requests and names no time: who was refused waits alone for so long, and others go on."""
+        with self._lock:
+            self._limited_until = max(self._limited_until, self._timing.monotonic() + seconds)
 
     def pause(self, host: str, seconds: float, reason: str) -> None:
         """Nobody asks the host before this time has passed."""
@@ -126,9 +150,10 @@ class HostPauses:
 
     @property
     def is_any(self) -> bool:
-        """Whether any host is to be left alone at the moment."""
+        """Whether any host asks for patience at the moment."""
         with self._lock:
-            return any(until > self._timing.monotonic() for until, _ in self._until.values())
+            moments = [self._limited_until, *(until for until, _ in self._until.values())]
+            return max(moments) > self._timing.monotonic()
 
     def wait(self, host: str, longest_seconds: float, *, cancel: CancelToken, observer: Observer) -> None:
         """Sleep until the host may be asked.

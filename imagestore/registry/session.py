@@ -16,7 +16,13 @@ from imagestore.registry import redirect
 from imagestore.registry.echo import hush, secrets_in, without
 from imagestore.registry.errors_body import failure
 from imagestore.registry.exchange import Request
-from imagestore.registry.retry import TRANSIENT_STATUSES, backoff_seconds, is_transient, parse_retry_after
+from imagestore.registry.retry import (
+    TRANSIENT_STATUSES,
+    backoff_seconds,
+    is_transient,
+    limited_seconds,
+    parse_retry_after,
+)
 from imagestore.registry.transport import urls
 from imagestore.registry.warning_texts import warning_texts
 from imagestore.values import dataclass
@@ -177,7 +183,8 @@ class Session:
     def _will_wait(self, error: RegistryError, attempt: int, retry_after: float | None) -> bool:
         """Arrange the wait before the next try; False when there shall be none."""
         policy, timing = self.shared.policy, self.shared.timing
-        seconds = backoff_seconds(policy, attempt, timing.random())
+        is_limit_without_time = retry_after is None and isinstance(error, RateLimitedError)
+        seconds = (limited_seconds if is_limit_without_time else backoff_seconds)(policy, attempt, timing.random())
         if retry_after is not None:
             # Above the wish, never below it; and not all clients at the same moment.
             seconds = retry_after + min(seconds, 1.0)
@@ -193,6 +200,8 @@ class Session:
         if retry_after is not None:
             self.shared.pauses.pause(self.endpoint.host, seconds, str(error))
         else:
+            if is_limit_without_time:
+                self.shared.pauses.note_limit(seconds)
             wait(self.shared, self.endpoint.host, seconds, str(error), self.cancel)
         return True
 

@@ -200,6 +200,8 @@ class StoreNumbers:
             )
             yield GaugeMetricFamily("imagestore_store_blobs", "Blobs in the store.", value=self._sizes[0])
             yield GaugeMetricFamily("imagestore_store_bytes", "Bytes of blobs in the store.", value=self._sizes[1])
+            if not disk.total_bytes:
+                return  # nobody counts them there, and 0 would raise alarms
             yield GaugeMetricFamily(
                 "imagestore_disk_free_bytes", "Bytes free where the store is.", value=disk.free_bytes
             )

@@ -48,7 +48,10 @@ class ImageUsage:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The file system the store is on: bytes in all, and bytes an unprivileged writer has left."""
+    """The file system the store is on: bytes in all, and bytes an unprivileged writer has left.
+
+    Both are 0 where the file system doesn't count (as ramfs).
+    """
 
     total_bytes: int
     free_bytes: int

@@ -13,6 +13,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
+from imagestore import platforms
 from imagestore.content.disk import replace_text, translated
 from imagestore.digest import Digest, Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
@@ -23,6 +24,7 @@ from imagestore.errors import (
     IntegrityError,
     InvalidDigestError,
     InvalidInputError,
+    InvalidPlatformError,
     StoreCorruptError,
     StoreError,
 )
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from imagestore.documents.manifest import Manifest
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
+    from imagestore.platforms import Platform
 
 log = logging.getLogger(__name__)
 
@@ -262,11 +265,21 @@ def _config_faults(content: ContentStore, record: ImageRecord, manifest: Manifes
     except DocumentError as error:
         yield Fault(FaultKind.RECORD_WRONG, subject, str(error))
         return
-    ours, theirs = record.platform, config.platform
+    ours, theirs = platforms.normalize(record.platform), platforms.normalize(config.platform)
     # A record with a warning was accepted although index and config disagree.
-    if (ours.os, ours.architecture) != (theirs.os, theirs.architecture) and not record.warnings:
+    is_same = (ours.os, ours.architecture) == (theirs.os, theirs.architecture)
+    if not is_same and not record.warnings and not _are_wanted(record, ours, theirs):
         detail = f"expected platform {theirs.os}/{theirs.architecture}, found {ours.os}/{ours.architecture}"
         yield Fault(FaultKind.RECORD_WRONG, subject, detail)
+
+
+def _are_wanted(record: ImageRecord, *found: Platform) -> bool:
+    """Whether the pull had no reason to warn: who runs amd64 runs 386 too, whatever index and config say of it."""
+    try:
+        wanted = platforms.default_for(platforms.parse(record.wanted))
+    except InvalidPlatformError:
+        return False
+    return all(map(wanted.match, found))
 
 
 class _Hashing:

@@ -6,7 +6,7 @@ deleted: the next pull would take it for good.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagestore import lease
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
@@ -15,7 +15,7 @@ from imagestore.media_types import Kind
 from imagestore.metadata.records import HolderKind
 from imagestore.pull.fetch import Fetcher
 from imagestore.reference import Reference
-from imagestore.upkeep.check import is_whole
+from imagestore.upkeep.check import FaultKind, is_whole
 from imagestore.upkeep.held import held_documents
 from imagestore.upkeep.why import explain
 from imagestore.values import dataclass, field
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from imagestore.observe import Observer
     from imagestore.registry.client import RegistryClient
     from imagestore.upkeep.check import CheckReport
+
+
+_STAYING: Final = (FaultKind.RECORD_WRONG, FaultKind.DATABASE_DAMAGED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,11 @@ class Repairer:
         if report.faults:
             for record in self.metadata.find_images():
                 self._mend(record)
+        told = {subject for subject, _ in self._failures}
+        # Nothing that could be fetched mends these; whoever asks for a repair is to know that they stay.
+        self._failures += [
+            (each.subject, each.detail) for each in report.faults if each.kind in _STAYING and each.subject not in told
+        ]
         deleted = []
         for digest in sorted(self._bad):
             with self.metadata.exclusive():

@@ -71,6 +71,22 @@ def test_a_disk_too_small_for_the_image_is_refused_before_the_first_byte(
     assert [image["reference"] for image in json.loads(results[4][1])["images"]] == [small]
 
 
+def test_a_disk_that_counts_no_blocks_takes_images(tmp_path: Path, server: RegistryServer) -> None:
+    large = server.server.reference(LARGE)
+    results = on_disk(
+        tmp_path,
+        'mount -t ramfs none "$DISK"',
+        f"$IMAGESTORE pull --platform linux/amd64 {large}",
+        "$IMAGESTORE df",
+        "$IMAGESTORE check",
+        f"$IMAGESTORE rmi {large} --gc",
+        "find $DISK/content -type f",
+    )
+    assert [result[0] for result in results] == [0, 0, 0, 0, 0], results
+    assert "not counted" in results[1][1]
+    assert results[4][1] == ""
+
+
 def test_a_disk_that_fills_up_meanwhile_gives_its_space_back(tmp_path: Path, server: RegistryServer) -> None:
     large = server.server.reference(LARGE)
     # A quota the space check can't see: the file-size limit of the process. SIGXFSZ is ignored, so write says EFBIG.
@@ -100,7 +116,7 @@ def test_a_read_only_disk_is_named(tmp_path: Path, server: RegistryServer, comma
     )
     assert [result[0] for result in results] == [0, 0, 8], results
     assert "Traceback" not in results[2][2]
-    assert "mounted read-only" in results[2][2] or "Read-only file system" in results[2][2]
+    assert "file system is read-only" in results[2][2] or "Read-only file system" in results[2][2]
     assert "mount it writable" in results[2][2]
 
 

@@ -1,4 +1,6 @@
-"""Disks that fail for real (power that goes, sectors that can't be read, a device that is full), and disks that share.
+"""Disks that fail for real, and disks that share.
+
+Power that goes, sectors that can't be read, devices and disks that are full, disks that are read-only all at once.
 
 Needs root for mounting, and a kernel with loop devices; xfs and btrfs where the kernel has them.
 """
@@ -14,6 +16,7 @@ import pytest
 
 from imagestore.testing import RegistryServer, build_index, synthetic_layer
 from tests.support.loop_disk import on_disk
+from tests.support.server import short_folder
 
 pytestmark = pytest.mark.integration
 
@@ -225,3 +228,143 @@ def test_a_database_on_a_lost_sector_is_named_and_rebuilt(tmp_path: Path, server
     assert "check --rebuild" in results[3].err
     assert "restored" in results[4].out
     assert results[5].out.startswith("sha256:")
+
+
+#: How a disk of a kind comes to take no further file: what is done before anything is stored, and what afterwards.
+FILLED = {
+    "xfs": ("true", "dd if=/dev/zero of=$DISK/fill bs=64k; sync"),
+    "ext4": (
+        "mkdir $DISK/fill",
+        "cd $DISK/fill && seq 100000 | xargs touch; test $(df --output=iavail $DISK | tail -1) = 0",
+    ),
+    "btrfs": (
+        "btrfs quota enable $DISK && btrfs subvolume create $DISK/store",
+        "btrfs qgroup limit 16M $DISK/store && sync $DISK; dd if=/dev/zero of=$DISK/store/fill bs=4k; sync $DISK",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FILLED)
+def test_a_disk_that_takes_no_further_file_can_be_looked_at_and_emptied(
+    tmp_path: Path, server: RegistryServer, kind: str
+) -> None:
+    """Of all space, of inodes, of a quota: SQLite's log can't be made."""
+    begin, fill = FILLED[kind]
+    small, large = (server.server.reference(reference) for reference in (SMALL, LARGE))
+    reading = ["images -q", f"inspecti {small}", "check", "df", f"why {small}", "gc -n", f"pull {small}"]
+    results = on_disk(
+        tmp_path,
+        kind,
+        begin,
+        pull(server, SMALL),
+        pull(server, LARGE),
+        f"{fill}; true",
+        "! touch $DISK/store/new",
+        *(f"$IMAGESTORE {command}" for command in reading),
+        f"$IMAGESTORE pin {small}",
+        "test -e $DISK/store/ballast -a ! -e $DISK/store/metadata.db-wal",
+        f"$IMAGESTORE rmi {large} --gc",
+        "$IMAGESTORE gc",
+        "$IMAGESTORE images -o json",
+        "rm -r $DISK/fill $DISK/store/fill; $IMAGESTORE check",
+    )
+    pinned = 5 + len(reading)
+    assert [each.status for each in results] == [*[0] * pinned, 8, 0, 0, 0, 0, 0], results
+    assert "disk is full" in results[pinned].err
+    assert results[5].out.count("sha256:") == 2
+    assert "freed 8" in results[pinned + 2].out
+    assert [image["reference"] for image in json.loads(results[pinned + 4].out)["images"]] == [small]
+
+
+def test_a_server_starts_on_a_disk_that_takes_no_further_file(tmp_path: Path, server: RegistryServer) -> None:
+    small = server.server.reference(SMALL)
+    with short_folder() as folder:
+        endpoint = f"unix://{folder}/sock"
+        results = on_disk(
+            tmp_path,
+            "xfs",
+            pull(server, SMALL),
+            pull(server, LARGE),
+            FILLED["xfs"][1],
+            f"$IMAGESTORE serve --listen {endpoint} > {folder}/log 2>&1 & "
+            f"while ! test -S {folder}/sock; do sleep 0.1; done; "
+            f"{sys.executable} -m imagestore --endpoint {endpoint} rmi {small}; done=$?; kill $!; wait $!; exit $done",
+            "$IMAGESTORE images -o json",
+        )
+    assert [each.status for each in results] == [0, 0, 0, 0, 0], results
+    names = [image["reference"] for image in json.loads(results[4].out)["images"]]
+    assert names == [server.server.reference(LARGE)]
+
+
+def test_a_server_whose_quota_is_used_up_removes_when_it_is_told_again(tmp_path: Path, server: RegistryServer) -> None:
+    """It sees the quota only when it meets it; then it gives up what it keeps back."""
+    begin, fill = FILLED["btrfs"]
+    small = server.server.reference(SMALL)
+    with short_folder() as folder:
+        endpoint = f"unix://{folder}/sock"
+        remove = f"{sys.executable} -m imagestore --endpoint {endpoint} rmi {small}"
+        results = on_disk(
+            tmp_path,
+            "btrfs",
+            begin,
+            pull(server, SMALL),
+            pull(server, LARGE),
+            f"$IMAGESTORE serve --listen {endpoint} > {folder}/log 2>&1 & "
+            f"while ! test -S {folder}/sock; do sleep 0.1; done; "
+            f"{fill}; {remove} || {remove}; done=$?; kill $!; wait $!; exit $done",
+            "rm $DISK/store/fill && $IMAGESTORE images -o json",
+        )
+    assert [each.status for each in results] == [0, 0, 0, 0, 0], results
+    names = [image["reference"] for image in json.loads(results[4].out)["images"]]
+    assert names == [server.server.reference(LARGE)]
+
+
+HOLDS = """
+import sys, time, imagestore
+with imagestore.open(sys.argv[1]) as store:
+    store.metadata.create_lease("lease", lifetime_seconds=60)
+    open(sys.argv[2], "x").close()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "begin", "turn"),
+    [
+        ("ext4", "true", "turn-read-only"),
+        ("btrfs", "btrfs subvolume create $DISK/store", "btrfs property set -ts $DISK/store ro true"),
+    ],
+    ids=["ext4", "btrfs"],
+)
+def test_a_disk_that_is_read_only_without_being_mounted_so_is_read_and_named(
+    tmp_path: Path, server: RegistryServer, kind: str, begin: str, turn: str, is_held: bool
+) -> None:
+    """Whether it happens while somebody, as a server, has the store open or not."""
+    small, large = (server.server.reference(reference) for reference in (SMALL, LARGE))
+    holder, held = tmp_path / "holder.py", tmp_path / "held"
+    holder.write_text(HOLDS)
+    hold = f"{sys.executable} {holder} $DISK/store {held} > /dev/null 2>&1 & echo $! > {tmp_path}/holder; "
+    hold += f"while ! test -e {held}; do sleep 0.05; done"
+    # It is killed: closing would write to what SQLite has mapped, which the kernel may answer with SIGBUS there.
+    end = f"holder=$(cat {tmp_path}/holder) && kill -9 $holder; while test -e /proc/$holder/exe; do sleep 0.05; done"
+    reading = [
+        *("images -q", f"inspecti {small}", "check", "df", "gc -n", f"match --offline {small}", f"pull {small}"),
+        *(f"export {tmp_path}/archive {small}", f"backup {tmp_path}/backup"),
+    ]
+    writing = [f"pull --platform linux/amd64 {large}", f"rmi {small}", "gc", f"tag {small} other.example/name:1"]
+    results = on_disk(
+        tmp_path,
+        kind,
+        begin,
+        pull(server, SMALL),
+        hold if is_held else "true",
+        turn,
+        "! touch $DISK/store/new",
+        *(f"$IMAGESTORE {command}" for command in (*reading, *writing)),
+        end if is_held else "true",
+    )
+    assert [each.status for each in results] == [*[0] * (5 + len(reading)), *[8] * len(writing), 0], results
+    for refused in results[5 + len(reading) : -1]:
+        assert "read-only" in refused.err.lower(), refused
+        assert "mount it writable" in refused.err

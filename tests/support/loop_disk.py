@@ -22,6 +22,11 @@ MAKE = {
 _POWER_OFF = (
     "import fcntl, os, struct, sys; fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587D, struct.pack('I', 2))"
 )
+#: As an error that the disk makes: ext4 takes no changes any more, and statvfs(2) says nothing of it since Linux 6.11.
+_TURN = (
+    'mount -o remount,errors=remount-ro "$DISK" && device=$(findmnt -n -o SOURCE "$DISK") && '
+    'echo 1 > "/sys/fs/ext4/${device##*/}/trigger_fs_error"'
+)
 _DROP = (
     "import os, sys; descriptor = os.open(sys.argv[1], os.O_RDONLY); "
     "os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)"
@@ -54,8 +59,9 @@ def _kernel_has(kind: str) -> bool:
 def on_disk(folder: Path, kind: str, *lines: str, megabytes: int = 320) -> list[Done]:
     """Run lines of shell one after the other with a new disk mounted at ``$DISK``.
 
-    In them ``$IMAGESTORE`` is the command on a store there; ``power-off``, ``mount-again`` and ``forget FILE`` (drop
-    what the memory has of it) do what they say; ``$IMAGE`` is the disk's own file.
+    In them ``$IMAGESTORE`` is the command on a store there; ``power-off``, ``mount-again``, ``turn-read-only`` (as ext4
+    does after an error) and ``forget FILE`` (drop what the memory has of it) do what they say; ``$IMAGE`` is the disk's
+    own file.
 
     Args:
         folder: for the disk and the script.
@@ -72,6 +78,7 @@ def on_disk(folder: Path, kind: str, *lines: str, megabytes: int = 320) -> list[
     for name, body in {
         "power-off": f'exec {sys.executable} -c "{_POWER_OFF}" "$DISK"',
         "forget": f'sync "$1" && exec {sys.executable} -c "{_DROP}" "$1"',
+        "turn-read-only": _TURN,
         "mount-again": 'umount "$DISK" && exec mount -o loop "$IMAGE" "$DISK"',
     }.items():
         (tools / name).write_text(f"#!/bin/sh\n{body}\n")

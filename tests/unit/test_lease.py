@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from imagestore import lease
 from imagestore.digest import Digest
-from imagestore.errors import ImageStoreError, StoreFullError
+from imagestore.errors import ImageStoreError, StoreFullError, StoreReadOnlyError
 from imagestore.metadata import location
 from imagestore.metadata.sqlite import SqliteMetadataStore
 
@@ -124,3 +125,21 @@ def test_who_only_reads_holds_a_lease_unless_nothing_can_change(
         held.hold([Digest.of(b"one")])
         held.renew()
         assert list(store.leases()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, None])
+def test_who_only_reads_needs_no_lease_when_the_disk_has_become_read_only(
+    store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch, number: int | None
+) -> None:
+    """Where only this process may not write, others may collect."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreReadOnlyError("attempt to write a readonly database")
+
+    monkeypatch.setattr(store, "create_lease", refuse)
+    monkeypatch.setattr(location, "refusal", lambda _: number)
+    raises = pytest.raises(StoreReadOnlyError) if number is None else contextlib.nullcontext()
+    with raises, lease.held_to_read(store, purpose="export") as held:
+        held.hold([Digest.of(b"one")])
+        held.renew()
+    assert list(store.leases()) == []

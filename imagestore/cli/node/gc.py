@@ -14,7 +14,7 @@ from imagestore.cli.durations import duration_option
 from imagestore.cli.failure import ExitStatus, report
 from imagestore.cli.node.ensure import records_of
 from imagestore.cli.node.services import connected, service_options
-from imagestore.values import replace
+from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,63 +73,89 @@ def gc(
     so that a timer can do what a daemon does; an image is therefore new in the first run. Images of the store itself
     that are in use are named by --in-use. --after-gate-change removes nothing where the gate is known to be as it was.
     """
-    from imagestore.errors import ImageCollectionError, StoreError
-    from imagestore.node.gc.state import CollectorState
-    from imagestore.node.gc.transition import GateMarker, clean_up
     from imagestore.node.metrics import NodeMetrics
 
     _check(sandbox_image, is_all=is_all, after_gate_change=after_gate_change)
-    heard: list[NodeEvent] = []
     numbers = NodeMetrics()
-    failures: list[ImageStoreError] = []
-    left: Sequence[ImageUse] = ()
     app.missing, app.is_freeing = "refuse", not dry_run
     with connected(app, choice, in_use) as found:
-        settings = _settings(found.settings, (high, low), (min_age, max_age))
-        folder = found.folder
-        state = CollectorState.load(folder, now=time.time_ns())
-        marker = GateMarker(folder)
-        # A value that a clean-up finds unknown is noted when all is clean, else the next one would take it for done.
-        is_known = not after_gate_change or marker.is_noted
-        change = marker.check(settings.gates, dry_run=dry_run) if is_known else None
-        is_unchanged = after_gate_change and is_known and change is None
-        found = replace(found, settings=settings)
-        # Pull records are pruned after a collection; a plan changes none.
-        records = None if dry_run else _records(found, numbers)
-        collector = _collector(found, state, sandbox_image, heard, numbers, records)
-        result: CollectionReport | None = None
-        try:
-            if is_unchanged:
-                # What is here came under this value, and stays.
-                collector.detect()
-            elif after_gate_change:
-                cleaned = clean_up(collector, marker, settings.gates, dry_run=dry_run)
-                result, left = cleaned.report, cleaned.left
-            else:
-                result = (collector.delete_unused if is_all else collector.collect)(dry_run=dry_run)
-        except (ImageCollectionError, StoreError) as error:
-            result = collector.last_report
-            if result is None:
-                raise
-            failures.append(error)
-        finally:
-            # What was done is told in any case; a disk that is full or read-only is told after it.
-            if not dry_run:
-                failures += _remembered(state, folder, collector)
-    if change is not None and after_gate_change:
-        change = marker.check(settings.gates, dry_run=dry_run)
+        found = replace(found, settings=_settings(found.settings, (high, low), (min_age, max_age)))
+        done = _round(
+            found, sandbox_image, numbers, dry_run=dry_run, is_all=is_all, after_gate_change=after_gate_change
+        )
     if output == "json":
-        render.dump_json(_json(found.name, collector, result, heard, change, left, failures))
+        render.dump_json(_json(found.name, done))
     else:
-        _print(found.name, collector, result, heard, change, left)
-        if is_unchanged:
-            print("gate: as it was when images were pulled, so there is nothing to clean up")
-    statuses = [report(failure) for failure in failures]
+        _print(found.name, done)
+    statuses = [report(failure) for failure in done.failures]
     if metrics is not None:
         metrics.write_text(numbers.text(), "utf-8")
     if statuses:
         return statuses[0]
-    return ExitStatus.FAILURE if left and not dry_run else ExitStatus.OK
+    return ExitStatus.FAILURE if done.left and not dry_run else ExitStatus.OK
+
+
+@dataclass(slots=True)
+class _Round:
+    """What a round did, with what is to be told of it.
+
+    Attributes:
+        collector: that did it.
+        heard: events, in order.
+        result: None where nothing was to be collected.
+        change: of the gate, as far as one was found.
+        is_unchanged: the gate is known to be as it was, so that there was nothing to clean up.
+        left: what a clean-up couldn't remove.
+        failures: what kept the round from ending well.
+    """
+
+    collector: ImageCollector
+    heard: list[NodeEvent]
+    result: CollectionReport | None = None
+    change: GateChange | None = None
+    is_unchanged: bool = False
+    left: Sequence[ImageUse] = ()
+    failures: list[ImageStoreError] = field(default_factory=list)
+
+
+def _round(
+    found: Connected, sandbox_image: str, numbers: NodeMetrics, *, dry_run: bool, is_all: bool, after_gate_change: bool
+) -> _Round:
+    from imagestore.errors import ImageCollectionError, StoreError
+    from imagestore.node.gc.state import CollectorState
+    from imagestore.node.gc.transition import GateMarker, clean_up
+
+    state = CollectorState.load(found.folder, now=time.time_ns())
+    marker, gates = GateMarker(found.folder), found.settings.gates
+    # A value that a clean-up finds unknown is noted when all is clean, else the next one would take it for done.
+    is_known = not after_gate_change or marker.is_noted
+    change = marker.check(gates, dry_run=dry_run) if is_known else None
+    heard: list[NodeEvent] = []
+    # Pull records are pruned after a collection; a plan changes none.
+    records = None if dry_run else _records(found, numbers)
+    collector = _collector(found, state, sandbox_image, heard, numbers, records)
+    done = _Round(collector, heard, change=change, is_unchanged=after_gate_change and is_known and change is None)
+    try:
+        if done.is_unchanged:
+            # What is here came under this value, and stays.
+            collector.detect()
+        elif after_gate_change:
+            cleaned = clean_up(collector, marker, gates, dry_run=dry_run)
+            done.result, done.left = cleaned.report, cleaned.left
+        else:
+            done.result = (collector.delete_unused if is_all else collector.collect)(dry_run=dry_run)
+    except (ImageCollectionError, StoreError) as error:
+        done.result = collector.last_report
+        if done.result is None:
+            raise
+        done.failures.append(error)
+    finally:
+        # What was done is told in any case; a disk that is full or read-only is told after it.
+        if not dry_run:
+            done.failures += _remembered(state, found.folder, collector)
+    if change is not None and after_gate_change:
+        done.change = marker.check(gates, dry_run=dry_run)
+    return done
 
 
 def _check(sandbox_image: str, *, is_all: bool, after_gate_change: bool) -> None:
@@ -215,29 +241,24 @@ def _settings(
     return settings
 
 
-def _print(
-    service: str,
-    collector: ImageCollector,
-    result: CollectionReport | None,
-    heard: Sequence[NodeEvent],
-    change: GateChange | None,
-    left: Sequence[ImageUse],
-) -> None:
+def _print(service: str, done: _Round) -> None:
     print(f"service: {render.printable(service)}")
-    for event in heard:
+    for event in done.heard:
         print(f"event: {event.type} {event.reason}: {render.printable(event.message)}")
-    if result is not None:
-        _print_report(result)
-    for image in left:
+    if done.result is not None:
+        _print_report(done.result)
+    for image in done.left:
         print(f"left: {_name(image)}")
-    for step in change.steps if change is not None else ():
+    for step in done.change.steps if done.change is not None else ():
         print(f"gate: {step}")
-    numbers = collector.stats()
+    numbers = done.collector.stats()
     by_handler = ", ".join(f"{name or 'default'} {count}" for name, count in numbers.by_handler.items())
     print(
         f"{numbers.images} images are left, {numbers.in_use} in use, {numbers.pinned} pinned"
         + (f"; by handler: {by_handler}" if by_handler else "")
     )
+    if done.is_unchanged:
+        print("gate: as it was when images were pulled, so there is nothing to clean up")
 
 
 def _print_report(result: CollectionReport) -> None:
@@ -259,22 +280,14 @@ def _name(image: ImageUse) -> str:
     return render.printable(f"{image.key} {image.names[0]}" if image.names else str(image.key))
 
 
-def _json(
-    service: str,
-    collector: ImageCollector,
-    result: CollectionReport | None,
-    heard: Sequence[NodeEvent],
-    change: GateChange | None,
-    left: Sequence[ImageUse],
-    failures: Sequence[ImageStoreError],
-) -> dict[str, object]:
-    numbers = collector.stats()
+def _json(service: str, done: _Round) -> dict[str, object]:
+    numbers, result = done.collector.stats(), done.result
     shown: dict[str, object] = {
         "service": service,
-        "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in heard],
-        "gateChange": list(change.steps) if change is not None else [],
-        "left": [_image(image) for image in left],
-        "error": "; ".join(map(str, failures)),
+        "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in done.heard],
+        "gateChange": list(done.change.steps) if done.change is not None else [],
+        "left": [_image(image) for image in done.left],
+        "error": "; ".join(map(str, done.failures)),
         "images": numbers.images,
         "inUse": numbers.in_use,
         "pinned": numbers.pinned,

@@ -24,6 +24,7 @@ MAX_CHALLENGES: Final = 16
 MAX_PARAMETERS: Final = 32
 _KNOWN: Final = frozenset({"basic", "bearer"})
 
+_BASIC: Final = pattern(r"[ \t,]*basic[ \t]", re.IGNORECASE)
 _TOKEN: Final = pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SPACE: Final = pattern(r"[ \t]*")
 _EMPTY_ELEMENTS: Final = pattern(r"[ \t,]*")
@@ -60,7 +61,8 @@ def parse_challenges(values: Iterable[str]) -> tuple[Challenge, ...]:
     """Read every ``WWW-Authenticate`` field of one answer, in order.
 
     Unknown schemes are returned as well; choosing is the caller's business. A field that can't be read takes nothing
-    from the others.
+    from the others. Basic needs none of its parameters, and nginx writes a realm's quotes as they are: so it counts
+    without them, where nothing else does.
 
     Raises:
         ProtocolError: the fields exceed the limits of this module; or one breaks the grammar or repeats a parameter,
@@ -80,7 +82,9 @@ def parse_challenges(values: Iterable[str]) -> tuple[Challenge, ...]:
         if len(found) > MAX_CHALLENGES:
             raise ProtocolError(f"WWW-Authenticate: expected at most {MAX_CHALLENGES} challenges, more came")
     if fault is not None and _KNOWN.isdisjoint(each.scheme for each in found):
-        raise fault
+        if not any(_BASIC.match(field) for field in fields):
+            raise fault
+        found.append(Challenge("basic"))
     return tuple(found)
 
 

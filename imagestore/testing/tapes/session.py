@@ -220,7 +220,7 @@ def _check_about(about: str) -> None:
 
 
 class _Lock:
-    """An advisory lock for one tape between processes, beside the system's other temporary files.
+    """An advisory lock for one tape between the processes of a user, beside the system's other temporary files.
 
     Another process or thread is waited for, since it may just be recording what this one then replays. A thread never
     waits for itself: nobody would be left to release the lock.

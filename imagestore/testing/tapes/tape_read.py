@@ -11,6 +11,8 @@ import tomllib
 import urllib.parse
 from typing import TYPE_CHECKING, Final, cast
 
+from imagestore.config.findings import RefusalError
+from imagestore.config.lines import KeyLines
 from imagestore.errors import DocumentError, InvalidInputError, InvalidReferenceError
 from imagestore.reference import Reference
 from imagestore.testing.engine.exchange import Ending
@@ -53,7 +55,12 @@ def parse_tape(data: bytes, *, what: str = "tape") -> Tape:
     if len(data) > MAX_TAPE_BYTES:
         raise DocumentError(what, [f"expected at most {MAX_TAPE_BYTES} bytes, found {len(data)}"])
     try:
-        value = tomllib.loads(data.decode("utf-8"))
+        text = data.decode("utf-8")
+        # Keys of many parts take the parser minutes.
+        KeyLines(text.replace("\r\n", "\n"), what)
+        value = tomllib.loads(text)
+    except RefusalError as problem:
+        raise DocumentError(what, [problem.finding.text]) from problem
     except (ValueError, RecursionError) as problem:  # ValueError: also a whole number of thousands of digits
         raise DocumentError(what, [f"not TOML: {problem}"]) from problem
     top = Table(value, "", what)

@@ -153,6 +153,14 @@ def test_df_shows_each_image_and_the_sum(line: Line) -> None:
     assert "disk free" in out
 
 
+def test_df_of_a_disk_that_counts_no_blocks_calls_it_neither_full_nor_empty(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.statvfs(line.root)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*real[:2], 0, 0, 0, *real[5:])))
+    assert re.search(r"^disk free +not counted$", line("df"), re.MULTILINE)
+
+
 def test_leases_are_made_listed_renewed_and_deleted(line: Line) -> None:
     digest, _ = line.layer()
     made = line.json("leases", "create", "mine", "--content", digest, "--expires", "2h", "--flat", "--label", "a=b")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -65,7 +67,7 @@ def test_a_fault_that_several_hosts_come_to_is_told_once(tmp_path: Path) -> None
 
 def test_tables_that_can_be_used_have_no_findings(tmp_path: Path) -> None:
     text = '[REGISTRY.mirrors."a.example"]\nendpoint = ["http://m.example"]\n'
-    assert check(tmp_path, text + '[REGISTRY.configs."m.example".tls]\nca_file = "/a.pem"\n') == []
+    assert check(tmp_path, text + '[REGISTRY.configs."m.example".tls]\ninsecure_skip_verify = true\n') == []
 
 
 def test_logins_and_headers_that_are_not_used_are_told_without_their_values(tmp_path: Path) -> None:
@@ -98,10 +100,10 @@ def test_tables_beside_config_path_are_told_as_containerd_refuses_them(tmp_path:
 
 
 def test_every_folder_of_config_path_is_looked_over(tmp_path: Path) -> None:
-    for name in ("first/_default", "first/a.example", "second/b.example", "second/good.example"):
+    for name in ("first/a.example", "second/_default", "second/b.example", "second/good.example"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "second" / "README").write_text("no folder")
-    (tmp_path / "first/_default/hosts.toml").write_text('\nserver = "ftp://x"\n')
+    (tmp_path / "second/_default/hosts.toml").write_text('\nserver = "ftp://x"\n')
     (tmp_path / "first/a.example/x.cert").touch()
     (tmp_path / "second/b.example/hosts.toml").write_text('servr = "https://b.example"\n')
     (tmp_path / "second/good.example/hosts.toml").write_text('server = "https://b.example"\n')
@@ -111,16 +113,93 @@ def test_every_folder_of_config_path_is_looked_over(tmp_path: Path) -> None:
         "expected an http or https URL with a host; pulls from hosts without a folder or table of their own are refused"
     )
     assert [str(each).removeprefix(f"{tmp_path}/") for each in found] == [
-        f"first/_default/hosts.toml:2: server: {refused}",
         "first/a.example: has x.cert but no x.key; pulls from a.example are refused",
+        f"second/_default/hosts.toml:2: server: {refused}",
         "second/b.example/hosts.toml:1: servr: is not known, and has no effect",
     ]
+
+
+def test_default_folders_that_are_closed_are_passed_over_as_by_a_pull(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagestore.config.hosts.DEFAULT_FOLDERS", (f"{tmp_path}/closed",))
+    listed = os.listdir
+
+    def closed(path: str) -> list[str]:
+        if path.endswith("closed"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", closed)
+    assert check(tmp_path, "") == []
+    (found,) = check(tmp_path, '[REGISTRY]\nconfig_path = "/other/closed"\n')
+    assert "Permission denied; what is in it wasn't checked" in found.text
 
 
 def test_a_folder_that_can_not_be_looked_into_is_told(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (found,) = check(tmp_path, f'[REGISTRY]\nconfig_path = "{tmp_path}/loop"\n')
     assert "can't be looked into: Too many levels of symbolic links" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("broken", "before", "host", "is_refused"),
+    [
+        ("second/a.example", "first/a.example", "a.example", False),
+        ("second/a.example", "first/_default", "a.example", False),
+        ("first/a.example:5000", "first/a.example_5000_", "a.example:5000", False),
+        ("first/a.example_5000_", "first/a.example:5000", "a.example:5000", True),
+        ("first/lost+found", "first/..data", "a.example", False),
+        ("first/old", "first/a.example", "a.example", False),
+    ],
+)
+def test_what_is_said_of_folders_is_what_a_pull_meets(
+    tmp_path: Path, broken: str, before: str, host: str, is_refused: bool
+) -> None:
+    for name in (broken, before):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / broken / "hosts.toml").write_text('server = "ftp://x"\n')
+    (tmp_path / "first/loop").symlink_to("loop")
+    found = check(tmp_path, f'[REGISTRY]\nconfig_path = "{tmp_path}/first:{tmp_path}/first:{tmp_path}/second"\n')
+    assert [str(each).partition("; pulls")[2] for each in found] == [f" from {host} are refused"] * is_refused
+    reader = reader_for(config.load(tmp_path / "config.toml"))
+    if is_refused:
+        with pytest.raises(ConfigError):
+            reader(host)
+    else:
+        reader(host)
+
+
+def test_the_default_folders_are_looked_over_where_pulls_look_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagestore.config.hosts.DEFAULT_FOLDERS", (str(tmp_path / "certs.d"),))
+    (tmp_path / "certs.d/a.example").mkdir(parents=True)
+    (tmp_path / "certs.d/a.example/hosts.toml").write_text("server = 5\n")
+    (found,) = check(tmp_path, "")
+    assert "pulls from a.example are refused" in found.text
+    assert check(tmp_path, '[REGISTRY.mirrors."b.example"]\n') == []
+
+
+def test_certificates_that_are_not_there_are_told(tmp_path: Path) -> None:
+    (tmp_path / "certs.d/a.example").mkdir(parents=True)
+    (tmp_path / "certs.d/a.example/ca.pem").touch()
+    hosts = tmp_path / "certs.d/a.example/hosts.toml"
+    hosts.write_text('ca = ["ca.pem", "gone.pem"]\n[host."https://m.example"]\nclient = [["ca.pem", "gone.key"]]\n')
+    found = check(tmp_path, f'[REGISTRY]\nconfig_path = "{tmp_path}/certs.d"\n')
+    refused = "No such file or directory; pulls from a.example are refused"
+    assert [(each.location.file.rpartition("/")[2], each.text) for each in found] == [
+        ("gone.key", refused),
+        ("gone.pem", f"{hosts}:1: {refused}"),
+    ]
+    assert check(tmp_path, '[REGISTRY.configs."a.example".tls]\nca_file = "/gone.pem"\n')[0].text.endswith(refused)
+
+
+def test_a_pipe_in_place_of_a_hosts_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+    (tmp_path / "a.example").mkdir()
+    os.mkfifo(tmp_path / "a.example/hosts.toml")
+    (found,) = check(tmp_path, f'[REGISTRY]\nconfig_path = "{tmp_path}"\n')
+    assert "is no ordinary file; pulls from a.example are refused" in found.text
 
 
 def test_a_folder_with_a_nul_in_its_name_is_told(tmp_path: Path) -> None:

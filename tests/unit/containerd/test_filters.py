@@ -186,3 +186,10 @@ def test_an_expression_over_one_long_text_ends_when_the_caller_leaves() -> None:
 def test_an_expression_that_containerd_could_use_is_refused(expression: str) -> None:
     with pytest.raises(InvalidInputError, match=r"not supported|at most|too big"):
         Filter.parse([f"name~={expression}"])
+
+
+def test_filters_are_bounded_together() -> None:
+    """Each condition is kept while the request lasts: 15 MiB of them took a gigabyte."""
+    Filter.parse(["a" * 256] * 1024)
+    with pytest.raises(InvalidInputError, match="filters of 263168 characters"):
+        Filter.parse(["a" * 257] * 1024)

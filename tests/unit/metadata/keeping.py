@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
@@ -15,6 +16,11 @@ from imagestore.platforms.spec import Platform
 def restorable(store: SqliteMetadataStore) -> tuple[list[list[ImageRecord]], int]:
     found = store.journaled()
     return found.candidates, found.unreadable
+
+
+def without_log(path: Path) -> None:
+    """Let SQLite find no place for a database's log, as it does where a disk has none for another file."""
+    Path(f"{path}-wal").symlink_to("nowhere/else")
 
 
 def digest(name: str) -> Digest:

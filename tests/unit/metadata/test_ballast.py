@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,8 +15,10 @@ from types import SimpleNamespace
 import pytest
 
 from imagestore.digest import Digest
-from imagestore.errors import StoreFullError
+from imagestore.errors import StoreBusyError, StoreFullError
+from imagestore.metadata.ballast import Ballast
 from imagestore.metadata.sqlite import SqliteMetadataStore
+from tests.unit.metadata.keeping import without_log
 
 ONE = Digest.of(b"one")
 
@@ -24,8 +28,17 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteMet
     """One whose disk became full."""
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
         store.create_lease("lease", lifetime_seconds=60)
-        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096))
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=9, f_bavail=0, f_frsize=4096))
         yield store
+
+
+def test_a_disk_that_counts_no_blocks_is_not_a_full_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ramfs; what is kept back there isn't given up and made again with each removal."""
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        store.create_lease("lease", lifetime_seconds=60)
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=0, f_bavail=0, f_frsize=4096))
+        store.delete_lease("lease")
+    assert (tmp_path / "ballast").exists()
 
 
 @pytest.mark.parametrize(
@@ -56,6 +69,36 @@ def test_work_that_ends_takes_its_lease_away_without_it(store: SqliteMetadataSto
     """As a pull does that is refused for want of space: what it would have brought isn't there to be removed."""
     assert store.delete_lease("lease", is_of_work=True)
     assert (tmp_path / "ballast").exists()
+
+
+REMOVALS = [
+    lambda store: store.delete_lease("lease"),
+    lambda store: store.drop_everything(store.everything(10)),
+    lambda store: store.expire(),
+]
+
+
+@pytest.mark.parametrize("remove", REMOVALS)
+def test_a_removal_that_meets_a_quota_gives_it_up_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remove: Callable[[SqliteMetadataStore], object]
+) -> None:
+    """statvfs(2) knows of no quota, so it is seen only then; by who has had the database open before, as a server."""
+    with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as store:
+        store.create_lease("lease", lifetime_seconds=-1)
+        begin = store._turns.begin
+
+        def meets_quota(db: sqlite3.Connection) -> None:
+            if (tmp_path / "ballast").exists():
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            begin(db)
+
+        monkeypatch.setattr(store._turns, "begin", meets_quota)
+        with pytest.raises(StoreFullError):
+            store.create_lease("another", lifetime_seconds=60)
+        assert (tmp_path / "ballast").exists()
+        with pytest.raises(StoreFullError):
+            remove(store)
+        assert remove(store)
 
 
 @pytest.fixture
@@ -143,3 +186,72 @@ def test_a_journal_that_finds_no_space_gets_what_is_kept_back(
     with contextlib.closing(SqliteMetadataStore(tmp_path / "metadata.db")) as opened:
         assert [each.id for each in opened.leases()] == ["lease"]
     assert not (tmp_path / "ballast").exists()
+
+
+@pytest.fixture(params=[errno.ENOSPC, errno.EDQUOT])
+def no_inode(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database with a lease, on a disk that takes no further file; as xfs that is full, and others by a quota."""
+    path, system_open, release = tmp_path / "metadata.db", os.open, Ballast.release
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        store.create_lease("lease", lifetime_seconds=60)
+    without_log(path)
+
+    def takes_none(name: str | Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(request.param, os.strerror(request.param))
+        return system_open(name, flags, mode)
+
+    def has_room(ballast: Ballast) -> bool:
+        monkeypatch.setattr(os, "open", system_open)
+        Path(f"{path}-wal").unlink()
+        return release(ballast)
+
+    monkeypatch.setattr(os, "open", takes_none)
+    monkeypatch.setattr(Ballast, "release", has_room)
+    return path
+
+
+def test_who_removes_gives_up_what_the_log_needs_to_be_made(no_inode: Path) -> None:
+    with contextlib.closing(SqliteMetadataStore(no_inode)) as store:
+        assert not list(no_inode.parent.glob("ballast*"))
+        assert store.delete_lease("lease")
+        store.tidy()
+        assert sorted(each.name for each in no_inode.parent.glob("ballast*")) == ["ballast", "ballast.inode"]
+
+
+def test_who_only_reads_does_without_a_log(no_inode: Path) -> None:
+    with contextlib.closing(SqliteMetadataStore(no_inode, is_freeing=False)) as store:
+        assert [each.id for each in store.leases()] == ["lease"]
+        assert store.find_images() == []
+        assert store.edges_as_written() == {}
+        assert store.generation() is not None
+        with pytest.raises(StoreFullError, match="disk is full, or the quota used up") as caught:
+            store.delete_lease("lease")
+    assert "imagestore gc" in caught.value.hint
+    assert no_inode.with_name("ballast").exists()
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_who_reads_without_a_log_hears_of_whoever_writes_then(no_inode: Path, is_over: bool) -> None:
+    """Without SQLite's locks he may have read half of it."""
+    with contextlib.closing(SqliteMetadataStore(no_inode, is_freeing=False)) as reading:
+        assert [each.id for each in reading.leases()] == ["lease"]
+        with contextlib.ExitStack() as stack:
+            writing = stack.enter_context(contextlib.closing(SqliteMetadataStore(no_inode)))
+            writing.delete_lease("lease")
+            if is_over:
+                stack.close()
+            assert Path(f"{no_inode}-wal").exists() != is_over
+            assert reading.generation() is None
+            for read in (reading.find_images, reading.edges_as_written, lambda: list(reading.leases())):
+                with pytest.raises(StoreBusyError, match="somebody has written") as caught:
+                    read()
+                assert "open the store again" in caught.value.hint
+
+
+def test_a_log_with_changes_that_finds_no_index_is_not_left_out(no_inode: Path) -> None:
+    Path(f"{no_inode}-wal").unlink()
+    Path(f"{no_inode}-wal").write_bytes(b"changes")
+    Path(f"{no_inode}-shm").symlink_to("nowhere/else")
+    with pytest.raises(StoreFullError):
+        SqliteMetadataStore(no_inode, is_freeing=False)

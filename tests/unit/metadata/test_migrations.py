@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from imagestore.metadata.location import NETWORK, file_system
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.platforms.spec import Platform
 from tests.support.syncs import noted_syncs
+from tests.unit.metadata.keeping import without_log
 
 CONFIG, MANIFEST, LAYER, NAMED = (str(Digest.of(name)) for name in (b"config", b"manifest", b"layer", b"named"))
 
@@ -246,6 +248,31 @@ def test_a_backup_keeps_its_name_when_the_power_fails(tmp_path: Path, monkeypatc
     assert synced[-1] == os.fspath(tmp_path / "backups")
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda store: store.create_lease("new", lifetime_seconds=60),
+        lambda store: store.delete_lease("lease"),
+        lambda store: store.drop_everything(store.everything(10)),
+        lambda store: store.transient().__enter__(),
+    ],
+)
+def test_who_has_the_database_open_while_a_newer_version_changes_its_schema_writes_no_more(
+    tmp_path: Path, write: Callable[[SqliteMetadataStore], object]
+) -> None:
+    """Its rows would lack what the new tables count on. As a server does that outlives an update."""
+    path = tmp_path / "metadata.db"
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        store.create_lease("lease", lifetime_seconds=60)
+        with contextlib.closing(sqlite3.connect(path)) as newer:
+            newer.executescript(f"CREATE TABLE future (a TEXT) STRICT; PRAGMA user_version = {schema.CURRENT + 1}")
+        for _ in range(2):
+            with pytest.raises(schema.SchemaTooNewError, match=f"from schema version {schema.CURRENT} to") as caught:
+                write(store)
+            assert "start this process again" in caught.value.hint
+        assert [lease.id for lease in store.leases()] == ["lease"]
+
+
 def test_an_older_database_on_a_read_only_disk_says_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,13 +296,46 @@ def test_a_read_only_disk_is_read_unless_changes_lie_beside_the_database(
             Path(f"{path}-wal").write_bytes(log)
         with contextlib.closing(SqliteMetadataStore(path)) as store:
             assert [lease.id for lease in store.leases()] == ["here"]
-            with pytest.raises(StoreReadOnlyError, match="mounted read-only") as refused:
+            with pytest.raises(StoreReadOnlyError, match="file system is read-only") as refused:
                 store.delete_lease("here")
             assert "mount it writable" in refused.value.hint
     Path(f"{path}-wal").write_bytes(b"changes")
     with pytest.raises(StoreReadOnlyError, match="log beside it holds changes") as caught:
         SqliteMetadataStore(path)
     assert "mount it writable" in caught.value.hint
+
+
+def test_a_disk_that_refuses_changes_without_being_mounted_so_is_read_like_one_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ext4 does after an error, and a read-only subvolume of btrfs: statvfs(2) says nothing."""
+    path = tmp_path / "metadata.db"
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        store.create_lease("here", lifetime_seconds=60)
+    without_log(path)
+    system_open = os.open
+
+    def refuse(name: str | Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return system_open(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with contextlib.closing(SqliteMetadataStore(path)) as store:
+        assert [lease.id for lease in store.leases()] == ["here"]
+        assert store.is_unchanging
+        with pytest.raises(StoreReadOnlyError, match="file system is read-only") as caught:
+            store.delete_lease("here")
+    assert "mount it writable" in caught.value.hint
+
+
+def test_where_it_is_the_database_that_cannot_be_opened_nobody_blames_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    SqliteMetadataStore(path).close()
+    without_log(path)
+    with pytest.raises(StoreReadOnlyError) as caught:
+        SqliteMetadataStore(path)
+    assert "store's owner" in caught.value.hint
 
 
 @pytest.mark.parametrize("kind", [FileNotFoundError, sqlite3.OperationalError])

@@ -28,6 +28,7 @@ from imagestore.errors import (
 from imagestore.media_types import OCI_INDEX, OCI_MANIFEST
 from imagestore.metadata import location
 from imagestore.metadata.ballast import BALLAST_BYTES
+from imagestore.metadata.failures import Translated
 from imagestore.metadata.opening import Way
 from imagestore.metadata.records import ImageRecord
 from imagestore.metadata.schema import CURRENT
@@ -413,6 +414,46 @@ def test_a_disk_that_has_died_is_seen_beside_the_database(tmp_path: Path, monkey
     assert location.cause(path) == errno.EIO
 
 
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_READONLY])
+@pytest.mark.parametrize(
+    ("number", "kind", "text", "hint"),
+    [
+        (errno.ENOSPC, StoreFullError, "the disk is full", "free space there"),
+        (errno.EDQUOT, StoreFullError, "the quota is used up", "free space there"),
+        (errno.EROFS, StoreReadOnlyError, "the file system is read-only", "mount it writable"),
+    ],
+)
+def test_what_sqlite_does_not_tell_is_tried(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    number: int,
+    kind: type[StoreError],
+    text: str,
+    hint: str,
+) -> None:
+    def refuse(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    error = sqlite3.OperationalError("as SQLite says")
+    error.sqlite_errorcode = code
+    with pytest.raises(kind, match=rf"{text} \(as SQLite says\)") as caught, Translated(tmp_path / "metadata.db"):
+        raise error
+    assert hint in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_that_cannot_be_read_is_damage_on_a_full_disk_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(location, "refusal", lambda _: errno.ENOSPC)
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
+    with pytest.raises(StoreCorruptError), Translated(tmp_path / "metadata.db"):
+        raise error
+
+
 def test_a_second_opening_without_space_drops_no_lock_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     with contextlib.closing(SqliteMetadataStore(path)) as metadata:
@@ -421,6 +462,18 @@ def test_a_second_opening_without_space_drops_no_lock_of_the_first(tmp_path: Pat
         Way(path).do_without_space()
         assert locks_on(tmp_path) == before
         assert "metadata.db-shm" in before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+def test_who_looks_at_anothers_store_without_space_leaves_it_its_owners(tmp_path: Path) -> None:
+    """Else he could open it no more."""
+    path = tmp_path / "metadata.db"
+    SqliteMetadataStore(path).close()
+    os.chown(path, 12345, 23456)
+    Way(path).do_without_space()
+    for end in ("-wal", "-shm"):
+        status = os.stat(f"{path}{end}")
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (12345, 23456, path.stat().st_mode & 0o777)
 
 
 def test_a_path_that_is_too_long_for_sqlite_is_named_so(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class FakeTime:
     seconds: float = 1000.0
     chance: float = 0.5
     slept: list[float] = field(default_factory=list)
+    on_sleep: Callable[[CancelToken], None] = lambda cancel: None
 
     def timing(self) -> Timing:
         return Timing(lambda: self.seconds, self.now, lambda: self.chance, self.sleep)
@@ -51,6 +52,7 @@ class FakeTime:
         return datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=self.seconds - 1000)
 
     def sleep(self, cancel: CancelToken, seconds: float) -> None:
+        self.on_sleep(cancel)
         cancel.check()
         self.slept.append(seconds)
         self.seconds += seconds

@@ -15,6 +15,7 @@ from imagestore.errors import (
     OperationCancelledError,
     ProtocolError,
     ReferenceNotFoundError,
+    RegistryError,
     RegistryUnavailableError,
     SizeMismatchError,
 )
@@ -161,6 +162,25 @@ def test_only_a_host_that_fails_at_a_range_is_asked_for_the_whole(
         read(make_bench(script, policy=TransferPolicy(attempts=2)), offset)
     ranged, bare = script.ranges.count("bytes=500-"), script.ranges.count(None)
     assert (ranged, bare) == ((0, 2) if not offset else (2, 2 if is_asked_without else 0))
+
+
+@pytest.mark.parametrize("status", [400, 403, 405, 413, 422])
+def test_a_host_that_refuses_ranges_is_asked_for_the_whole_once(make_bench: MakeBench, status: int) -> None:
+    script = Script(whole(CONTENT[:500], RESET), httpx.Response(status), whole())
+    assert read(make_bench(script)) == (0, CONTENT)
+    assert script.ranges == [None, "bytes=500-", None]
+    script = Script(whole(CONTENT[:500], RESET), *[httpx.Response(status)] * 2)
+    with pytest.raises(RegistryError):
+        read(make_bench(script))
+    assert script.ranges == [None, "bytes=500-", None]
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_a_blob_that_went_meanwhile_is_not_asked_for_again(make_bench: MakeBench, status: int) -> None:
+    script = Script(whole(CONTENT[:500], RESET), httpx.Response(status))
+    with pytest.raises(RegistryError):
+        read(make_bench(script))
+    assert script.ranges == [None, "bytes=500-"]
 
 
 def test_a_complete_blob_needs_no_request(make_bench: MakeBench) -> None:

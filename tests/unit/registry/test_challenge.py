@@ -84,6 +84,18 @@ def test_a_field_that_cannot_be_read_spoils_no_other(spoiled: str) -> None:
         parse_challenges([spoiled, "Negotiate"])
 
 
+@pytest.mark.parametrize(
+    "text", ['Basic realm="closed site, "x""', "basic realm=Sonatype Nexus Repository Manager", ", Basic realm=a b"]
+)
+def test_basic_counts_without_parameters_that_can_not_be_read(text: str) -> None:
+    """nginx writes a realm's own quotes as they are, and every other client logs in."""
+    assert parse_challenges([text]) == (Challenge("basic"),)
+    bearer = 'Bearer realm="https://auth.example"'
+    assert [each.scheme for each in parse_challenges([text, bearer])] == ["bearer"]
+    with pytest.raises(ProtocolError):
+        parse_challenges([text.replace("asic", "asics")])
+
+
 def test_an_absent_parameter_is_an_empty_text() -> None:
     assert Challenge("bearer").get("scope") == ""
 

@@ -16,6 +16,7 @@ from imagestore.cancel import CancelToken
 from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.errors import (
     AccessDeniedError,
+    OperationCancelledError,
     ProtocolError,
     RateLimitedError,
     RegistryUnavailableError,
@@ -24,7 +25,14 @@ from imagestore.observe import Waiting
 from imagestore.reference import Reference
 from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.policy import TransferPolicy
-from imagestore.registry.retry import HostPauses, Timing, backoff_seconds, is_transient, parse_retry_after
+from imagestore.registry.retry import (
+    HostPauses,
+    Timing,
+    backoff_seconds,
+    is_transient,
+    limited_seconds,
+    parse_retry_after,
+)
 
 REFERENCE = Reference.parse("registry.example/team/app:1")
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -100,13 +108,60 @@ def script(*answers: httpx.Response | Exception) -> tuple[Callable[[httpx.Reques
     return answer, methods
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
+def test_the_wait_after_an_unnamed_limit_is_long_and_bounded(retry: int, chance: float) -> None:
+    policy = TransferPolicy()
+    bound = min(policy.longest_limited_seconds, policy.first_limited_seconds * 2 ** min(retry - 1, 20))
+    assert bound / 2 <= limited_seconds(policy, retry, chance) <= bound * 3 / 2
+
+
+@pytest.mark.parametrize("status", [408, 425, 500, 502, 503, 504])
 def test_a_passing_failure_is_tried_again_with_growing_waits(make_bench: MakeBench, status: int) -> None:
     answer, methods = script(*(httpx.Response(status) for _ in range(4)), httpx.Response(200, headers=GOOD))
     bench = make_bench(answer)
     assert bench.client.resolve(REFERENCE, cancel=bench.cancel).size == 9
     assert methods == ["HEAD"] * 5
     assert bench.time.slept == [0.1, 0.2, 0.4, 0.8]
+
+
+@pytest.mark.parametrize("value", ["", "soon", "1.5"])
+def test_a_limit_that_names_no_time_is_waited_for_as_long_as_other_tools_do(make_bench: MakeBench, value: str) -> None:
+    limited = httpx.Response(429, headers={"Retry-After": value} if value else {})
+    answer, methods = script(*[limited] * 4, httpx.Response(200, headers=GOOD))
+    bench = make_bench(answer)
+    assert bench.client.resolve(REFERENCE, cancel=bench.cancel).size == 9
+    assert methods == ["HEAD"] * 5
+    assert bench.time.slept == [2.0, 4.0, 8.0, 16.0]
+    told = [(event.host, event.seconds) for event in bench.events if isinstance(event, Waiting)]
+    assert told == [("registry.example", seconds) for seconds in bench.time.slept]
+
+
+def test_a_limit_that_names_no_time_is_not_waited_for_beyond_the_deadline(make_bench: MakeBench) -> None:
+    answer, methods = script(httpx.Response(429), httpx.Response(429))
+    bench = make_bench(answer)
+    with pytest.raises(RateLimitedError, match="answered 429"):
+        bench.client.resolve(REFERENCE, cancel=CancelToken(deadline_seconds=3))
+    assert (len(methods), bench.time.slept) == (2, [2.0])
+
+
+def test_a_wait_for_a_limit_that_names_no_time_ends_when_cancelled(make_bench: MakeBench) -> None:
+    answer, methods = script(httpx.Response(429))
+    bench = make_bench(answer)
+    bench.time.on_sleep = CancelToken.cancel
+    with pytest.raises(OperationCancelledError):
+        bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    assert len(methods) == 1
+
+
+def test_a_pull_begins_no_further_layer_while_a_host_limits_without_naming_a_time(make_bench: MakeBench) -> None:
+    room: list[bool] = []
+    answer, _ = script(httpx.Response(429), httpx.Response(200, headers=GOOD))
+    bench = make_bench(answer)
+    bench.time.on_sleep = lambda cancel: room.append(bench.client.has_room())
+    assert bench.client.has_room()
+    bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    assert room == [False]
+    assert bench.client.has_room()
 
 
 @pytest.mark.parametrize(
@@ -222,6 +277,23 @@ def test_a_mirror_that_asked_for_a_long_wait_is_not_asked_again_meanwhile(make_b
     bench.time.seconds += 62
     bench.client.resolve(REFERENCE, cancel=bench.cancel)
     assert asked[4:] == ["mirror.example", "registry.example"]
+
+
+def test_a_mirror_that_limits_without_naming_a_time_is_passed_over_and_asked_for_the_next(
+    make_bench: MakeBench,
+) -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        limited = request.url.host == "mirror.example" and len(asked) == 1
+        return httpx.Response(429) if limited else httpx.Response(200, headers=GOOD)
+
+    bench = make_bench(answer, endpoints=WithMirror())
+    for _ in range(2):
+        bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    assert asked == ["mirror.example", "registry.example", "mirror.example"]
+    assert bench.time.slept == []
 
 
 def test_a_registry_that_asked_for_a_long_wait_is_asked_again_by_the_next_operation(make_bench: MakeBench) -> None:

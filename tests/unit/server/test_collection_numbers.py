@@ -16,7 +16,7 @@ from imagestore.collect import GarbageReport
 from imagestore.digest import Digest
 from imagestore.rpc.workers import StoreWorkers
 from imagestore.server.collector import Collector
-from imagestore.server.metrics import Metrics
+from imagestore.server.metrics import Metrics, StoreNumbers
 from imagestore.store import ImageStore
 
 GOOD = GarbageReport(False, (), 5, (), 0, {})
@@ -70,3 +70,18 @@ def test_a_server_says_what_it_can_not_delete_and_what_it_freed(
     assert (report.digests, report.bytes_freed, list(report.failures)) == ((other,), 5, [str(stuck)])
     (warning,) = [each for each in caplog.records if each.levelname == "WARNING"]
     assert stuck.encoded in str(vars(warning)["error"])
+
+
+@pytest.mark.parametrize("blocks", [9, 0])
+def test_a_disk_that_counts_no_blocks_has_no_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int
+) -> None:
+    """0 bytes free would raise alarms."""
+    with ImageStore(tmp_path, host=platforms.parse("linux/amd64")) as store:
+        real = os.statvfs(tmp_path)
+        monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*real[:2], blocks, blocks, blocks, *real[5:])))
+        names = [each.name for each in StoreNumbers(StoreWorkers(store)).collect()]
+    assert "imagestore_store_blobs" in names
+    assert [name for name in names if "disk" in name] == (
+        ["imagestore_disk_free_bytes", "imagestore_disk_bytes"] if blocks else []
+    )

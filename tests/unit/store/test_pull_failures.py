@@ -82,6 +82,14 @@ def test_too_little_space_is_seen_before_the_first_byte(tmp_path: Path, monkeypa
         assert all(here.registry.ledger.bytes_sent(digest) == 0 for digest in layers)
 
 
+def test_a_disk_that_counts_no_blocks_takes_what_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ramfs, and some of FUSE: 0 free of 0."""
+    with node(tmp_path) as here:
+        real = os.statvfs(tmp_path)
+        monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*real[:2], 0, 0, 0, *real[5:])))
+        assert here.store.pull(PYTHON).layer_paths
+
+
 def test_a_cancelled_pull_ends_and_can_be_repeated(tmp_path: Path) -> None:
     token = CancelToken()
 

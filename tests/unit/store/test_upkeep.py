@@ -23,8 +23,9 @@ from imagestore.errors import (
 )
 from imagestore.image import Image
 from imagestore.metadata.records import HolderKind
+from imagestore.platforms import Platform
 from imagestore.store import ImageStore
-from imagestore.testing import build_artifact, build_index
+from imagestore.testing import Entry, build_artifact, build_image, build_index
 from imagestore.upkeep.check import CheckOptions, CheckProgress, FaultKind
 from imagestore.upkeep.policy import Policy
 from imagestore.upkeep.rebuild import rebuild
@@ -301,6 +302,38 @@ def test_a_record_is_compared_with_its_config(here: Node, change: object, text: 
     (fault,) = here.store.check().faults
     assert fault.kind is FaultKind.RECORD_WRONG
     assert text in fault.detail
+
+
+@pytest.mark.parametrize(
+    ("stated", "own", "wanted"),
+    [
+        (Platform("linux", "x86_64"), {}, "linux/amd64"),
+        (Platform("linux", "amd64"), {"architecture": "x86_64"}, "linux/amd64"),
+        (Platform("linux", "amd64"), {"os": "Linux"}, "linux/amd64"),
+        (Platform("linux", "amd64"), {"architecture": "386"}, "linux/amd64"),
+        (Platform("linux", "arm64"), {"architecture": "arm", "variant": "v7"}, "linux/arm64"),
+        (Platform("Windows", "amd64"), {"os": "windows", "os.version": "10.0.17763.1"}, "windows(10.0.17763)/amd64"),
+    ],
+)
+def test_a_platform_in_other_words_is_not_wrong(
+    tmp_path: Path, stated: Platform, own: dict[str, object], wanted: str
+) -> None:
+    """What was pulled without a warning is whole, and nothing could mend it."""
+    image = build_index([Entry(build_image("linux/amd64", config=own), stated)])
+    with node(tmp_path, {OTHER: image}) as here:
+        pulled = here.store.pull(OTHER, platform=wanted)
+        assert pulled.record.warnings == ()
+        assert pulled.platform.os_version == own.get("os.version", "")
+        assert here.store.check().faults == ()
+
+
+def test_a_record_that_is_wrong_stays_so_and_a_repair_says_it(here: Node) -> None:
+    record = here.store.pull(PYTHON).record
+    here.store.metadata.put_image(replace(record, platform=replace(record.platform, os="linux")), {})
+    report = here.store.check()
+    ((subject, reason),) = here.store.repair(report).failures
+    assert subject == report.faults[0].subject
+    assert "expected platform windows" in reason
 
 
 def test_a_record_that_was_accepted_with_a_warning_is_not_wrong(here: Node) -> None:
