@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from imagestore.registry.places import HostPlaces
     from imagestore.registry.session import Call, Session
 
-#: What may be said of a request for its Range field alone.
+#: What may be said of a request for its Range field alone; of a login, the blob itself and limits the others speak.
 _OF_REQUESTS: Final = frozenset({400, 403, 405, 406, 409, 411, 412, 413, 415, 422})
 
 
@@ -38,7 +38,9 @@ def inline_body(descriptor: Descriptor, data: bytes, offset: int, what: str) -> 
     return Body(answer, offset, descriptor.size, "the descriptor")
 
 
-def open_blob(session: Session, call: Call, descriptor: Descriptor, offset: int, places: HostPlaces) -> Body:
+def open_blob(
+    session: Session, call: Call, descriptor: Descriptor, offset: int, places: HostPlaces, *, is_exact: bool = False
+) -> Body:
     """Open a blob at an offset, or at 0 where the host doesn't resume; holds one of the host's places until closed.
 
     Args:
@@ -47,6 +49,8 @@ def open_blob(session: Session, call: Call, descriptor: Descriptor, offset: int,
         descriptor: of the blob.
         offset: first byte that the Range field asks for.
         places: how many transfers the host serves at once.
+        is_exact: the range is one of several stretches, which come after an answer that showed that the host knows
+            ranges; the whole blob would be of no use.
 
     Raises:
         RegistryError: refused, or no sensible answer.
@@ -55,13 +59,21 @@ def open_blob(session: Session, call: Call, descriptor: Descriptor, offset: int,
     """
     give_back = places.take(session.endpoint.origin, cancel=session.cancel)
     try:
-        return _open(session, call, descriptor, offset, give_back)
+        return _open(session, call, descriptor, offset, give_back, is_exact=is_exact)
     except BaseException:
         give_back()
         raise
 
 
-def _open(session: Session, call: Call, descriptor: Descriptor, offset: int, give_back: Callable[[], None]) -> Body:
+def _open(
+    session: Session,
+    call: Call,
+    descriptor: Descriptor,
+    offset: int,
+    give_back: Callable[[], None],
+    *,
+    is_exact: bool,
+) -> Body:
     def send(asked: Call, start: int) -> tuple[Verdict, Response]:
         def judged(response: Response) -> tuple[Verdict, Response]:
             has_range = bool(asked.byte_range)
@@ -77,7 +89,8 @@ def _open(session: Session, call: Call, descriptor: Descriptor, offset: int, giv
         verdict, response = send(call, offset)
     except RegistryError as error:
         # Some fail at ranges always; what came before must not keep the blob from ever coming.
-        if not call.byte_range or not _may_be_of_the_range(call, error.status):
+        is_of_range = error.status == 500 or (error.status in _OF_REQUESTS and not is_exact)
+        if not call.byte_range or not is_of_range:
             raise
         verdict, response = send(replace(call, byte_range=""), 0)
     if verdict is Verdict.RESTART:
@@ -93,12 +106,3 @@ def _open(session: Session, call: Call, descriptor: Descriptor, offset: int, giv
     response.close()
     announced = parse_length(response.headers.get("Content-Length")) or 0
     raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=announced)
-
-
-def _may_be_of_the_range(call: Call, status: int) -> bool:
-    """Whether the same request without a range may fare better.
-
-    Of a login, of the blob itself and of limits the others speak. One of several stretches comes after an answer that
-    showed that the host knows ranges.
-    """
-    return status == 500 or (status in _OF_REQUESTS and call.byte_range.endswith("-"))

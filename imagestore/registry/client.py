@@ -257,7 +257,7 @@ class RegistryClient:
                 asked = replace(call, byte_range=byte_range) if byte_range else call
 
                 def ask(session: Session) -> Body:
-                    return open_blob(session, asked, descriptor, offset, self._places)
+                    return open_blob(session, asked, descriptor, offset, self._places, is_exact=stretch.is_exact)
 
                 hosts = {*avoid, *suspects}
                 try:

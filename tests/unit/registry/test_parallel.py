@@ -257,6 +257,15 @@ def test_a_refusal_comes_after_the_bytes_before_it(make_bench: MakeBench) -> Non
     assert b"".join(received) == CONTENT[: 5 * PART]
 
 
+def test_a_refusal_of_the_last_part_is_believed_too(make_bench: MakeBench) -> None:
+    """Its Range field has no end, as that of a transfer that goes on has none; the whole blob would be of no use."""
+    host = Host(lambda first, end, number: httpx.Response(403) if first and end == SIZE else None)
+    bench = make_bench(host, policy=POLICY)
+    with bench.client.blob(REFERENCE, LAYER, cancel=CancelToken(10)) as stream, pytest.raises(AccessDeniedError):
+        drain(stream)
+    assert "" not in host.asked[1:]
+
+
 def test_parts_ahead_of_their_turn_are_bounded(make_bench: MakeBench) -> None:
     host = Host()
     bench = make_bench(host, policy=POLICY)
