@@ -276,6 +276,14 @@ def test_a_disk_that_takes_no_further_file_can_be_looked_at_and_emptied(
     assert [image["reference"] for image in json.loads(results[pinned + 4].out)["images"]] == [small]
 
 
+def served(folder: Path, work: str) -> str:
+    """Work done while a server listens at the folder's ``sock``; its status is the line's."""
+    return (
+        f"$IMAGESTORE serve --listen unix://{folder}/sock > {folder}/log 2>&1 & "
+        f"while ! test -S {folder}/sock; do sleep 0.1; done; {work}; done=$?; kill $!; wait $!; exit $done"
+    )
+
+
 def test_a_server_starts_on_a_disk_that_takes_no_further_file(tmp_path: Path, server: RegistryServer) -> None:
     small = server.server.reference(SMALL)
     with short_folder() as folder:
@@ -286,9 +294,7 @@ def test_a_server_starts_on_a_disk_that_takes_no_further_file(tmp_path: Path, se
             pull(server, SMALL),
             pull(server, LARGE),
             FILLED["xfs"][1],
-            f"$IMAGESTORE serve --listen {endpoint} > {folder}/log 2>&1 & "
-            f"while ! test -S {folder}/sock; do sleep 0.1; done; "
-            f"{sys.executable} -m imagestore --endpoint {endpoint} rmi {small}; done=$?; kill $!; wait $!; exit $done",
+            served(folder, f"{sys.executable} -m imagestore --endpoint {endpoint} rmi {small}"),
             "$IMAGESTORE images -o json",
         )
     assert [each.status for each in results] == [0, 0, 0, 0, 0], results
@@ -309,9 +315,7 @@ def test_a_server_whose_quota_is_used_up_removes_when_it_is_told_again(tmp_path:
             begin,
             pull(server, SMALL),
             pull(server, LARGE),
-            f"$IMAGESTORE serve --listen {endpoint} > {folder}/log 2>&1 & "
-            f"while ! test -S {folder}/sock; do sleep 0.1; done; "
-            f"{fill}; {remove} || {remove}; done=$?; kill $!; wait $!; exit $done",
+            served(folder, f"{fill}; {remove} || {remove}"),
             "rm $DISK/store/fill && $IMAGESTORE images -o json",
         )
     assert [each.status for each in results] == [0, 0, 0, 0, 0], results
