@@ -143,6 +143,7 @@ def test_resolve_by_digest_verifies_the_bytes_of_a_get(router: respx.MockRouter,
         ({"schemaVersion": 2, "manifests": []}, media_types.OCI_INDEX),
         ({"schemaVersion": 2, "config": {}, "layers": []}, media_types.OCI_MANIFEST),
         ({"schemaVersion": 2, "mediaType": media_types.DOCKER_LIST, "manifests": []}, media_types.DOCKER_LIST),
+        ({"schemaVersion": 2, "mediaType": "", "manifests": []}, media_types.OCI_INDEX),
     ],
 )
 def test_resolve_reads_the_type_inside_when_the_server_names_none(
