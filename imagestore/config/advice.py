@@ -23,7 +23,7 @@ from imagestore.platforms.windows_releases import describe
 from imagestore.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from imagestore.config.declared import ResolvedPlatform
     from imagestore.documents.select import Selection
@@ -194,7 +194,7 @@ def _about_architectures(wanted: ResolvedPlatform, near: Sequence[Platform]) -> 
     offered = dict.fromkeys(normalize_architecture(each.architecture, each.variant)[0][:_CUT] for each in near)
     own, platform = normalize(wanted.host, host=wanted.host), wanted.platform
     only = f"the image has no entry for {platform.architecture} on {platform.os}, only for "
-    only += ", ".join([*offered][:_SHOWN])
+    only += _named(offered)
     if wanted.is_declared and own.architecture in offered and own.os == platform.os:
         theirs = replace(platform, architecture=own.architecture, variant="")
         return f"{only}; for the host's own architecture {_declare(wanted, theirs)}"
@@ -204,9 +204,13 @@ def _about_architectures(wanted: ResolvedPlatform, near: Sequence[Platform]) -> 
 def _about_systems(wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:
     offered = dict.fromkeys(normalize_os(each.os, host=wanted.host)[:_CUT] for each in near)
     return (
-        f"the image is for {', '.join([*offered][:_SHOWN])}: use a runtime handler whose platform is that, "
+        f"the image is for {_named(offered)}: use a runtime handler whose platform is that, "
         f"or an image for {wanted.platform.os}"
     )
+
+
+def _named(offered: Iterable[str]) -> str:
+    return ", ".join([each or "an unnamed one" for each in offered][:_SHOWN])
 
 
 _ADVICE: Final[Mapping[str, Callable[[ResolvedPlatform, Sequence[Platform]], str]]] = {

@@ -50,7 +50,7 @@ def parse_descriptor(value: Mapping[str, Any], path: str, what: str) -> Descript
         digest=digest,
         size=size,
         platform=None if platform is None else parse_platform(platform),
-        annotations=FrozenDict(value.get("annotations") or {}),
+        annotations=parse_annotations(value),
         urls=tuple(value.get("urls") or ()),
         data=_inline(value.get("data"), digest, size, path, what),
         artifact_type=value.get("artifactType") or "",
@@ -58,14 +58,19 @@ def parse_descriptor(value: Mapping[str, Any], path: str, what: str) -> Descript
 
 
 def parse_platform(value: Mapping[str, Any]) -> Platform:
-    """The platform members of an index entry or an image config; null counts as absent."""
+    """The platform members of an index entry or an image config; absent and null are empty, as peers read them."""
     return Platform(
-        os=value["os"],
-        architecture=value["architecture"],
+        os=value.get("os") or "",
+        architecture=value.get("architecture") or "",
         variant=value.get("variant") or "",
         os_version=value.get("os.version") or "",
         os_features=tuple(value.get("os.features") or ()),
     )
+
+
+def parse_annotations(value: Mapping[str, Any]) -> Mapping[str, str]:
+    """The annotations of a document or a descriptor; null is an empty text, as peers read it."""
+    return FrozenDict({name: text or "" for name, text in (value.get("annotations") or {}).items()})
 
 
 def plain_entry(value: Any) -> Descriptor | None:
@@ -138,7 +143,7 @@ def check_media_type(
     Raises:
         DocumentError: they disagree, or name another kind.
     """
-    stated = document.get("mediaType")
+    stated = document.get("mediaType") or None
     if stated is not None and media_types.kind(stated) is not kind:
         raise DocumentError(what, [f"$.mediaType: {stated!r} is no {kind.value}"])
     if expected and stated is not None and media_types.bare(stated) != media_types.bare(expected):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _MEMBERS: Final = frozenset(
     {"architecture", "os", "os.version", "os.features", "variant", "rootfs", "config", "history", "created", "author"}
 )
+_LISTS: Final = ("Env", "Entrypoint", "Cmd")
 _ROOTFS_MEMBERS: Final = frozenset({"type", "diff_ids"})
 
 
@@ -58,7 +59,7 @@ class ImageConfig:
                 diff_ids.append(Digest.parse(text))
             except InvalidDigestError as error:
                 raise DocumentError(what, [f"$.rootfs.diff_ids[{position}]: {error}"]) from error
-        settings = FrozenDict(document.get("config") or {})
+        settings = FrozenDict(_without_nulls(document.get("config") or {}))
         return cls(raw, parse_platform(document), tuple(diff_ids), document.get("created") or "", settings)
 
     def check_layers(self, layer_count: int, *, what: str) -> None:
@@ -69,3 +70,14 @@ class ImageConfig:
         """
         if len(self.diff_ids) != layer_count:
             raise DocumentError(what, [f"$.rootfs.diff_ids: {len(self.diff_ids)} diff ids for {layer_count} layers"])
+
+
+def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with an empty text for each null among texts, as peers read them."""
+    found = dict(settings)
+    for name in _LISTS:
+        if found.get(name):
+            found[name] = [text or "" for text in found[name]]
+    if found.get("Labels"):
+        found["Labels"] = {name: text or "" for name, text in found["Labels"].items()}
+    return found

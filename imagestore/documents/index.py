@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants, validate
-from imagestore.documents.fields import check_media_type, parse_descriptor, plain_entry
-from imagestore.frozen import FrozenDict
+from imagestore.documents.fields import check_media_type, parse_annotations, parse_descriptor, plain_entry
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class Index:
             parse_descriptor(entry, f"$.manifests[{position}]", what) if found is None else found
             for position, (entry, found) in enumerate(zip(document["manifests"], plain, strict=True))
         )
-        return cls(raw, stated or media_types.OCI_INDEX, entries, FrozenDict(document.get("annotations") or {}))
+        return cls(raw, stated or media_types.OCI_INDEX, entries, parse_annotations(document))
 
 
 def _judge(document: Mapping[str, Any], what: str) -> list[Descriptor | None]:

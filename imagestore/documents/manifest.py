@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
 from imagestore.documents.decode import decode, refuse_case_variants, validate
-from imagestore.documents.fields import check_media_type, parse_descriptor
-from imagestore.frozen import FrozenDict
+from imagestore.documents.fields import check_media_type, parse_annotations, parse_descriptor
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class Manifest:
             parse_descriptor(document["config"], "$.config", what),
             layers,
             document.get("artifactType") or "",
-            FrozenDict(document.get("annotations") or {}),
+            parse_annotations(document),
         )
 
     @property

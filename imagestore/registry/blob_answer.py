@@ -9,6 +9,7 @@ from imagestore import digest as digests
 from imagestore.errors import RegistryError, SizeMismatchError
 from imagestore.pieces import PieceReader
 from imagestore.registry.blob import Body
+from imagestore.registry.document_answer import naming_coding
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
 from imagestore.registry.transport.answer import Answer
@@ -103,6 +104,6 @@ def _open(
         part = parse_content_range(response.headers.get("Content-Range"))
         end = part.last + 1 if part is not None else descriptor.size
         return Body(response, offset, end, host, give_back)
-    response.close()
     announced = parse_length(response.headers.get("Content-Length")) or 0
-    raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=announced)
+    with response, naming_coding(response):
+        raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=announced)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from imagestore.digest import Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
-from imagestore.errors import SizeMismatchError
+from imagestore.errors import DigestMismatchError, IntegrityError, SizeMismatchError
 from imagestore.registry import manifests
-from imagestore.registry.errors_body import failure
+from imagestore.registry.errors_body import escape, failure
 from imagestore.registry.ranges import parse_length
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
     from imagestore.registry.exchange import Response
@@ -29,12 +32,16 @@ def from_get(response: Response, wanted: Digest | None, what: str) -> tuple[Desc
     Raises:
         RegistryError: another status than 200; see ``manifests.from_body`` for the others.
     """
-    with response:
+    with response, naming_coding(response):
         if response.status != 200:
             raise failure(response, what=what)
         body = response.read(MAX_DOCUMENT_BYTES)
         target = manifests.from_body(body, response.headers, wanted=wanted, what=what)
-        return target, body, manifests.announced_digest(response.headers) == target.digest
+        claimed = manifests.announced_digest(response.headers)
+        if claimed != target.digest and claimed is not None and coding(response):
+            # A wrong claim alone is no fault: some registries make them. But these bytes were changed on their way.
+            raise DigestMismatchError(what, expected=str(claimed), actual=str(target.digest))
+        return target, body, claimed == target.digest
 
 
 def verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
@@ -44,7 +51,7 @@ def verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
         RegistryError: another status than 200, or another media type.
         SizeMismatchError, DigestMismatchError: other bytes.
     """
-    with response:
+    with response, naming_coding(response):
         if response.status != 200:
             raise failure(response, what=what)
         if manifests.is_document(descriptor):
@@ -57,5 +64,26 @@ def verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
         for piece in response.chunks():
             verifier.update(piece)
             body += piece
-    verifier.finish()
+        verifier.finish()
     return bytes(body)
+
+
+@contextmanager
+def naming_coding(response: Response) -> Iterator[None]:
+    """Say of bytes that differ that somebody on the way coded them, where the answer says so.
+
+    Content that is stored coded may be marked so too: only bytes that differ tell.
+    """
+    try:
+        yield
+    except IntegrityError as error:
+        if coding(response):
+            marked = f"the answer is marked Content-Encoding: {coding(response)}"
+            error.hint = f"{marked}: what stands before the registry must leave content as it is stored"
+        raise
+
+
+def coding(response: Response) -> str:
+    """The content coding that an answer names; empty for none."""
+    named = response.headers.get("Content-Encoding").strip().lower()
+    return "" if named == "identity" else escape(named[:100])

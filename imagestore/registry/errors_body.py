@@ -61,6 +61,9 @@ def _classified(response: Response, what: str, said: str, retry_after: float | N
         hint = f"the registry asks to wait {retry_after:.0f} s" if retry_after is not None else ""
         return RegistryUnavailableError(message, host=host, status=status, hint=hint, retry_after=retry_after)
     hint = ""
+    if status == 407:
+        message = f"{what}: the proxy on the way to {host} answered 407" + (f": {said}" if said else "")
+        hint = "it wants a login: http://USER:PASSWORD@HOST:PORT in HTTP_PROXY or HTTPS_PROXY"
     if status == 400 and response.url.startswith("http:") and "https" in said.lower():
         hint = f'if {host} speaks https, say so with server = "https://{host}" in its hosts.toml'
     return ProtocolError(message, host=host, status=status, hint=hint)

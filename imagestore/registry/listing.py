@@ -120,7 +120,7 @@ def list_referrers(session: Session, reference: Reference, digest: Digest, artif
             raise ProtocolError(f"{what}: a later page is no index")
         is_first = False
         applied = {word.strip() for value in page.headers.get_all("OCI-Filters-Applied") for word in value.split(",")}
-        for entry in Index.parse(page.body, media_type=media_types.OCI_INDEX, what=what).manifests:
+        for entry in _referring(page.body, what):
             if not artifact_type or "artifactType" in applied or entry.artifact_type == artifact_type:
                 found.setdefault(str(entry.digest), entry)
         _bound(len(found), what)
@@ -137,6 +137,13 @@ def fallback_tag(digest: Digest) -> str:
     'sha256-e3b0c4429'
     """
     return f"{_NOT_IN_TAGS.sub('-', digest.algorithm[:32])}-{_NOT_IN_TAGS.sub('-', digest.encoded[:_TAG_DIGITS])}"
+
+
+def _referring(body: bytes, what: str) -> tuple[Descriptor, ...]:
+    # null is how registries written in Go say that there are none.
+    if b"null" in body and decode(body, what).get("manifests", ()) is None:
+        return ()
+    return Index.parse(body, media_type=media_types.OCI_INDEX, what=what).manifests
 
 
 def _from_tag(session: Session, reference: Reference, digest: Digest, artifact_type: str) -> Referrers:

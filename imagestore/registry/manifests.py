@@ -143,7 +143,7 @@ def _refuse_schema1(media_type: str, what: str) -> None:
 def _type_inside(body: bytes, what: str) -> str:
     document = decode(body, what)
     named = document.get("mediaType")
-    if isinstance(named, str):
+    if named and isinstance(named, str):
         return media_types.bare(named)
     if document.get("schemaVersion") == 1 or "fsLayers" in document:
         return media_types.DOCKER_SCHEMA1

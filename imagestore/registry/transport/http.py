@@ -137,8 +137,9 @@ class HttpSender:
             seconds = time.monotonic() - started
             _log.debug("%s %s -> %s after %.3f s", request.method, urls.shown(request.url), error, seconds)
             proxy = "" if self._unix_socket else self._proxies.proxy_for(origin)
-            if proxy and not error.hint and isinstance(error, RegistryUnavailableError):
-                error.hint = f"it is asked through proxy {urls.shown(proxy)}"
+            if proxy and isinstance(error, RegistryUnavailableError):
+                through = f"it is asked through proxy {urls.shown(proxy)}"
+                error.hint = f"{through}; {error.hint}" if error.hint else through
             raise
         if answer.peer is not None and not is_named_by_server and not self._proxies.proxy_for(origin):
             self._peers.note(origin, answer.peer)

@@ -211,6 +211,11 @@ def test_advice_follows_the_closest_entry(host: str, lines: tuple[str, ...], ima
     assert advice(node(host, *lines), *images) == expected
 
 
+def test_an_entry_without_architecture_is_named() -> None:
+    expected = "the image has no entry for amd64 on linux, only for an unnamed one, arm64: a runtime handler"
+    assert advice(node("linux/amd64"), Platform("linux", ""), "linux/arm64").startswith(expected)
+
+
 def test_an_entry_without_os_counts_for_the_host_in_the_answer_the_reason_and_the_hint() -> None:
     wanted = node("windows(10.0.20348)/amd64", "guest_platform = { OS = 'linux' }")
     found = offered(wanted, Platform("", "amd64"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from imagestore.errors import (
     DigestMismatchError,
     DocumentError,
     ImageStoreError,
+    IntegrityError,
     InvalidDigestError,
     ProtocolError,
     RateLimitedError,
@@ -25,6 +27,7 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.reference import Reference
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,6 +146,7 @@ def test_resolve_by_digest_verifies_the_bytes_of_a_get(router: respx.MockRouter,
         ({"schemaVersion": 2, "manifests": []}, media_types.OCI_INDEX),
         ({"schemaVersion": 2, "config": {}, "layers": []}, media_types.OCI_MANIFEST),
         ({"schemaVersion": 2, "mediaType": media_types.DOCKER_LIST, "manifests": []}, media_types.DOCKER_LIST),
+        ({"schemaVersion": 2, "mediaType": "", "manifests": []}, media_types.OCI_INDEX),
     ],
 )
 def test_resolve_reads_the_type_inside_when_the_server_names_none(
@@ -257,6 +261,40 @@ def test_document_with_other_bytes_is_refused(
     )
     with pytest.raises(error):
         bench.client.document(TAGGED, WANTED, cancel=bench.cancel)
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_bytes_that_a_proxy_coded_are_told_as_that(make_bench: Callable[..., Any], length: bool) -> None:
+    coded = gzip.compress(INDEX)
+    fields = {"Content-Length": str(len(coded))} if length else {}
+    bench = make_bench(marked("gzip", coded, {**fields, "Docker-Content-Digest": str(INDEX_DIGEST)}))
+    blob = replace(WANTED, media_type=media_types.OCI_LAYER_GZIP)
+    with pytest.raises(IntegrityError) as document:
+        bench.client.document(TAGGED, WANTED, cancel=bench.cancel)
+    with pytest.raises(IntegrityError) as resolved:
+        bench.client.resolve(TAGGED, cancel=bench.cancel)
+    found = [document.value, resolved.value]
+    if length:
+        with pytest.raises(IntegrityError) as layer:
+            bench.client.blob(TAGGED, blob, cancel=bench.cancel).readinto(memoryview(bytearray(1)))
+        found.append(layer.value)
+    assert all("marked Content-Encoding: gzip" in error.hint for error in found)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "identity"])
+def test_what_is_stored_coded_may_be_marked_so(make_bench: Callable[..., Any], coding: str) -> None:
+    bench = make_bench(marked(coding, INDEX, {}))
+    assert bench.client.document(TAGGED, WANTED, cancel=bench.cancel) == INDEX
+
+
+def marked(coding: str, body: bytes, fields: dict[str, str]) -> httpx.MockTransport:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "HEAD":
+            return httpx.Response(405)
+        headers = {"Content-Type": media_types.OCI_INDEX, "Content-Encoding": coding, **fields}
+        return httpx.Response(200, headers=headers, stream=httpx.ByteStream(body))
+
+    return httpx.MockTransport(answer)
 
 
 def test_document_without_length_is_cut_off_at_its_size(router: respx.MockRouter, bench: Any) -> None:

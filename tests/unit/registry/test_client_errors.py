@@ -51,6 +51,12 @@ def test_what_is_said_is_found_in_every_form(body: object, said: str) -> None:
     assert str(refuse(raw)) == "thing: registry.example answered 400" + (f": {said}" if said else "")
 
 
+def test_a_proxy_that_wants_a_login_is_named() -> None:
+    error = refuse(b"Access denied", status=407, content_type="text/plain", url="http://registry.example/v2/")
+    assert str(error) == "thing: the proxy on the way to registry.example answered 407: Access denied"
+    assert "HTTP_PROXY" in error.hint
+
+
 def test_a_page_for_browsers_does_not_hide_the_status() -> None:
     assert str(refuse(b"<html>long page</html>", content_type="text/html")) == "thing: registry.example answered 400"
 

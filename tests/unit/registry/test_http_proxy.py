@@ -107,6 +107,21 @@ def test_a_proxy_that_cannot_be_reached_is_named_without_its_login(scheme: str) 
     assert raised.value.hint == f"it is asked through proxy http://127.0.0.1:{port}"
 
 
+def test_a_certificate_that_is_not_accepted_behind_a_proxy_names_the_proxy_too(raw_server: RawServers) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA(key_type=trustme.KeyType.ECDSA).issue_cert("registry.example").configure_cert(context)
+
+    def tunnel(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+        with contextlib.suppress(OSError):
+            context.wrap_socket(connection, server_side=True)
+
+    proxy = f"http://{raw_server(tunnel).host}"
+    with pytest.raises(RegistryUnavailableError, match="no TLS connection") as raised:
+        fetch(ProxyRules(https=proxy), "https://registry.example/v2/")
+    assert raised.value.hint.startswith(f"it is asked through proxy {proxy}; ")
+
+
 def test_https_is_tunnelled_and_checked_against_the_registrys_name(raw_server: RawServers, tmp_path: Any) -> None:
     authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -27,7 +27,7 @@ from imagestore.reference import Reference
 from imagestore.registry import listing
 from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.links import Link, next_target, parse_links
-from imagestore.registry.listing import fallback_tag
+from imagestore.registry.listing import Referrers, fallback_tag
 
 MakeBench = Callable[..., Any]
 REFERENCE = Reference.parse("registry.example/team/app:1")
@@ -291,6 +291,11 @@ def test_referrers_of_the_api_with_pages(make_bench: MakeBench) -> None:
     assert [one.digest for one in found.entries] == digests("a", "b", "c")
     assert found.entries[0].artifact_type == "application/spdx"
     assert not found.is_from_tag
+
+
+def test_a_page_of_referrers_may_say_null_for_none(make_bench: MakeBench) -> None:
+    body = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": None}
+    assert referrers(make_bench, Pages().on(REFERRERS, body, media_type=OCI_INDEX)) == Referrers()
 
 
 def test_what_all_pages_of_referrers_hold_is_bounded(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
