@@ -6,18 +6,20 @@ Windows one; both come from the configuration. A Linux guest under Hyper-V is Li
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
-from imagestore.errors import InvalidInputError, InvalidResourcesError
+from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
 from imagestore.frozen import FrozenDict
 from imagestore.resources import cgroup, explain, linux, oci, pod_cgroup, reading, totals, windows
 from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
 from imagestore.resources.qos import QosClass, qos_class
+from imagestore.resources.spec import CPU, MEMORY
 from imagestore.resources.windows import Isolation
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from imagestore.config import Config
     from imagestore.platforms.spec import Platform
@@ -140,6 +142,8 @@ def plan(
     settings, choices = settings or KubeletSettings(), choices or Choices()
     if not pod.containers:
         raise InvalidResourcesError("pod: expected at least one container, found none")
+    for each in pod.init_containers + pod.containers:
+        _check_amounts(each)
     reading.check(pod)
     pod = totals.with_defaults(pod)
     reading.check(pod)
@@ -169,7 +173,8 @@ def check_oci(document: Json) -> Json:
 
 
 def _linux(pod: Pod, container: Container, *, node: Node, settings: KubeletSettings, choices: Choices) -> ContainerPlan:
-    message = linux.container_resources(pod, container, node=node, settings=settings)
+    with _named(container):
+        message = linux.container_resources(pod, container, node=node, settings=settings)
     resources = oci.linux_resources(message, has_swap_controller=node.has_swap_controller)
     lines = list(explain.linux(pod, container, message, node=node, settings=settings))
     is_v2 = node.cgroup is CgroupVersion.V2
@@ -188,12 +193,35 @@ def _linux(pod: Pod, container: Container, *, node: Node, settings: KubeletSetti
 def _windows(
     container: Container, isolation: Isolation, *, node: Node, settings: KubeletSettings, choices: Choices
 ) -> ContainerPlan:
-    message = windows.container_resources(container, node=node, settings=settings, isolation=isolation)
-    resources = oci.windows_resources(message, isolation=isolation, conflict=choices.conflict)
+    with _named(container):
+        message = windows.container_resources(container, node=node, settings=settings, isolation=isolation)
+        resources = oci.windows_resources(message, isolation=isolation, conflict=choices.conflict)
+    lines = list(explain.windows(container, message, node=node, settings=settings, isolation=isolation))
+    lines.extend(explain.windows_oci(message, resources, choices.conflict))
     return ContainerPlan(
         name=container.name,
         cri=message,
         oci=check_oci({"windows": {"resources": resources}}),
         oom_score_adj=None,
-        lines=tuple(explain.windows(container, message, node=node, settings=settings, isolation=isolation)),
+        lines=tuple(lines),
     )
+
+
+@contextlib.contextmanager
+def _named(container: Container) -> Iterator[None]:
+    """Say whose number it is that can't be had."""
+    try:
+        yield
+    except (InvalidQuantityError, InvalidResourcesError) as error:
+        if not container.name:
+            raise
+        raise InvalidResourcesError(f"container {container.name}: {error}", hint=error.hint) from error
+
+
+def _check_amounts(container: Container) -> None:
+    """Refuse what is too large to be computed with, before it is added to other containers' amounts."""
+    with _named(container):
+        for amounts in (container.resources.requests, container.resources.limits):
+            for name in (CPU, MEMORY):
+                if name in amounts:
+                    amounts[name].milli_value()

@@ -56,8 +56,30 @@ def parse_runtime_class(document: Mapping[str, object]) -> RuntimeClass:
     kind, metadata, handler = document.get("kind"), document.get("metadata"), document.get("handler")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if kind != "RuntimeClass" or not isinstance(name, str) or not isinstance(handler, str):
-        raise ConfigError(f"object of kind {str(kind)[:50]!r}: expected a RuntimeClass with metadata.name and handler")
+        raise ConfigError(
+            f"object of kind {str(kind)[:50]!r}: expected a RuntimeClass with metadata.name and handler",
+            hint="as 'kubectl get runtimeclass -o yaml' gives them",
+        )
     return RuntimeClass(name, handler)
+
+
+def parse_runtime_classes(documents: Iterable[Mapping[str, object]]) -> list[RuntimeClass]:
+    """Read RuntimeClass objects, and the lists of them that ``kubectl get -o yaml`` gives.
+
+    Args:
+        documents: decoded YAML or JSON.
+
+    Raises:
+        ConfigError: as parse_runtime_class().
+    """
+    found: list[RuntimeClass] = []
+    for document in documents:
+        items = document.get("items")
+        if document.get("kind") in ("List", "RuntimeClassList") and isinstance(items, list):
+            found += [parse_runtime_class(each if isinstance(each, dict) else {}) for each in items]
+        else:
+            found.append(parse_runtime_class(document))
+    return found
 
 
 def handler_of(name: str | None, classes: Iterable[RuntimeClass]) -> str:

@@ -13,11 +13,11 @@ from imagestore.resources import cpu, memory
 from imagestore.resources.cgroup import MAXIMUM_WEIGHT, WeightFormula
 from imagestore.resources.cpu import Mapping as Rules
 from imagestore.resources.integers import byte_count, milli_cpu
-from imagestore.resources.linux import effective_limit, shares_source
+from imagestore.resources.linux import limit_source, shares_source
 from imagestore.resources.node import SwapBehavior
-from imagestore.resources.qos import QosClass, burstable_request, qos_class
+from imagestore.resources.qos import QosClass, burstable_request, counting_container, qos_class, remainder
 from imagestore.resources.spec import CPU, MEMORY
-from imagestore.resources.windows import MAXIMUM, MINIMUM_SHARES, Isolation
+from imagestore.resources.windows import MAXIMUM, MINIMUM_SHARES, Isolation, exclusive_fields
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources
     from imagestore.resources.node import KubeletSettings, Node
+    from imagestore.resources.oci import CpuConflict
     from imagestore.resources.quantity import Quantity
     from imagestore.resources.spec import Container, Pod
 
@@ -78,8 +79,8 @@ def linux(
         shares = f"min({shares}, {cpu.MAXIMUM_SHARES})"
     yield Line("cpu_shares", str(resources.cpu_shares), shares, _given(name, quantity))
     yield from _quota(pod, container, resources)
-    limit = effective_limit(pod, container, MEMORY)
-    yield Line("memory_limit_in_bytes", str(resources.memory_limit_in_bytes), "", _given("limits.memory", limit))
+    memory_limit = _given(*limit_source(pod, container, MEMORY))
+    yield Line("memory_limit_in_bytes", str(resources.memory_limit_in_bytes), "", memory_limit)
     if resources.memory_swap_limit_in_bytes:
         value = str(resources.memory_swap_limit_in_bytes)
         yield Line("memory_swap_limit_in_bytes", value, str(resources.memory_limit_in_bytes), "NoSwap on cgroup v1")
@@ -118,6 +119,24 @@ def windows(
     yield Line("memory_limit_in_bytes", str(resources.memory_limit_in_bytes), "", memory_limit)
 
 
+def windows_oci(
+    resources: WindowsContainerResources, written: Mapping[str, object], conflict: CpuConflict
+) -> Iterator[Line]:
+    """The lines for what OCI resources say where the message sets more than one CPU control; else none.
+
+    Args:
+        resources: the message.
+        written: ``windows.resources`` that came of it.
+        conflict: what decided.
+    """
+    both, cpu = exclusive_fields(resources), written.get("cpu")
+    if len(both) < 2 or not isinstance(cpu, dict):
+        return
+    for field in both:
+        name = field.removeprefix("cpu_")
+        yield Line(f"oci cpu.{name}", str(cpu.get(name, "-")), "", f"{field}; conflict: {conflict.value}")
+
+
 def files(contents: Mapping[str, str], resources: LinuxContainerResources, formula: WeightFormula) -> Iterator[Line]:
     """The lines for what a runtime writes into the control group of a container.
 
@@ -149,12 +168,12 @@ def _weight(shares: int, formula: WeightFormula) -> str:
 
 def _quota(pod: Pod, container: Container, resources: LinuxContainerResources) -> Iterator[Line]:
     quota, period = resources.cpu_quota, resources.cpu_period
-    limit = effective_limit(pod, container, CPU)
+    name, limit = limit_source(pod, container, CPU)
     if not period:
         yield Line("cpu_quota", str(quota), "", "cpuCFSQuota is off: limits of CPU are not enforced")
         return
     formula = f"max({milli_cpu(limit, 'cpu limit')} * {period} // 1000, {cpu.MINIMUM_QUOTA})" if quota > 0 else ""
-    source = "exclusive processors: no quota" if quota < 0 else _given("limits.cpu", limit)
+    source = "exclusive processors: no quota" if quota < 0 else _given(name, limit)
     yield Line("cpu_quota", str(quota), formula, source)
     yield Line("cpu_period", str(period), "", "the kubelet's cpuCFSQuotaPeriod, in microseconds")
 
@@ -168,8 +187,20 @@ def _oom_score(pod: Pod, container: Container, resources: LinuxContainerResource
         return Line("oom_score_adj", value, "", f"QoS class {qos.value}")
     request = burstable_request(pod, container)
     formula = f"min(max(1000 - 1000 * {request} // {node.memory_bytes}, 3), 999)"
-    own = _given("requests.memory", container.resources.request(MEMORY))
-    return Line("oom_score_adj", value, formula, f"QoS class Burstable; {own}; node memory {node.memory_bytes}")
+    source = f"QoS class Burstable; {_score_source(pod, container)}; node memory {node.memory_bytes}"
+    return Line("oom_score_adj", value, formula, source)
+
+
+def _score_source(pod: Pod, container: Container) -> str:
+    """The fields that burstable_request adds up."""
+    counting, rest = counting_container(pod, container), remainder(pod)
+    source = _given("requests.memory", counting.resources.request(MEMORY))
+    if counting is not container:
+        source = f"container {counting.name} {source}"
+    if rest and pod.resources is not None:
+        of_pod = _given("pod requests.memory", pod.resources.request(MEMORY))
+        source += f"; {of_pod}, of which {rest} more for each container"
+    return source
 
 
 def _unified(key: str, value: str, pod: Pod, container: Container, *, node: Node, settings: KubeletSettings) -> Line:

@@ -25,10 +25,14 @@ if TYPE_CHECKING:
     from imagestore.resources.spec import Container, Pod
 
 
-def effective_limit(pod: Pod, container: Container, name: str) -> Quantity:
-    """The container's limit; where it has none (or 0), the pod's own."""
+def limit_source(pod: Pod, container: Container, name: str) -> tuple[str, Quantity]:
+    """The field of a container's limit, and its quantity: its own; where it has none (or 0), the pod's."""
     own = container.resources.limit(name)
-    return pod.pod_level.limit(name) if own.is_zero and pod.pod_level is not None else own
+    if own.is_zero and pod.pod_level is not None:
+        of_pod = pod.pod_level.limit(name)
+        if not of_pod.is_zero:
+            return f"pod limits.{name}", of_pod
+    return f"limits.{name}", own
 
 
 def shares_source(pod: Pod, container: Container, mapping: cpu.Mapping) -> tuple[str, Quantity]:
@@ -37,7 +41,7 @@ def shares_source(pod: Pod, container: Container, mapping: cpu.Mapping) -> tuple
     is_given = CPU in requests and (mapping is cpu.Mapping.KUBELET or not requests[CPU].is_zero)
     if is_given:
         return "requests.cpu", requests[CPU]
-    return "limits.cpu", effective_limit(pod, container, CPU)
+    return limit_source(pod, container, CPU)
 
 
 def container_resources(
@@ -57,7 +61,7 @@ def container_resources(
     """
     pod = settings.seen(pod)
     _, shares_quantity = shares_source(pod, container, settings.mapping)
-    memory_limit = byte_count(effective_limit(pod, container, MEMORY), "memory limit")
+    memory_limit = byte_count(limit_source(pod, container, MEMORY)[1], "memory limit")
     quota, period = _quota(pod, container, settings, has_exclusive_cpus=has_exclusive_cpus)
     pod_limits = {} if pod.pod_level is None else pod.pod_level.limits
     return LinuxContainerResources(
@@ -83,7 +87,7 @@ def _quota(pod: Pod, container: Container, settings: KubeletSettings, *, has_exc
         return 0, 0
     if has_exclusive_cpus:
         return -1, settings.cpu_period
-    milli = milli_cpu(effective_limit(pod, container, CPU), "cpu limit")
+    milli = milli_cpu(limit_source(pod, container, CPU)[1], "cpu limit")
     return fitting(cpu.milli_cpu_to_quota(milli, settings.cpu_period), INT64, "cpu quota"), settings.cpu_period
 
 

@@ -90,10 +90,19 @@ def burstable_request(pod: Pod, container: Container) -> int:
     Its own memory request, or for a sidecar the smallest of the regular containers' if that is larger (a larger
     request means a smaller score); and its part of what the pod requests beyond its containers.
     """
-    request = byte_count(container.resources.request(MEMORY), "memory request")
-    if container.is_sidecar and pod.containers:
-        request = max(request, min(byte_count(each.resources.request(MEMORY), "memory") for each in pod.containers))
-    return request + _remainder(pod)
+    return _memory_request(counting_container(pod, container)) + remainder(pod)
+
+
+def counting_container(pod: Pod, container: Container) -> Container:
+    """The container whose memory request the score of a container starts from: mostly itself, see burstable_request."""
+    if not container.is_sidecar or not pod.containers:
+        return container
+    least = min(pod.containers, key=_memory_request)
+    return least if _memory_request(least) > _memory_request(container) else container
+
+
+def _memory_request(container: Container) -> int:
+    return byte_count(container.resources.request(MEMORY), "memory request")
 
 
 def _burstable_score(request: int, node_memory_bytes: int) -> int:
@@ -104,7 +113,7 @@ def _burstable_score(request: int, node_memory_bytes: int) -> int:
     return score - 1 if score == BEST_EFFORT_OOM_SCORE else score
 
 
-def _remainder(pod: Pod) -> int:
+def remainder(pod: Pod) -> int:
     """Each container's part of the memory that the pod requests and no container does."""
     own = pod.resources
     if own is None or not pod.has_pod_level_requests or own.request(MEMORY).is_zero:

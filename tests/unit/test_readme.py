@@ -68,6 +68,16 @@ def test_the_configuration_of_the_readme_is_a_good_one() -> None:
     )
 
 
+def test_the_configuration_of_the_readme_has_no_warning_for_its_windows_handler(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (TOP / "README.md").read_text("utf-8")
+    (tmp_path / "config.toml").write_text(text.partition("```toml\n")[2].partition("```")[0])
+    host = ("--host", "windows(10.0.20348.1970)/amd64")
+    assert main(["--config", str(tmp_path / "config.toml"), "config", "check", *host]) == 0
+    assert "warning" not in capsys.readouterr().out
+
+
 def test_every_command_of_the_readme_exists() -> None:
     text = (TOP / "README.md").read_text("utf-8")
     used = set(re.findall(r"^imagestore (\w+)", text, re.MULTILINE)) | set(re.findall(r"`imagestore (\w+)", text))

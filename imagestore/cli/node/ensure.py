@@ -10,7 +10,7 @@ import click
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 from imagestore.cli.failure import ExitStatus, exit_status, say
-from imagestore.cli.node.services import connected, service_options
+from imagestore.cli.node.services import clean_up_command, connected, naming, service_options
 from imagestore.digest import Digest
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from imagestore.node.credentials.keyring import Keyring, PullSecret
     from imagestore.node.ensure import EnsureRequest, ImageManager, Pod
     from imagestore.node.events import NodeEvent
-    from imagestore.node.gc.transition import GateChange
     from imagestore.node.metrics import NodeMetrics
     from imagestore.node.outcome import EnsureResult
     from imagestore.node.records.manager import PullManager
@@ -54,7 +53,7 @@ _STATUSES: Final = {
     help="YAML file with the cluster's RuntimeClass objects.",
 )
 @click.option("--pod", metavar="NAMESPACE/NAME", default="default/imagestore", show_default=True, help="Whose image.")
-@click.option("--pod-uid", metavar="UID", default="", help="Of the pod; part of the back-off key.")
+@click.option("--pod-uid", metavar="UID", default="", help="Of the pod.")
 @click.option("--annotation", "annotations", metavar="KEY=VALUE", multiple=True, help="Of the pod; may be repeated.")
 @click.option(
     "--pull-secret",
@@ -85,7 +84,7 @@ def ensure(
     """Make sure that IMAGE is there and that a pod may use it, as a kubelet does before it makes a container.
 
     Events and messages are the kubelet's. What was pulled with whose credentials is recorded in the state folder, so
-    that a present image is only used by pods that may pull it.
+    that a present image is only used by pods that may pull it. Back-off is told, and not kept from run to run.
     """
     from imagestore.node.ensure import EnsureRequest
     from imagestore.node.events import ObjectReference
@@ -111,12 +110,13 @@ def ensure(
         manager = _manager(found, heard, numbers)
         with cancelled_by_signals() as token:
             result = manager.ensure(request, cancel=token)
+    steps = () if change is None else change.steps(clean_up_command(app, choice))
     if not result.is_there:
         heard.append(start_failure(result, request.subject))
     if output == "json":
-        render.dump_json(_json(request, found.name, result, heard, change))
+        render.dump_json(_json(request, found.name, result, heard, steps))
     else:
-        _print(found.name, result, heard, change)
+        _print(found.name, result, heard, steps)
     if not result.is_there:
         _report(result)
     if metrics is not None:
@@ -203,16 +203,18 @@ def _handler(found: Connected, handler: str, name: str | None, path: Path | None
     if path is None:
         raise click.UsageError("--runtime-class needs --runtime-classes with the cluster's objects")
     from imagestore.node.documents import read_documents
-    from imagestore.node.runtime_class import image_handler, parse_runtime_class
+    from imagestore.node.runtime_class import image_handler, parse_runtime_classes
 
-    classes = [parse_runtime_class(document) for document in read_documents(path)]
+    documents = read_documents(path)
+    with naming(path):
+        classes = parse_runtime_classes(documents)
     return image_handler(name, classes, found.settings.gates)
 
 
-def _print(service: str, result: EnsureResult, heard: Sequence[NodeEvent], change: GateChange | None) -> None:
+def _print(service: str, result: EnsureResult, heard: Sequence[NodeEvent], gate: Sequence[str]) -> None:
     print(f"service: {render.printable(service)}")
-    for line in change.steps if change is not None else ():
-        print(f"gate: {line}")
+    for line in gate:
+        print(f"gate: {render.printable(line)}")
     for step in result.steps:
         print(f"step: {render.printable(step)}")
     for event in heard:
@@ -234,7 +236,7 @@ def _json(
     service: str,
     result: EnsureResult,
     heard: Sequence[NodeEvent],
-    change: GateChange | None,
+    gate: Sequence[str],
 ) -> dict[str, object]:
     return {
         "image": request.image,
@@ -246,5 +248,5 @@ def _json(
         "message": result.message,
         "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in heard],
         "steps": list(result.steps),
-        "gateChange": list(change.steps) if change is not None else [],
+        "gateChange": list(gate),
     }

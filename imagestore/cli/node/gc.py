@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,7 +13,7 @@ from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.failure import ExitStatus, report
 from imagestore.cli.node.ensure import records_of
-from imagestore.cli.node.services import connected, service_options
+from imagestore.cli.node.services import clean_up_command, connected, service_options
 from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
@@ -25,12 +25,16 @@ if TYPE_CHECKING:
     from imagestore.node.gc import CollectionReport, ImageCollector
     from imagestore.node.gc.detection import ImageUse
     from imagestore.node.gc.state import CollectorState
-    from imagestore.node.gc.transition import GateChange
     from imagestore.node.kubelet_config import KubeletImageSettings
     from imagestore.node.metrics import NodeMetrics
     from imagestore.node.records.manager import PullManager
 
 _PERCENT = click.IntRange(0, 100)
+_UNTURNED: Final = "as it was when images were pulled, so there is nothing to clean up"
+_UNKNOWN: Final = (
+    "nothing tells its value when these images were pulled, so nothing is removed; from now on it is remembered. "
+    "If it was turned before, clean up with --force"
+)
 
 
 @click.command()
@@ -41,6 +45,7 @@ _PERCENT = click.IntRange(0, 100)
 @duration_option("--max-age", help="Remove images unused for longer, for example 7d, whatever the usage.")
 @click.option("--all", "is_all", is_flag=True, help="Remove all that is unused, as under disk pressure.")
 @click.option("--after-gate-change", is_flag=True, help="Clean up after RuntimeClassInImageCriApi was turned.")
+@click.option("--force", is_flag=True, help="With --after-gate-change: also where nothing tells that it was turned.")
 @click.option(
     "--in-use",
     metavar="IMAGE[,HANDLER]",
@@ -62,6 +67,7 @@ def gc(
     max_age: float | None,
     is_all: bool,
     after_gate_change: bool,
+    force: bool,
     in_use: tuple[str, ...],
     sandbox_image: str,
     metrics: Path | None,
@@ -71,18 +77,18 @@ def gc(
 
     When an image was first seen and last used is remembered in the state folder from run to run (not with --dry-run),
     so that a timer can do what a daemon does; an image is therefore new in the first run. Images of the store itself
-    that are in use are named by --in-use. --after-gate-change removes nothing where the gate is known to be as it was.
+    that are in use are named by --in-use. --after-gate-change removes nothing unless the gate is known to have been
+    turned; its value is remembered from the first 'node ensure' or 'node gc' on.
     """
     from imagestore.node.metrics import NodeMetrics
 
-    _check(sandbox_image, is_all=is_all, after_gate_change=after_gate_change)
+    _check(sandbox_image, is_all=is_all, after_gate_change=after_gate_change, force=force)
     numbers = NodeMetrics()
     app.missing, app.is_freeing = "refuse", not dry_run
     with connected(app, choice, in_use) as found:
         found = replace(found, settings=_settings(found.settings, (high, low), (min_age, max_age)))
-        done = _round(
-            found, sandbox_image, numbers, dry_run=dry_run, is_all=is_all, after_gate_change=after_gate_change
-        )
+        work = _Work(dry_run, is_all, after_gate_change, force, clean_up_command(app, choice))
+        done = _round(found, sandbox_image, numbers, work)
     if output == "json":
         render.dump_json(_json(found.name, done))
     else:
@@ -95,6 +101,25 @@ def gc(
     return ExitStatus.FAILURE if done.left and not dry_run else ExitStatus.OK
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a round is to do.
+
+    Attributes:
+        dry_run: only plan.
+        is_all: remove all that is unused.
+        after_gate_change: only clean up after the gate was turned.
+        force: clean up though nothing tells that it was turned.
+        clean_up: the command that does so.
+    """
+
+    dry_run: bool
+    is_all: bool
+    after_gate_change: bool
+    force: bool
+    clean_up: str
+
+
 @dataclass(slots=True)
 class _Round:
     """What a round did, with what is to be told of it.
@@ -103,8 +128,8 @@ class _Round:
         collector: that did it.
         heard: events, in order.
         result: None where nothing was to be collected.
-        change: of the gate, as far as one was found.
-        is_unchanged: the gate is known to be as it was, so that there was nothing to clean up.
+        steps: to be done after a change of the gate.
+        unturned: why there was nothing to clean up.
         left: what a clean-up couldn't remove.
         failures: what kept the round from ending well.
     """
@@ -112,38 +137,34 @@ class _Round:
     collector: ImageCollector
     heard: list[NodeEvent]
     result: CollectionReport | None = None
-    change: GateChange | None = None
-    is_unchanged: bool = False
+    steps: tuple[str, ...] = ()
+    unturned: str = ""
     left: Sequence[ImageUse] = ()
     failures: list[ImageStoreError] = field(default_factory=list)
 
 
-def _round(
-    found: Connected, sandbox_image: str, numbers: NodeMetrics, *, dry_run: bool, is_all: bool, after_gate_change: bool
-) -> _Round:
+def _round(found: Connected, sandbox_image: str, numbers: NodeMetrics, work: _Work) -> _Round:
     from imagestore.errors import ImageCollectionError, StoreError
     from imagestore.node.gc.state import CollectorState
     from imagestore.node.gc.transition import GateMarker, clean_up
 
     state = CollectorState.load(found.folder, now=time.time_ns())
     marker, gates = GateMarker(found.folder), found.settings.gates
-    # A value that a clean-up finds unknown is noted when all is clean, else the next one would take it for done.
-    is_known = not after_gate_change or marker.is_noted
-    change = marker.check(gates, dry_run=dry_run) if is_known else None
+    is_known, change = marker.is_noted, marker.check(gates, dry_run=work.dry_run)
     heard: list[NodeEvent] = []
     # Pull records are pruned after a collection; a plan changes none.
-    records = None if dry_run else _records(found, numbers)
+    records = None if work.dry_run else _records(found, numbers)
     collector = _collector(found, state, sandbox_image, heard, numbers, records)
-    done = _Round(collector, heard, change=change, is_unchanged=after_gate_change and is_known and change is None)
+    done = _Round(collector, heard)
     try:
-        if done.is_unchanged:
-            # What is here came under this value, and stays.
+        if work.after_gate_change and change is None and not work.force:
+            done.unturned = _UNTURNED if is_known else _UNKNOWN
             collector.detect()
-        elif after_gate_change:
-            cleaned = clean_up(collector, marker, gates, dry_run=dry_run)
+        elif work.after_gate_change:
+            cleaned = clean_up(collector, marker, gates, dry_run=work.dry_run)
             done.result, done.left = cleaned.report, cleaned.left
         else:
-            done.result = (collector.delete_unused if is_all else collector.collect)(dry_run=dry_run)
+            done.result = (collector.delete_unused if work.is_all else collector.collect)(dry_run=work.dry_run)
     except (ImageCollectionError, StoreError) as error:
         done.result = collector.last_report
         if done.result is None:
@@ -151,19 +172,22 @@ def _round(
         done.failures.append(error)
     finally:
         # What was done is told in any case; a disk that is full or read-only is told after it.
-        if not dry_run:
+        if not work.dry_run:
             done.failures += _remembered(state, found.folder, collector)
-    if change is not None and after_gate_change:
-        done.change = marker.check(gates, dry_run=dry_run)
+    if change is not None and work.after_gate_change:
+        change = marker.check(gates, dry_run=work.dry_run)
+    done.steps = () if change is None else change.steps(work.clean_up)
     return done
 
 
-def _check(sandbox_image: str, *, is_all: bool, after_gate_change: bool) -> None:
+def _check(sandbox_image: str, *, is_all: bool, after_gate_change: bool, force: bool) -> None:
     """Refuse words that can't be meant so, before anything is looked at."""
     from imagestore.node.names import with_default_tag
 
     if is_all and after_gate_change:
         raise click.UsageError("give --all or --after-gate-change, not both")
+    if force and not after_gate_change:
+        raise click.UsageError("--force is for --after-gate-change")
     if sandbox_image:
         with_default_tag(sandbox_image)
 
@@ -196,6 +220,7 @@ def _collector(
         sandbox_image=sandbox_image or found.sandbox_image,
         recorder=heard.append,
         metrics=metrics,
+        default_handler=found.default_handler,
         records=records,
         state=state,
         clock=lambda: state.now(time.time_ns()),
@@ -249,16 +274,16 @@ def _print(service: str, done: _Round) -> None:
         _print_report(done.result)
     for image in done.left:
         print(f"left: {_name(image)}")
-    for step in done.change.steps if done.change is not None else ():
-        print(f"gate: {step}")
+    for step in done.steps:
+        print(f"gate: {render.printable(step)}")
     numbers = done.collector.stats()
     by_handler = ", ".join(f"{name or 'default'} {count}" for name, count in numbers.by_handler.items())
     print(
         f"{numbers.images} images are left, {numbers.in_use} in use, {numbers.pinned} pinned"
         + (f"; by handler: {by_handler}" if by_handler else "")
     )
-    if done.is_unchanged:
-        print("gate: as it was when images were pulled, so there is nothing to clean up")
+    if done.unturned:
+        print(f"gate: {done.unturned}")
 
 
 def _print_report(result: CollectionReport) -> None:
@@ -285,7 +310,8 @@ def _json(service: str, done: _Round) -> dict[str, object]:
     shown: dict[str, object] = {
         "service": service,
         "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in done.heard],
-        "gateChange": list(done.change.steps) if done.change is not None else [],
+        "gateChange": list(done.steps),
+        "gateNote": done.unturned,
         "left": [_image(image) for image in done.left],
         "error": "; ".join(map(str, done.failures)),
         "images": numbers.images,

@@ -195,20 +195,30 @@ def _node(
     **_: object,
 ) -> Node:
     from imagestore.resources.node import CgroupVersion, Node
-    from imagestore.resources.quantity import parse
 
     memory = (
-        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if node_memory is None else parse(node_memory).value()
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if node_memory is None
+        else _bytes("--node-memory", node_memory)
     )
     return Node(
         memory_bytes=memory,
-        allocatable_memory_bytes=memory if node_allocatable is None else parse(node_allocatable).value(),
-        swap_bytes=parse(node_swap).value(),
+        allocatable_memory_bytes=memory if node_allocatable is None else _bytes("--node-allocatable", node_allocatable),
+        swap_bytes=_bytes("--node-swap", node_swap),
         processors=processors or os.cpu_count() or 1,
         huge_page_sizes=huge_page_sizes,
         cgroup=CgroupVersion(cgroup),
         has_swap_controller=not no_swap_controller,
     )
+
+
+def _bytes(option: str, text: str) -> int:
+    from imagestore.resources.quantity import parse
+
+    value = parse(text).value()
+    if not 0 <= value < 2**63:
+        raise click.BadParameter(f"{text!r}: expected 0 to 2^63-1 bytes", param_hint=option)
+    return value
 
 
 def _settings(

@@ -78,6 +78,7 @@ class Connected:
         folder: where state is kept.
         settings: of the kubelet, with the gates of the options.
         edged: what its file says, if it was given.
+        default_handler: how the service lists the default handler's images; empty where nothing tells.
     """
 
     service: ImageService
@@ -85,11 +86,33 @@ class Connected:
     folder: Path
     settings: KubeletImageSettings
     edged: EdgedSettings | None
+    default_handler: str = ""
 
     @property
     def sandbox_image(self) -> str:
         """As KubeEdge's file says."""
         return self.edged.sandbox_image if self.edged is not None else ""
+
+
+def clean_up_command(app: App, choice: ServiceChoice) -> str:
+    """The command that cleans up after a change of the gate, with what led to this service and this value."""
+    import shlex
+
+    words = ["imagestore"]
+    remote = app.remote
+    for option, value in (
+        ("--root", app.given_root),
+        ("--config", app.given_config),
+        ("--endpoint", remote and remote.endpoint),
+        ("--image-endpoint", remote and remote.image_endpoint),
+        ("--crictl-config", remote and remote.crictl_config),
+    ):
+        words += [option, str(value)] if value else []
+    words += ["node", "gc", "--after-gate-change"]
+    for name in ServiceChoice.__dataclass_fields__:
+        value = getattr(choice, name)
+        words += [f"--{name.replace('_', '-')}", str(value)] if value else []
+    return shlex.join(words)
 
 
 def service_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,15 +178,27 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
         documents = read_documents(choice.kubelet_config)
         given = documents[0] if documents else {}
         _check_kind(given, choice.kubelet_config)
-        settings = KubeletImageSettings.parse(given)
+        with naming(choice.kubelet_config):
+            settings = KubeletImageSettings.parse(given)
     elif edged is not None:
         settings = edged.kubelet
     else:
         settings = KubeletImageSettings(gates=FeatureGates(runtime_class_in_image_cri=True))
     if choice.feature_gates is not None:
         settings = settings.with_gates(settings.gates.overridden(_gates(choice.feature_gates)))
-    settings.check()
+    file = choice.kubelet_config or choice.edged
+    with naming(file) if file is not None else contextlib.nullcontext():
+        settings.check()
     return settings
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Say in which file it is that something is wrong."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}", hint=error.hint) from error
 
 
 def _check_kind(document: dict[str, Any], path: Path) -> None:
@@ -232,7 +267,8 @@ def _open(
 
     containers = [used for text in in_use for used in _used(app.store, text)]
     store = EmbeddedImageService(app.store, containers=lambda: containers)
-    return Connected(store, f"store in {app.root}", choice.folder(app), settings, edged)
+    default = app.config.default_handler
+    return Connected(store, f"store in {app.root}", choice.folder(app), settings, edged, default)
 
 
 def _docker(app: App, choice: ServiceChoice, edged: EdgedSettings | None, settings: KubeletImageSettings) -> Connected:
@@ -253,7 +289,8 @@ def _docker(app: App, choice: ServiceChoice, edged: EdgedSettings | None, settin
         timeout_seconds=settings.runtime_request_timeout.seconds,
         stall_limit=edged.stall_limit if edged is not None else STALL_LIMIT,
     )
-    return Connected(engine, f"Docker Engine at {path}", folder, settings, edged)
+    default = app.config.default_handler
+    return Connected(engine, f"Docker Engine at {path}", folder, settings, edged, default)
 
 
 def _endpoint(

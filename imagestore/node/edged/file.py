@@ -100,6 +100,8 @@ def _alpha1(given: Members) -> EdgedSettings:
     names = ("runtimeType", "dockerAddress", "remoteRuntimeEndpoint", "remoteImageEndpoint", "runtimeRequestTimeout")
     more = ("podSandboxImage", "edgedMemoryCapacity", "imagePullProgressDeadline")
     warnings = ["runtimeRequestTimeout counts minutes here"] if "runtimeRequestTimeout" in given else []
+    if kind == REMOTE and runtime is not None and image is None and runtime != _DOCKERSHIM:
+        warnings.append(f"only the runtime endpoint is changed: images stay on {_DOCKERSHIM}; set the other as well")
     return EdgedSettings(
         profile="v1alpha1",
         runtime_type=kind,

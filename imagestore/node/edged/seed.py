@@ -108,7 +108,7 @@ def resolve_seed(value: Mapping[str, object]) -> EdgedSettings:
 def _origins(values: Mapping[str, str | Duration | int | None], *, is_remote: bool) -> dict[str, Origin]:
     found: dict[str, Origin] = {}
     for name, value in values.items():
-        is_used = name == "runtimeType" or is_remote is not (name == "dockerAddress")
+        is_used = name not in (("dockerAddress",) if is_remote else ("remoteRuntimeEndpoint", "remoteImageEndpoint"))
         if value is not None:
             found[name] = Origin.GIVEN if is_used else Origin.UNUSED
         elif name in ("runtimeType", "dockerAddress"):

@@ -20,7 +20,7 @@ from imagestore.node.gc.order import Spared, candidates, free_space, remove_old,
 from imagestore.node.gc.policy import size_text
 from imagestore.node.golang import Duration, aggregate
 from imagestore.node.outcome import runtime_text
-from imagestore.values import dataclass, field
+from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,7 +46,7 @@ class CollectionReport:
 
     Attributes:
         is_dry_run: nothing was removed.
-        disk: at the time; None where the round didn't come to it.
+        disk: at the time, in a dry run without what would have gone by age; None where the round didn't come to it.
         target_bytes: how much was to be freed; None when the disk was below the high threshold, or no limit was set.
         removed: images that went, in order.
         failed: removals that failed.
@@ -111,6 +111,7 @@ class ImageCollector:
         recorder: hears of events.
         node: what they are attached to.
         metrics: counts.
+        default_handler: how the service calls the default runtime handler, where it lists it by name.
         records: pull records that are pruned after each round.
         state: what earlier processes saw; then the clock has to be that of the calendar.
         clock: nanoseconds that only go forwards.
@@ -127,6 +128,7 @@ class ImageCollector:
         recorder: EventRecorder = log_event,
         node: ObjectReference | None = None,
         metrics: NodeMetrics | None = None,
+        default_handler: str = "",
         records: PullManager | None = None,
         state: CollectorState | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
@@ -139,6 +141,7 @@ class ImageCollector:
         self._recorder = recorder
         self._node = node
         self._metrics = metrics
+        self._default_handler = default_handler
         self._pull_records = records
         self._clock = clock
         self._detector = Detector(with_handlers=gates.runtime_class_in_image_cri, sandbox_image=sandbox_image)
@@ -166,9 +169,7 @@ class ImageCollector:
         containers = self._service.containers()
         with self._lock:
             self._in_use = self._detector.update(images, containers, detected_at=moment, now=self._clock())
-            if self._metrics is not None:
-                counts = self._by_handler()
-                self._metrics.handler_images.replace({(name,): number for name, number in counts.items() if name})
+            self._show_handlers()
             return self._in_use
 
     def collect(self, *, dry_run: bool = False, began: int | None = None) -> CollectionReport:
@@ -232,6 +233,15 @@ class ImageCollector:
         with self._lock:
             return tuple(sorted(self._detector.records.values(), key=sort_key))
 
+    def _show_handlers(self) -> None:
+        """Count the images of other handlers than the default one."""
+        if self._metrics is not None:
+            counts = self._by_handler()
+            others: dict[tuple[str, ...], float] = {
+                (name,): number for name, number in counts.items() if name not in ("", self._default_handler)
+            }
+            self._metrics.handler_images.replace(others)
+
     def _by_handler(self) -> dict[str, int]:
         counts: dict[str, int] = {}
         for key in sorted(self._detector.records):
@@ -254,7 +264,12 @@ class ImageCollector:
             listed = aggregate(each.error for each in report.failed)
             message = f"wanted to free images older than {policy.maximum_age}, encountered errors in image deletion: "
             raise ImageCollectionError(message + listed)
-        disk = report.disk = self._disk()
+        disk = self._disk()
+        if report.is_dry_run:
+            # As it would be by then, by listed sizes.
+            freed = sum(each.image.size_bytes for each in report.removed)
+            disk = replace(disk, available_bytes=disk.available_bytes + freed)
+        report.disk = disk
         if disk.capacity_bytes == 0:
             message = "invalid capacity 0 on image filesystem"
             self._warn(events.INVALID_DISK_CAPACITY, message, report)
@@ -316,6 +331,7 @@ class ImageCollector:
         if self._metrics is not None:
             for each in report.removed:
                 self._metrics.collected.add(each.reason)
+            self._show_handlers()
         if self._pull_records is not None:
             self._pull_records.prune({key.image_id for key in self._detector.records}, before=started_at)
 

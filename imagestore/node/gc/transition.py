@@ -40,9 +40,12 @@ class GateChange:
     before: bool
     now: bool
 
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """What is to be done, in order."""
+    def steps(self, clean_up: str = "imagestore node gc --after-gate-change") -> tuple[str, ...]:
+        """What is to be done, in order.
+
+        Args:
+            clean_up: the command that cleans up the service where the change was found.
+        """
         what = (
             "images that are present came without a runtime handler; which class they are for is not known"
             if self.now
@@ -51,7 +54,7 @@ class GateChange:
         return (
             f"{RUNTIME_CLASS_IN_IMAGE_CRI_API} went from {_shown(self.before)} to {_shown(self.now)}: {what}",
             "drain the node or delete the pods whose images are listed as in use",
-            "run 'imagestore node gc --after-gate-change' until it says that nothing is left",
+            f"run '{clean_up}' until it says that nothing is left",
             "start the pods again; their images are pulled anew",
         )
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from imagestore.cli.app import App
 from imagestore.cli.main import main
-from imagestore.cli.node.services import ServiceChoice
+from imagestore.cli.node.services import ServiceChoice, clean_up_command
 from imagestore.errors import StoreError
 from imagestore.node.gc.state import CollectorState
 from imagestore.node.gc.transition import GateMarker
@@ -21,7 +23,8 @@ from tests.unit.cli.node_lines import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+OFF = ("--feature-gates", "RuntimeClassInImageCriApi=false")
 
 
 @pytest.fixture
@@ -56,23 +59,61 @@ def test_a_clean_up_that_was_planned_or_is_incomplete_can_be_done(
 ) -> None:
     image = unknown
     clean_up = ("gc", "--after-gate-change")
-    _, planned = run(capsys, *clean_up, "--dry-run")
+    forced = (*clean_up, "--force")
+    _, planned = run(capsys, *forced, "--dry-run")
     assert [each["id"] for each in planned["removed"]] == [image]
-    status, told = run(capsys, *clean_up, "--in-use", image)
+    status, told = run(capsys, *forced, "--in-use", image)
     assert (status, [each["id"] for each in told["left"]]) == (1, [image])
-    status, told = run(capsys, *clean_up)
+    status, told = run(capsys, *forced)
     assert (status, [each["id"] for each in told["removed"]]) == (0, [image])
     assert run(capsys, *clean_up)[1]["gateChange"] == []
     assert main(["node", *clean_up]) == 0
     assert "gate: as it was when images were pulled" in capsys.readouterr().out
 
 
+def test_a_clean_up_of_what_may_not_have_changed_removes_nothing(
+    unknown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clean_up = ("gc", "--after-gate-change")
+    for options in (("--dry-run",), ()):
+        status, told = run(capsys, *clean_up, *options)
+        assert (status, told["images"], told.get("removed")) == (0, 1, None)
+        assert "nothing tells its value" in told["gateNote"]
+    assert "as it was" in run(capsys, *clean_up)[1]["gateNote"]
+    assert run(capsys, *clean_up, *OFF)[1]["images"] == 0
+    assert main(["node", "gc", "--force"]) == 2
+
+
+@pytest.mark.parametrize("command", [("gc",), ("ensure", "REFERENCE", "--policy", "IfNotPresent")])
+def test_the_command_that_is_named_after_a_change_cleans_up(
+    image: str, reference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    state = ("--state", str(tmp_path / "a state"))
+    words = [word.replace("REFERENCE", reference) for word in command]
+    run(capsys, *words, *state)
+    _, told = run(capsys, *words, *state, *OFF)
+    named = next(step for step in told["gateChange"] if "--after-gate-change" in step)
+    line = named.partition("run '")[2].partition("' until")[0]
+    assert main(shlex.split(line)[1:]) == 0
+    assert "removed sha256:" in capsys.readouterr().out
+    assert run(capsys, *words, *state, *OFF)[1]["gateChange"] == []
+
+
+def test_the_command_after_a_change_names_the_service_it_is_for() -> None:
+    app = App(Path("/a b"), Path("/c.toml"), ())
+    choice = ServiceChoice("unix:///run/c.sock", "", "", None, Path("/k.yaml"), "A=true", None)
+    assert clean_up_command(app, choice) == (
+        "imagestore --root '/a b' --config /c.toml node gc --after-gate-change --endpoint unix:///run/c.sock "
+        "--kubelet-config /k.yaml --feature-gates A=true"
+    )
+
+
 def test_a_gate_that_cannot_be_noted_is_told_after_what_was_done(
-    unknown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GateMarker, "note", refuse)
-    status, told = run(capsys, "gc", "--after-gate-change")
-    assert (status, [each["id"] for each in told["removed"]], told["error"]) == (8, [unknown], "read-only file system")
+    status, told = run(capsys, "gc", "--after-gate-change", *OFF)
+    assert (status, [each["id"] for each in told["removed"]], told["error"]) == (8, [image], "read-only file system")
 
 
 def test_what_failed_is_told_also_where_metrics_cannot_be_written(
@@ -131,27 +172,25 @@ def test_a_plan_leaves_no_trace_in_what_is_remembered(
 def test_a_plan_notes_no_gate_and_leaves_records_alone(
     unknown: str, reference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    off = ("--feature-gates", "RuntimeClassInImageCriApi=false")
     folder = tmp_path / "store" / "node"
     PullRecordFiles(folder).begin(reference).release()
     shutil.rmtree(folder / "image_manager" / "pulled")
     (folder / "image_manager" / "pulled").mkdir()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert run(capsys, "gc", "--dry-run", *off)[1]["gateChange"] == []
+    assert run(capsys, "gc", "--dry-run", *OFF)[1]["gateChange"] == []
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert run(capsys, "gc")[1]["gateChange"] == []
-    status, told = run(capsys, "gc", "--dry-run", *off)
+    status, told = run(capsys, "gc", "--dry-run", *OFF)
     assert (status, len(told["gateChange"])) == (0, 4)
 
 
 def test_a_pull_notes_the_gate_and_tells_when_it_was_turned(
     image: str, reference: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    off = ("--feature-gates", "RuntimeClassInImageCriApi=false")
-    _, told = run(capsys, "gc", "--after-gate-change", "--dry-run", *off)
+    _, told = run(capsys, "gc", "--after-gate-change", "--dry-run", *OFF)
     assert ([each["id"] for each in told["removed"]], len(told["gateChange"])) == ([image], 4)
-    assert len(run(capsys, "ensure", reference, "--policy", "IfNotPresent", *off)[1]["gateChange"]) == 4
-    main(["node", "ensure", reference, "--policy", "IfNotPresent", *off])
+    assert len(run(capsys, "ensure", reference, "--policy", "IfNotPresent", *OFF)[1]["gateChange"]) == 4
+    main(["node", "ensure", reference, "--policy", "IfNotPresent", *OFF])
     assert "gate: RuntimeClassInImageCriApi went from on to off" in capsys.readouterr().out
     assert run(capsys, "ensure", reference, "--policy", "IfNotPresent")[1]["gateChange"] == []
 

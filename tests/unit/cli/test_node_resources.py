@@ -71,6 +71,51 @@ def test_the_handler_chooses_system_and_isolation(line: Commands, handler: str, 
     assert today["containers"][0]["cri"]["cpu_maximum"] == 2500
 
 
+@pytest.mark.parametrize(("conflict", "written"), [("precedence", ["2", "-", "-"]), ("keep", ["2", "5000", "3750"])])
+def test_what_the_order_of_controls_dropped_is_shown(line: Commands, conflict: str, written: list[str]) -> None:
+    options = ("--os", "windows", "--cpu-limit", "1500m", "--mapping", "proposal", "--conflict", conflict, *NODE)
+    rows = [each.split() for each in line(*options, "--explain").splitlines()]
+    found = {each[1] + each[2]: each for each in rows if each[1:2] == ["oci"]}
+    assert [found[f"ocicpu.{name}"][3] for name in ("count", "shares", "maximum")] == written
+    assert found["ocicpu.count"][-1] == conflict
+
+
+@pytest.mark.parametrize("system", ["linux", "windows"])
+@pytest.mark.parametrize("amount", ["1e99999", "10E"])
+def test_an_amount_that_cannot_be_had_names_its_container(
+    line: Commands, tmp_path: Path, system: str, amount: str
+) -> None:
+    path = tmp_path / "pod.json"
+    containers = [{"name": "a"}, {"name": "b", "resources": {"limits": {"memory": amount}}}]
+    path.write_text(json.dumps({"spec": {"containers": containers}}))
+    line(str(path), "--os", system, *NODE, status=2)
+    assert "container b: " in line.error
+
+
+def test_a_number_that_is_not_the_containers_own_names_whose_it_is(line: Commands, tmp_path: Path) -> None:
+    def amounts(memory: str) -> dict[str, object]:
+        return {"requests": {"memory": memory}}
+
+    sidecar = {"name": "side", "restartPolicy": "Always", "resources": amounts("64Mi")}
+    path = tmp_path / "pod.json"
+    containers = [{"name": "a", "resources": amounts("1Gi")}, {"name": "b", "resources": amounts("512Mi")}]
+    path.write_text(json.dumps({"spec": {"initContainers": [sidecar], "containers": containers}}))
+    side = line.json(str(path), "--os", "linux", "--explain", *NODE)["containers"][0]["explanation"]
+    assert source(side, "oom_score_adj").split("; ")[1] == "container b requests.memory 512Mi"
+    own = {"requests": {"memory": "1Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
+    spec = {"resources": own, "containers": [{"name": "a"}, {"name": "b", "resources": amounts("256Mi")}]}
+    path.write_text(json.dumps({"spec": spec}))
+    first = line.json(str(path), "--os", "linux", "--explain", *NODE)["containers"][0]["explanation"]
+    for field in ("cpu_shares", "cpu_quota"):
+        assert source(first, field) == "pod limits.cpu 2"
+    assert source(first, "memory_limit_in_bytes") == "pod limits.memory 2Gi"
+    assert "pod requests.memory 1Gi, of which 402653184 more for each container" in source(first, "oom_score_adj")
+
+
+def source(lines: list[dict[str, str]], field: str) -> str:
+    return next(each["source"] for each in lines if each["field"] == field)
+
+
 def test_an_isolation_may_be_named(line: Commands) -> None:
     options = ("--isolation", "hyperv", "--cpu-limit", "1", *NODE)
     assert line.json("--os", "windows", *options)["isolation"] == "hypervisor"
@@ -136,6 +181,8 @@ def test_every_option_of_node_and_kubelet_changes_its_number(line: Commands) -> 
         (("missing.json",), "No such file"),
         (("--memory-limit", "1E", "--memory-request", "9E", "--os", "linux"), "more than its limit"),
         (("--memory-limit", "10E", "--os", "linux"), "does not fit"),
+        (("--cpu-limit", "1", "--node-memory", "-5", "--os", "linux"), "--node-memory: '-5'"),
+        (("--cpu-limit", "1", "--node-swap", "10E", "--os", "linux"), "--node-swap: '10E'"),
         (("--huge-page-limit", "2Mi=4Mi", "--os", "linux"), "has neither cpu nor memory beside it"),
         (("--memory-limit", "1Gi", "--huge-page-limit", "0=0", "--os", "linux"), "expected a page size in its name"),
         (("--memory-limit", "1Gi", "--huge-page-limit", "2Mi=3Mi", "--os", "windows"), "such as 4Mi"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from imagestore.cli.main import main
 from imagestore.errors import StoreFullError
 from imagestore.node.gc.transition import GateMarker
 from imagestore.node.records.files import PullRecordFiles
@@ -16,6 +17,10 @@ from tests.unit.cli.node_lines import run
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+EDGED = """apiVersion: edgecore.config.kubeedge.io/v1alpha2
+modules: {edged: {tailoredKubeletConfig: {imageGCLowThresholdPercent: 90}}}
+"""
 
 
 def test_a_collection_of_one_service_forgets_nothing_of_another(
@@ -90,3 +95,21 @@ def test_a_full_disk_keeps_no_image(
     monkeypatch.setattr(PullRecordFiles, "__init__", full)
     status, told = run(capsys, "gc", "--all", "--min-age", "0")
     assert (status, [each["names"][0] for each in told["removed"]]) == (0, [image])
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "command"),
+    [
+        ("--kubelet-config", "imageMaximumGCAge: 7d\n", ("gc", "--dry-run")),
+        ("--kubelet-config", "imageGCLowThresholdPercent: 90\n", ("gc", "--dry-run")),
+        ("--edged", EDGED, ("gc", "--dry-run")),
+        ("--runtime-classes", "kind: Pod\n", ("ensure", "app:1", "--runtime-class", "gold")),
+    ],
+)
+def test_what_is_wrong_with_a_file_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, text: str, command: tuple[str, ...]
+) -> None:
+    path = tmp_path / "given.yaml"
+    path.write_text(text)
+    assert main(["--root", str(tmp_path / "store"), "node", *command, option, str(path)]) == 9
+    assert f"imagestore: {path}: " in capsys.readouterr().err

@@ -30,6 +30,7 @@ class Bed:
     policy: CollectionPolicy = field(default_factory=lambda: CollectionPolicy(90, 80, Duration(0)))
     disk: DiskUsage = field(default_factory=lambda: DiskUsage(1000, 500))
     sandbox_image: str = ""
+    default_handler: str = ""
     records: PullManager | None = None
     service: FakeService = field(default_factory=FakeService)
     clock: FakeClock = field(default_factory=FakeClock)
@@ -46,6 +47,7 @@ class Bed:
             recorder=self.events.append,
             node=NODE,
             metrics=self.metrics,
+            default_handler=self.default_handler,
             records=self.records,
             clock=self.clock,
         )

@@ -15,7 +15,13 @@ from imagestore.node.features import FeatureGates
 from imagestore.node.gc import CollectionPolicy
 from imagestore.node.golang import Duration
 from imagestore.node.kubelet_config import KubeletImageSettings
-from imagestore.node.runtime_class import RuntimeClass, handler_of, image_handler, parse_runtime_class
+from imagestore.node.runtime_class import (
+    RuntimeClass,
+    handler_of,
+    image_handler,
+    parse_runtime_class,
+    parse_runtime_classes,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -234,6 +240,21 @@ def test_runtime_class_objects_are_read() -> None:
     ):
         with pytest.raises(ConfigError):
             parse_runtime_class(value)
+
+
+@pytest.mark.parametrize("kind", ["List", "RuntimeClassList"])
+def test_lists_of_runtime_classes_are_read(kind: str) -> None:
+    classes: list[object] = [
+        {"kind": "RuntimeClass", "metadata": {"name": name}, "handler": name} for name in ("gold", "silver")
+    ]
+    found = parse_runtime_classes([{"kind": kind, "items": classes[:1]}, {"kind": kind, "items": []}])
+    assert [*found, *parse_runtime_classes(classes[1:])] == [  # type: ignore[arg-type]
+        RuntimeClass("gold", "gold"),
+        RuntimeClass("silver", "silver"),
+    ]
+    for items in (None, "x", ["x"], [{"kind": "Pod"}]):
+        with pytest.raises(ConfigError):
+            parse_runtime_classes([{"kind": kind, "items": items}])
 
 
 @pytest.mark.parametrize(

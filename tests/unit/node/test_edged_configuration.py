@@ -86,6 +86,9 @@ def test_every_value_says_where_it_came_from() -> None:
         Origin.ABSENT,
     )
     assert docker.warnings
+    # The sandbox image is spared on Docker too, and calls have this limit.
+    used = resolve_seed({"podSandboxImage": "x", "runtimeRequestTimeout": "1s", "memoryCapacity": 1}).origins
+    assert {used[name] for name in ("podSandboxImage", "runtimeRequestTimeout", "memoryCapacity")} == {Origin.GIVEN}
 
 
 @pytest.mark.parametrize("kind", ["rkt", "Docker", "REMOTE", "containerd", "docker "])
@@ -131,6 +134,7 @@ def test_v1alpha1_counts_minutes(tmp_path: Path) -> None:
     assert (found.profile, found.runtime_type) == ("v1alpha1", "remote")
     assert found.request_timeout == Duration.of_seconds(180)
     assert found.image_endpoint == "unix:///var/run/dockershim.sock"
+    assert any("images stay on unix:///var/run/dockershim.sock" in each for each in found.warnings)
     assert found.memory_bytes == 7_852_396_000
     assert (found.kubelet.image_gc_high_threshold_percent, found.kubelet.image_gc_low_threshold_percent) == (80, 40)
     assert found.warnings

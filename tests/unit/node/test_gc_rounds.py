@@ -13,7 +13,9 @@ from imagestore.node.events import NodeEvent
 from imagestore.node.gc import CollectionPolicy, DiskUsage
 from imagestore.node.gc.disk import disk_of_images
 from imagestore.node.gc.loop import CollectionLoop
+from imagestore.node.gc.order import Reason
 from imagestore.node.gc.transition import GateChange, GateMarker, clean_up
+from imagestore.node.golang import Duration
 from imagestore.node.records.files import PullRecordFiles
 from imagestore.node.records.manager import PullManager
 from imagestore.node.records.model import PulledRecord
@@ -36,6 +38,36 @@ def test_a_dry_run_shows_what_a_round_does() -> None:
     bed = Bed(disk=DiskUsage(1000, 0))
     bed.have("a")
     assert bed.collector.collect(dry_run=True).missing_bytes == 100
+
+
+def test_a_plan_counts_what_goes_by_age_as_free() -> None:
+    bed = Bed(disk=DiskUsage(1000, 50), policy=CollectionPolicy(90, 80, Duration(0), seconds(100)))
+    bed.have("old")
+    bed.clock.pass_seconds(200)
+    bed.have("young")
+    bed.use("young")
+    plan = bed.collector.collect(dry_run=True)
+    assert [(each.image.key.image_id, each.reason) for each in plan.removed] == [("old", Reason.AGE)]
+    assert (plan.disk, plan.target_bytes) == (DiskUsage(1000, 150), None)
+    bed.disk = DiskUsage(1000, 150)
+    assert [each.image.key for each in bed.collector.collect().removed] == [each.image.key for each in plan.removed]
+
+
+def counted(bed: Bed) -> dict[str, float]:
+    return {labels["runtime_handler"]: number for _, labels, number in bed.metrics.handler_images.samples()}
+
+
+def test_the_gauge_counts_other_handlers_images_as_they_are_after_a_round() -> None:
+    bed = Bed(gates=ON, default_handler="runc", disk=DiskUsage(1000, 0))
+    bed.service.images += [image("a", handler="runc"), image("b", handler="kata"), image("c", handler="kata")]
+    bed.service.images += [image("d", 100), image("e", handler="gvisor")]
+    bed.collector.detect()
+    assert counted(bed) == {"gvisor": 1, "kata": 2}
+    bed.collector.delete_unused(dry_run=True)
+    assert counted(bed) == {"gvisor": 1, "kata": 2}
+    bed.service.in_use = [ContainerImage("c1", "b", "kata")]
+    bed.collector.delete_unused()
+    assert counted(bed) == {"kata": 1}
 
 
 def test_gone_images_are_forgotten_and_new_ones_are_young_again() -> None:
@@ -95,8 +127,8 @@ def test_a_change_of_the_gate_asks_for_a_clean_up(tmp_path: Path) -> None:
     assert marker.check(OFF) is None
     change = marker.check(ON)
     assert change == GateChange(before=False, now=True)
-    assert len(change.steps) == 4
-    assert change.steps[0].startswith("RuntimeClassInImageCriApi went from off to on: ")
+    assert len(change.steps()) == 4
+    assert change.steps()[0].startswith("RuntimeClassInImageCriApi went from off to on: ")
     bed = Bed(gates=ON, policy=CollectionPolicy(90, 80, seconds(1000)))
     bed.have("used", "unused")
     bed.service.images.append(image("pinned", pinned=True))
