@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
-from imagestore.errors import InvalidDigestError, InvalidInputError, InvalidReferenceError
+from imagestore.errors import ImageNotFoundError, InvalidDigestError, InvalidInputError, InvalidReferenceError
 from imagestore.metadata.namespace_api import image_name
 from imagestore.patterns import pattern
 from imagestore.reference import Reference
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from imagestore.config import Config
+    from imagestore.descriptor import Descriptor
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
 
@@ -118,6 +119,32 @@ def find(metadata: MetadataStore, text: str, handler: str | None, default_handle
     if preferred is not None or (named and "@" not in text):
         return preferred
     return min(records, key=lambda record: (record.handler, record.reference), default=None)
+
+
+def target(metadata: MetadataStore, text: str, handlers: Collection[str]) -> Descriptor:
+    """What a name, id or digest leads to in the store.
+
+    Args:
+        metadata: the records.
+        text: name, id, beginning of an id, or name with digest.
+        handlers: their records count, if there are any, else everybody's.
+
+    Raises:
+        ImageNotFoundError: there is no such record.
+        InvalidInputError: the handlers' records lead to several contents, since the tag has moved between two pulls; or
+            the id's beginning is ambiguous.
+    """
+    records = by_name(metadata, text) or by_id(metadata, text)
+    if not records:
+        raise ImageNotFoundError(f"image {text!r} is not in the store", hint="ask the registry instead")
+    own = [record for record in records if record.handler in handlers] or records
+    targets = {record.target.digest: record.target for record in own}
+    if len(targets) > 1:
+        raise InvalidInputError(
+            f"{text}: leads to {len(targets)} contents here: {', '.join(map(str, targets))}",
+            hint="name one of the runtime handlers that have it, or one of these digests",
+        )
+    return own[0].target
 
 
 def meant(metadata: MetadataStore, text: str, handler: str | None, default_handler: str) -> list[ImageRecord]:

@@ -299,34 +299,31 @@ class ImageStore(Archives, Upkeep):
         """Which manifest each handler would get, and why; no layer is fetched and nothing is stored.
 
         Args:
-            reference: the image.
+            reference: the image; offline also its id, or the beginning of one.
             runtime_handlers: whom to ask for; every configured handler by default.
             offline: use only what the store has.
             cancel: ends the work.
 
         Raises:
             UnknownRuntimeHandlerError: before anything is sent.
-            ImageNotFoundError: offline, and no handler has this reference.
+            ImageNotFoundError: offline, and no handler has this image.
+            InvalidInputError: offline, and several handlers have other content under this name.
             RegistryError, IntegrityError, DocumentError: the documents can't be had.
         """
         with self._loading():
             from imagestore.pull.choice import match_handlers, wanted_platforms
             from imagestore.pull.sources import Documents
 
-        parsed = Reference.parse(reference)
+        if not offline:
+            Reference.parse(reference)
         handlers = wanted_platforms(self.config, runtime_handlers, host=self.host)
         with self._operation(cancel) as token:
             if offline:
-                stored = lookup.by_name(self.metadata, reference)
-                if not stored:
-                    raise ImageNotFoundError(
-                        f"image {reference!r} is not in the store", hint="ask the registry instead"
-                    )
-                target, client = stored[0].target, None
-            else:
-                client = self.registry
-                target = client.resolve(parsed, cancel=token)
-            return match_handlers(target, Documents(self.content, client, parsed, token), handlers)
+                target = lookup.target(self.metadata, reference, handlers)
+                return match_handlers(target, Documents(self.content, None, None, token), handlers)
+            parsed = Reference.parse(reference)
+            target = self.registry.resolve(parsed, cancel=token)
+            return match_handlers(target, Documents(self.content, self.registry, parsed, token), handlers)
 
     @property
     def registry(self) -> RegistryClient:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, cast
 
 from imagestore.cli import render
 from imagestore.cli.app import cancelled_by_signals
-from imagestore.cli.failure import say
-from imagestore.errors import InvalidInputError, UndeletableError
+from imagestore.cli.failure import say, say_untried
+from imagestore.errors import ImageStoreError, InvalidInputError, UndeletableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from imagestore.cli.app import App
-    from imagestore.errors import ImageStoreError
     from imagestore.image import Image
     from imagestore.metadata.summaries import ImageSummary
     from imagestore.platforms import Platform
@@ -54,6 +53,9 @@ def pull(
                     reference, runtime_handler=handler, platform=platform, observer=observer, cancel=token
                 )
                 pulled.append(image)
+    except ImageStoreError:
+        say_untried(work[len(pulled) + 1 :])
+        raise
     finally:
         # Also what came before a failure; but not while bars are drawn, which would take the lines for theirs.
         if output != "json":

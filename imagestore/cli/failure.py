@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import enum
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from imagestore import errors
 from imagestore.cli.render import printable
 from imagestore.errors import Category
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class ExitStatus(enum.IntEnum):
@@ -78,6 +81,13 @@ def say(line: str) -> None:
     """Write a line to standard error; where that can't be written, the exit status still tells."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr)
+
+
+def say_untried(work: Iterable[tuple[str, str]]) -> None:
+    """Say which references and runtime handlers a failure kept from being tried."""
+    untried = [f"{reference} for {handler}" if handler else reference for reference, handler in work]
+    if untried:
+        say(f"imagestore: not tried after the failure below: {printable(', '.join(untried))}")
 
 
 def report(error: errors.ImageStoreError) -> ExitStatus:

@@ -12,11 +12,13 @@ from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import ExitStatus
 from imagestore.cli.options import handlers_option, host_option
+from imagestore.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.config import HandlerPlatform
+    from imagestore.content.api import ContentStore
     from imagestore.documents.select import Selection, Verdict
 
 _MARKS = {0: "CHOSEN", 1: "2nd", 2: "3rd"}
@@ -82,11 +84,18 @@ def _from_file(app: App, path: Path, wanted: Mapping[str, HandlerPlatform]) -> d
     from imagestore.pull.sources import Documents
 
     raw = _read(path)
-    content = app.store.content if app.root.is_dir() else None
-    documents = Documents(content, None, None, CancelToken())
+    documents = Documents(_content(app), None, None, CancelToken())
     target = target_of(raw, what=str(path))
     documents.remember(target, raw)
     return match_handlers(target, documents, wanted)
+
+
+def _content(app: App) -> ContentStore | None:
+    """What a store can add to a file; a file needs none."""
+    try:
+        return app.store.content if app.root.is_dir() else None
+    except (OSError, StoreError):
+        return None
 
 
 def _read(path: Path) -> bytes:
@@ -106,8 +115,6 @@ def _print_matrix(selections: Mapping[str, Selection]) -> None:
     from imagestore.documents.verdict import place
 
     names = list(selections)
-    first = selections[names[0]].verdicts
-    platform_of = {verdict.position: _shown_platform(verdict) for verdict in first}
     by_position = {
         name: {verdict.position: verdict for verdict in selection.verdicts} for name, selection in selections.items()
     }
@@ -115,8 +122,9 @@ def _print_matrix(selections: Mapping[str, Selection]) -> None:
     rows = []
     for position in positions:
         known = [by_position[name].get(position) for name in names]
-        some = next(verdict for verdict in known if verdict is not None)
-        platform = platform_of.get(position) or _shown_platform(some)
+        # One handler's search may have read the config that another's had no need of.
+        some = max((verdict for verdict in known if verdict is not None), key=lambda each: each.platform is not None)
+        platform = _shown_platform(some)
         cells = ["-" if verdict is None else _cell(verdict) for verdict in known]
         rows.append((place(position), platform, some.descriptor.digest.short, *cells))
     # Names of handlers are told apart by case, so they stay as they are.

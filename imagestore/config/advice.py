@@ -23,7 +23,7 @@ from imagestore.platforms.windows_releases import describe
 from imagestore.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from imagestore.config.declared import ResolvedPlatform
     from imagestore.documents.select import Selection
@@ -64,8 +64,10 @@ def remarks(wanted: ResolvedPlatform, selection: Selection) -> tuple[str, ...]:
     """What the handler's isolation could run beside the chosen entry, and the setting that would choose it.
 
     The host's default matcher decides for a Hyper-V handler without a declared platform, as KEP-4216 says, though
-    Hyper-V runs older builds too.
+    Hyper-V runs older builds too. Of a single manifest that doesn't fit: that a pull takes it all the same.
     """
+    if selection.chosen is None and not wanted.is_declared and [each.position for each in selection.verdicts] == [()]:
+        return ("a pull takes it all the same, with a warning, since no platform is declared for this handler",)
     is_open = wanted.handler.isolation is Isolation.HYPERVISOR and not wanted.is_declared
     host = wanted.host_version
     if selection.chosen is None or not is_open or host is None:
@@ -174,13 +176,15 @@ def _about_features(wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:
     needed = min((sorted(set(requirement.unmet(platform))) for platform in near), key=len)[:_SHOWN]
     listed = ", ".join(f'"{feature[:_CUT]}"' for feature in needed)
     features = (*wanted.platform.os_features, *(feature[:_CUT] for feature in needed))
-    return f"if the sandbox provides {listed}, {_declare(wanted, replace(wanted.platform, os_features=features))}"
+    # macOS and FreeBSD nodes take Linux images too, but none of their own platform's features count for those.
+    better = replace(wanted.platform, os=normalize_os(near[0].os, host=wanted.host), os_features=features)
+    return f"if the sandbox provides {listed}, {_declare(wanted, better)}"
 
 
 def _about_variants(wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:
     names = ", ".join(dict.fromkeys(format(platform)[:_CUT] for platform in near[:_SHOWN]))
     first = normalize(near[0], host=wanted.host)
-    better = replace(wanted.platform, architecture=first.architecture, variant=first.variant[:_CUT])
+    better = replace(wanted.platform, os=first.os, architecture=first.architecture, variant=first.variant[:_CUT])
     return f"the image needs {names}: where the processor has it, {_declare(wanted, better)}"
 
 
@@ -198,6 +202,8 @@ def _about_architectures(wanted: ResolvedPlatform, near: Sequence[Platform]) -> 
     if wanted.is_declared and own.architecture in offered and own.os == platform.os:
         theirs = replace(platform, architecture=own.architecture, variant="")
         return f"{only}; for the host's own architecture {_declare(wanted, theirs)}"
+    if platform.os == "windows":
+        return f"{only}: use an image for {platform.architecture}"
     return f"{only}: a runtime handler that emulates one of them must declare it as its platform"
 
 
@@ -209,8 +215,9 @@ def _about_systems(wanted: ResolvedPlatform, near: Sequence[Platform]) -> str:
     )
 
 
-def _named(offered: Iterable[str]) -> str:
-    return ", ".join([each or "an unnamed one" for each in offered][:_SHOWN])
+def _named(offered: Collection[str]) -> str:
+    more = f" and {len(offered) - _SHOWN} more" if len(offered) > _SHOWN else ""
+    return ", ".join([each or "an unnamed one" for each in offered][:_SHOWN]) + more
 
 
 _ADVICE: Final[Mapping[str, Callable[[ResolvedPlatform, Sequence[Platform]], str]]] = {

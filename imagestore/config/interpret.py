@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
+from imagestore.config.defaults import built_in_handlers, default_name
 from imagestore.config.durations import parse_duration
 from imagestore.config.findings import Finding, Severity, dotted, nearest, show
 from imagestore.config.handlers import GuestPlatform, Isolation, PlatformText, RuntimeHandler
@@ -39,7 +40,7 @@ from imagestore.config.section import Section
 from imagestore.config.tree import Entry, plain
 from imagestore.errors import InvalidPlatformError
 from imagestore.frozen import FrozenDict
-from imagestore.platforms import windows, windows_releases
+from imagestore.platforms import windows
 from imagestore.platforms.normalize import (
     KNOWN_ARCHITECTURES,
     KNOWN_OPERATING_SYSTEMS,
@@ -47,6 +48,7 @@ from imagestore.platforms.normalize import (
     normalize_os,
 )
 from imagestore.text import printable
+from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,6 +114,15 @@ class Reading:
         self._image_side = self._runtime_platforms(images)
         runtimes = containerd.section("runtimes", None, path=("runtimes",))
         self.handlers = {name: self._handler(name, runtimes.section(name, HANDLER)) for name in runtimes.table}
+        self.default_handler = self.default_name.text or default_name(host)
+        usual = built_in_handlers(host).get(self.default_handler)
+        if usual is not None and usual.name not in self.handlers:
+            image_side = self._image_side.get(usual.name)
+            self.handlers[usual.name] = replace(
+                usual,
+                snapshotter=_snapshotter(None, image_side, self.settings),
+                runtime_platform=self._runtime_platform(image_side),
+            )
         for handler, section in self._image_side.items():
             if handler not in self.handlers:
                 text = "there is no runtime handler of this name"
@@ -201,9 +212,7 @@ class Reading:
         try:
             windows.check_version(version)
         except InvalidPlatformError as error:
-            build = windows_releases.build_of_tag(version)
-            mend = error.hint if build is None else f"{version} is build 10.0.{build}: write that"
-            section.report(Severity.ERROR, name, str(error), mend)
+            section.report(Severity.ERROR, name, str(error), error.hint)
 
 
 def _check_handler_name(name: str, section: Section) -> None:
@@ -243,10 +252,11 @@ def _settings(images: Section, verifier: VerifierSettings | None, registry: Regi
     )
 
 
-def _snapshotter(handler: Section, image_side: Section | None, settings: Settings) -> str:
+def _snapshotter(handler: Section | None, image_side: Section | None, settings: Settings) -> str:
     """containerd hands a handler's own snapshotter to the images section where that names none."""
     explicit = image_side.text("snapshotter") if image_side is not None else ""
-    return explicit or handler.text("snapshotter") or settings.snapshotter
+    own = handler.text("snapshotter") if handler is not None else ""
+    return explicit or own or settings.snapshotter
 
 
 def _sandbox(runtime_type: str, options: Section) -> tuple[Isolation | None, PlatformText | None]:

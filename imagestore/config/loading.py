@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from imagestore.config.defaults import built_in_handlers, default_name
 from imagestore.config.findings import Finding, RefusalError, Severity, dotted, show
 from imagestore.config.imports import load_files
 from imagestore.config.interpret import Reading
@@ -71,19 +70,14 @@ def read(raw: bytes, name: str, host: Platform | None) -> tuple[Config | None, l
     except RefusalError as error:
         return None, [*findings, error.finding]
     reading = Reading(loaded.table, name, host, findings)
-    handlers = dict(reading.handlers)
-    wanted = reading.default_name.text or default_name(host)
+    handlers, wanted = reading.handlers, reading.default_handler
     if wanted not in handlers:
-        usual = built_in_handlers(host).get(wanted)
-        if usual is None:
-            known = ", ".join(sorted(handlers)) or "none"
-            text = f"expected one of the configured handlers ({known}), got {show(wanted)}"
-            mend = f"add a table {dotted(['runtimes', wanted])}, or name another handler"
-            findings.append(
-                Finding(Severity.ERROR, reading.default_name.location, "containerd.default_runtime_name", text, mend)
-            )
-        else:
-            handlers[wanted] = usual
+        known = ", ".join(sorted(handlers)) or "none"
+        text = f"expected one of the configured handlers ({known}), got {show(wanted)}"
+        mend = f"add a table {dotted(['runtimes', wanted])}, or name another handler"
+        findings.append(
+            Finding(Severity.ERROR, reading.default_name.location, "containerd.default_runtime_name", text, mend)
+        )
     if any(finding.severity is Severity.ERROR for finding in findings):
         return None, findings
     config = Config(

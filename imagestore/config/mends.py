@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final
 from imagestore import platforms
 from imagestore.config.findings import dotted, shorten
 from imagestore.config.location import BUILT_IN
+from imagestore.platforms.normalize import normalize_architecture
+from imagestore.values import replace
 
 if TYPE_CHECKING:
-    from imagestore.config.handlers import RuntimeHandler
+    from imagestore.config.handlers import GuestPlatform, RuntimeHandler
     from imagestore.config.location import Location
     from imagestore.platforms.spec import Platform
 
@@ -51,7 +53,7 @@ def assignment(handler: RuntimeHandler, now: Platform, wanted: Platform) -> str:
         Keys and values as TOML writes them.
     """
     if handler.guest_platform is not None:
-        return _members(now, wanted)
+        return _changes(handler.guest_platform, now, wanted)
     if handler.runtime_platform is not None:
         return f"platform = {json.dumps(shorten(platforms.format_all(wanted)))}"
     return f"guest_platform = {{ {_members(None, wanted)} }}"
@@ -69,12 +71,22 @@ def sentence(handler: RuntimeHandler, now: Platform, wanted: Platform) -> str:
     if handler.guest_platform is not None:
         changed = next((member for member in _KEYS if getattr(now, member) != getattr(wanted, member)), "os")
         location = place(handler, changed)[0]
-        return f"set {_members(now, wanted)} in {dotted([*table, 'guest_platform'])} ({location})"
+        changes = _changes(handler.guest_platform, now, wanted)
+        return f"set {changes} in {dotted([*table, 'guest_platform'])} ({location})"
     if handler.runtime_platform is not None:
         path = dotted(["runtime_platforms", name])
         return f"set {path}.{assignment(handler, now, wanted)} ({handler.runtime_platform.location})"
     where = "" if handler.location == BUILT_IN else f" ({handler.location})"
     return f"give {dotted(table)} a guest_platform with {_members(None, wanted)}{where}"
+
+
+def _changes(guest: GuestPlatform, now: Platform, wanted: Platform) -> str:
+    """Members that differ. A new variant comes with its architecture where the host's, or a name's own, would win."""
+    changed = _members(now, wanted)
+    given = guest.architecture or (wanted.architecture if wanted.variant else "")
+    if now.variant == wanted.variant or (given and normalize_architecture(given, wanted.variant)[1] == wanted.variant):
+        return changed
+    return _members(replace(now, architecture=""), wanted)
 
 
 def _members(now: Platform | None, wanted: Platform) -> str:

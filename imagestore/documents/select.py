@@ -5,7 +5,8 @@ The rules, in containerd's order (core/images, reading an image with a matcher):
 1. Entries that state a platform are judged by it. Attestations and entries of an unknown platform are never chosen.
 2. What fits is sorted by the matcher; equals keep the order of the index. The best comes first.
 3. When none of that leads to a manifest, entries without platform have their turn, in the order of the index.
-4. A manifest without platform is judged by its config. An index inside the index is opened when its turn comes, and
+4. A manifest without platform is judged by its config; where the caller asks for it, so is a Windows entry that fits
+   only because it states no version, when its turn comes. An index inside the index is opened when its turn comes, and
    gone into with the same rules.
 
 Where containerd looks at one entry and gives up, the next one is tried here, up to a bound (listed in
@@ -36,7 +37,7 @@ from imagestore.platforms import Explanation, Rule
 from imagestore.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
@@ -68,7 +69,9 @@ class DocumentSource(Protocol):
         """The platform in the config of a manifest; None when it has no image config."""
 
 
-def select(index: Index, matcher: Matcher, source: DocumentSource, *, wanted: str) -> Selection:
+def select(
+    index: Index, matcher: Matcher, source: DocumentSource, *, wanted: str, judges_versions: bool = False
+) -> Selection:
     """Choose a manifest from an index.
 
     Args:
@@ -76,6 +79,7 @@ def select(index: Index, matcher: Matcher, source: DocumentSource, *, wanted: st
         matcher: decides and orders.
         source: gives indexes inside the index, and platforms from configs.
         wanted: text form of the wanted platform, for people.
+        judges_versions: whether the config decides where a Windows entry states no version.
 
     Returns:
         The choice, with a verdict for every entry. Nothing chosen is no error here.
@@ -83,11 +87,15 @@ def select(index: Index, matcher: Matcher, source: DocumentSource, *, wanted: st
     Raises:
         DocumentError: what has to be opened nests too deep or lists too many entries, or can't be read.
     """
-    return _selected(matcher, wanted, Listing(index), _Shared(source))
+    return _selected(matcher, wanted, Listing(index), _Shared(source), judges_versions)
 
 
 def select_each(
-    index: Index, wanted: Mapping[str, tuple[Matcher, str]], source: DocumentSource
+    index: Index,
+    wanted: Mapping[str, tuple[Matcher, str]],
+    source: DocumentSource,
+    *,
+    judging_versions: Collection[str] = (),
 ) -> dict[str, Selection]:
     """The same for several matchers, with the work that they share done once.
 
@@ -95,12 +103,16 @@ def select_each(
         index: what the reference leads to.
         wanted: matcher and text form of what is wanted, by name.
         source: gives indexes inside the index, and platforms from configs.
+        judging_versions: the names for which the config decides where a Windows entry states no version.
 
     Raises:
         DocumentError: as :func:`select`.
     """
     listing, shared = Listing(index), _Shared(source)
-    return {name: _selected(matcher, text, listing, shared) for name, (matcher, text) in wanted.items()}
+    return {
+        name: _selected(matcher, text, listing, shared, name in judging_versions)
+        for name, (matcher, text) in wanted.items()
+    }
 
 
 def select_single(descriptor: Descriptor, platform: Platform | None, matcher: Matcher, *, wanted: str) -> Selection:
@@ -133,12 +145,14 @@ class _Shared:
         return found
 
 
-def _selected(matcher: Matcher, wanted: str, listing: Listing, shared: _Shared) -> Selection:
+def _selected(matcher: Matcher, wanted: str, listing: Listing, shared: _Shared, judges_versions: bool) -> Selection:
     """The choice, by the short way where no document has to be opened: verdicts are then made when they are read."""
     best = matcher.best(listing.candidates)
     opens = bool(listing.silent) if best is None else listing.leads_to_index(best)
+    if best is not None and judges_versions:
+        opens = opens or _is_open(matcher, listing.entries[best])
     if opens or len(listing.entries) > MAX_ENTRIES:
-        verdicts = _Search(matcher, shared).verdicts(listing)
+        verdicts = _Search(matcher, shared, judges_versions).verdicts(listing)
         return Selection(wanted, verdicts, next((each for each in verdicts if each.rank == 0), None))
     chosen = None
     if best is not None:
@@ -184,9 +198,10 @@ class _Search:
     An order is a list of positions: what is chosen, then what would come next; empty when nothing fits.
     """
 
-    def __init__(self, matcher: Matcher, shared: _Shared) -> None:
+    def __init__(self, matcher: Matcher, shared: _Shared, judges_versions: bool) -> None:
         self._matcher = matcher
         self._shared = shared
+        self._judges_versions = judges_versions
         self._verdicts: dict[_Position, Verdict] = {}
         self._opened: dict[_Key, _Position] = {}
         self._configs: dict[_Key, tuple[Platform | None, Explanation]] = {}
@@ -223,9 +238,11 @@ class _Search:
         entry, position = listing.entries[number], (*above, number)
         if listing.leads_to_index(number):
             return self._open(entry, position)
-        if number not in listing.settled:
-            return [position]
-        return self._read_config(entry, position)
+        if number in listing.settled:
+            return self._read_config(entry, position)
+        if self._judges_versions and _is_open(self._matcher, entry):
+            return self._read_version(entry, position)
+        return [position]
 
     def _open(self, entry: Descriptor, position: _Position) -> list[_Position]:
         """Go into an index inside the index."""
@@ -251,15 +268,26 @@ class _Search:
 
     def _read_config(self, entry: Descriptor, position: _Position) -> list[_Position]:
         """Judge a manifest without platform by its config."""
+        platform, found = self._config_of(entry, "platform")
+        self._verdicts[position] = Verdict(entry, platform, position, found)
+        return [position] if found.matched else []
+
+    def _read_version(self, entry: Descriptor, position: _Position) -> list[_Position]:
+        """Judge a manifest without version by that of its config, where there is one."""
+        platform, found = self._config_of(entry, "version")
+        if found.matched or (found.rule != RULE_TOO_MANY and (platform is None or not platform.os_version)):
+            return [position]
+        self._verdicts[position] = Verdict(entry, platform or entry.platform, position, found)
+        return []
+
+    def _config_of(self, entry: Descriptor, lacking: str) -> tuple[Platform | None, Explanation]:
         key = (entry.digest, entry.media_type)
         if key not in self._configs:
             if len(self._configs) >= MAX_CONFIGS:
-                said = f"states no platform, and the configs of {MAX_CONFIGS} entries before it do not fit"
-                return self._refuse(entry, position, Explanation(False, RULE_TOO_MANY, said))
+                said = f"states no {lacking}, and the configs of {MAX_CONFIGS} entries before it do not fit"
+                return None, Explanation(False, RULE_TOO_MANY, said)
             self._configs[key] = self._judged_config(entry)
-        platform, found = self._configs[key]
-        self._verdicts[position] = Verdict(entry, platform, position, found)
-        return [position] if found.matched else []
+        return self._configs[key]
 
     def _judged_config(self, entry: Descriptor) -> tuple[Platform | None, Explanation]:
         try:
@@ -271,6 +299,13 @@ class _Search:
     def _refuse(self, entry: Descriptor, position: _Position, why: Explanation) -> list[_Position]:
         self._verdicts[position] = Verdict(entry, entry.platform, position, why)
         return []
+
+
+def _is_open(matcher: Matcher, entry: Descriptor) -> bool:
+    """Whether an entry fits only because it states no version."""
+    if entry.platform is None or entry.platform.os_version:
+        return False
+    return matcher.explain(entry.platform).rule == Rule.MATCH_VERSION_OPEN
 
 
 def _by_config(platform: Platform | None, matcher: Matcher) -> Explanation:

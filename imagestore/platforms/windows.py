@@ -111,9 +111,13 @@ def check_version(text: str, *, what: str = "os version") -> WindowsVersion:
     version = parse_version(text) if _CHECKED.fullmatch(text) else None
     if version is None or version.is_unset or (version.revision is None and text.count(".") == 3):
         shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+        from imagestore.platforms.windows_releases import build_of_tag
+
+        build = build_of_tag(text)
+        example = "write for example 10.0.17763; `cmd /c ver` shows the version of a Windows host"
         raise InvalidPlatformError(
             f"{what} {shown!r}: expected major.minor.build[.revision] in digits, at most 255.255.65535",
-            hint="write for example 10.0.17763; `cmd /c ver` shows the version of a Windows host",
+            hint=example if build is None else f"{text} is build 10.0.{build}: write that",
         )
     return version
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from imagestore.config import Config, HandlerPlatform
     from imagestore.documents.image_config import ImageConfig
     from imagestore.documents.select import Selection
-    from imagestore.platforms import Matcher
     from imagestore.pull.sources import Documents
 
 
@@ -89,16 +88,20 @@ def _is_same_system(stated: Platform, own: Platform) -> bool:
     return stated.os == own.os or normalize(stated).os == normalize(own).os
 
 
-def select_target(target: Descriptor, documents: Documents, matcher: Matcher, *, wanted: str) -> Selection:
+def select_target(target: Descriptor, documents: Documents, wanted: HandlerPlatform) -> Selection:
     """Choose from an index, or judge a single manifest by its config.
+
+    What a handler declares counts for its sandbox, so that a version which only the config has decides, too.
 
     Raises:
         DocumentError: a document breaks its rules, or nests too deep.
         RegistryError, ContentNotFoundError: a document can't be had.
     """
-    if target.kind is Kind.INDEX:
-        return select(documents.index(target), matcher, documents, wanted=wanted)
-    return select_single(target, documents.config_platform(target), matcher, wanted=wanted)
+    text = format_all(wanted.platform)
+    if target.kind is not Kind.INDEX:
+        return select_single(target, documents.config_platform(target), wanted.matcher, wanted=text)
+    index = documents.index(target)
+    return select(index, wanted.matcher, documents, wanted=text, judges_versions=wanted.is_declared)
 
 
 def target_of(raw: bytes, *, what: str) -> Descriptor:
@@ -148,7 +151,8 @@ def match_handlers(
     Raises:
         DocumentError, RegistryError, ContentNotFoundError: as select_target.
     """
+    if target.kind is not Kind.INDEX:
+        return {name: select_target(target, documents, each) for name, each in handlers.items()}
     wanted = {name: (each.matcher, format_all(each.platform)) for name, each in handlers.items()}
-    if target.kind is Kind.INDEX:
-        return select_each(documents.index(target), wanted, documents)
-    return {name: select_target(target, documents, matcher, wanted=text) for name, (matcher, text) in wanted.items()}
+    declared = {name for name, each in handlers.items() if each.is_declared}
+    return select_each(documents.index(target), wanted, documents, judging_versions=declared)

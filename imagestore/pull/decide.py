@@ -50,7 +50,7 @@ class Decider:
             NoMatchingManifestError: nothing fits; carries the explanation.
             DocumentError, RegistryError, ContentNotFoundError: a document breaks its rules, or can't be had.
         """
-        selection = select_target(target, documents, self.wanted.matcher, wanted=self.wanted_text)
+        selection = select_target(target, documents, self.wanted)
         warnings = list(self._judged(target, selection))
         chosen = selection.chosen
         chain = () if chosen is None else indexes_on_the_way(target, chosen.position, documents)
@@ -64,7 +64,6 @@ class Decider:
         """The choice with its config, compared with what the index says.
 
         Raises:
-            NoMatchingManifestError: the config shows that the index entry was for another platform.
             DocumentError, RegistryError, ContentNotFoundError: the config breaks its rules, or can't be had.
         """
         config = documents.config(choice.manifest)
@@ -91,12 +90,7 @@ class Decider:
         yield f"{self.reference} is a single manifest that does not fit the host's platform: {reason}"
 
     def _compared_with_config(self, descriptor: Descriptor, config: ImageConfig) -> Iterator[str]:
-        """An index may mislabel an entry, and its config says so; a Windows version only the config has decides."""
+        """An index may mislabel an entry, and its config says so."""
         verdict = self.wanted.matcher.explain(config.platform)
-        if verdict.matched:
-            return
-        lacks_version = descriptor.platform is None or not descriptor.platform.os_version
-        if self.wanted.is_declared and lacks_version and config.platform.os_version:
-            offered = [platforms.format_all(config.platform)]
-            raise NoMatchingManifestError(self.reference, self.wanted_text, offered, hint=verdict.reason)
-        yield f"{self.reference}: the config of {descriptor.digest} contradicts its index entry: {verdict.reason}"
+        if not verdict.matched:
+            yield f"{self.reference}: the config of {descriptor.digest} contradicts its index entry: {verdict.reason}"

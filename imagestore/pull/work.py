@@ -81,6 +81,8 @@ class PullWork:
         target, raw = self._resolve()
         current = self.current(target)
         if current is not None:
+            for warning in current.warnings:
+                self.observer(Noticed(warning))
             return current
         return self._resolved(target, raw).run()
 
@@ -159,6 +161,8 @@ class PullWork:
         record = self.metadata.get_image(str(self.reference), self.handler)
         if record is None or record.target.digest != target.digest or record.wanted != self.wanted_text:
             return None
+        if record.warnings and self.wanted.is_declared:
+            return None  # it may have been taken when only the host asked, who gets a warning where this is an error
         needed = set(record.roots).union(*(self.metadata.own_children(digest) for digest in record.roots))
         try:
             here = sum(self.content.info(digest).size for digest in needed)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from imagestore.cli import render
 from imagestore.cli.app import cancelled_by_signals
-from imagestore.cli.failure import say
+from imagestore.cli.failure import say, say_untried
 from imagestore.cli.remote import describe
-from imagestore.errors import ImageNotFoundError, InvalidInputError, UnsupportedError
+from imagestore.errors import ImageNotFoundError, ImageStoreError, InvalidInputError, UnsupportedError
 from imagestore.image_service import ImageSpec
 from imagestore.lookup import refuse_unreadable
 from imagestore.reference import Reference
@@ -164,6 +164,9 @@ def pull(
                 if spec.runtime_handler and not status.spec.runtime_handler:
                     ignored = f"names no runtime handler for it; {spec.runtime_handler!r} was ignored"
                     _warn(f"{spec.image}: {service.endpoint} {ignored}")
+    except ImageStoreError:
+        say_untried(work[len(pulled) + 1 :])
+        raise
     finally:
         # Also what came before a failure.
         if output != "json":

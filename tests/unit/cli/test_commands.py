@@ -14,6 +14,7 @@ import pytest
 
 from imagestore.cli.main import COMMANDS
 from imagestore.observe import Noticed
+from imagestore.testing import Entry, RegistryServer, build_image, build_index
 from tests.support.node import HYPERV, PROCESS, python_image
 from tests.unit.cli.lines import Line
 
@@ -54,6 +55,9 @@ def test_what_was_pulled_before_a_failure_is_told(line: Line) -> None:
     out = line("pull", line.python, missing, status=3)
     assert out.startswith(line.python)
     assert len(out.splitlines()) == 1
+    assert "not tried" not in line.error
+    line("pull", line.python, missing, line.python, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV, status=3)
+    assert f"not tried after the failure below: {missing} for {HYPERV}, {line.python} for {PROCESS}, " in line.error
 
 
 def test_a_dry_run_shows_what_would_come_and_stores_nothing(line: Line) -> None:
@@ -126,6 +130,19 @@ def test_match_reads_an_index_from_a_file_without_store_or_network(line: Line, t
     assert answer["handlers"][0]["chosen"]["position"] == [2]
     assert line.server.ledger.count() == before
     assert not line.root.exists()
+    # Nor one that can be opened.
+    line.root.mkdir()
+    (line.root / "metadata.db").write_text("no database")
+    assert line.json("match", "--index", str(path), "--runtime-handler", PROCESS) == answer
+
+
+def test_the_matrix_shows_a_platform_that_any_handlers_search_has_read(line: Line, tmp_path: Path) -> None:
+    silent = build_index([Entry(build_image("windows(10.0.17763.1)/amd64")), "linux/amd64"])
+    with RegistryServer({"registry.example/silent:1": silent}) as server:
+        reference = server.server.reference("registry.example/silent:1")
+        handlers = [word for name in ("kata", HYPERV) for word in ("--runtime-handler", name)]
+        rows = line("match", reference, *handlers).splitlines()
+    assert next(row for row in rows if row.startswith("0 ")).split()[1] == "windows(10.0.17763.1)/amd64"
 
 
 def test_match_offline_uses_the_store(line: Line) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from imagestore import config, media_types
@@ -178,7 +180,10 @@ def test_features_are_asked_for_without_those_that_are_overlooked() -> None:
             "linux/arm64",
             ("guest_platform.Variant = 'v8.10'",),
             ["linux/arm64"],
-            ('its variant is none that is known to run anything: set Variant = "" in runtimes.h.guest_platform (f:3)'),
+            (
+                'its variant is none that is known to run anything: set Architecture = "arm64", Variant = "" in '
+                "runtimes.h.guest_platform (f:3)"
+            ),
         ),
         (
             "linux/riscv64",
@@ -209,6 +214,36 @@ def test_features_are_asked_for_without_those_that_are_overlooked() -> None:
 )
 def test_advice_follows_the_closest_entry(host: str, lines: tuple[str, ...], images: list[str], expected: str) -> None:
     assert advice(node(host, *lines), *images) == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "lines", "images"),
+    [
+        ("darwin/arm64", (), ["linux/arm/v7", "linux/arm64/v9", "linux/arm64/v8.5"]),
+        ("freebsd/amd64", (), ["linux(+x)/amd64"]),
+        ("linux/arm64/v12", ("guest_platform = { OS = 'windows' }",), ["windows/arm64"]),
+        ("linux/amd64", ("guest_platform = { Architecture = 'armel' }",), ["linux/arm/v7"]),
+    ],
+)
+def test_advice_that_is_followed_helps(host: str, lines: tuple[str, ...], images: list[str]) -> None:
+    wanted = node(host, *lines)
+    told = dict(re.findall(r'(\w+) = ("[^"]*"|\[[^\]]*\])', advice(wanted, *images)))
+    assert told
+    given = wanted.handler.guest_platform
+    members = {} if given is None else {"OS": f'"{given.os}"', "Architecture": f'"{given.architecture}"'}
+    table = ", ".join(f"{key} = {value}" for key, value in {**members, **told}.items() if value != '""')
+    assert offered(node(host, f"guest_platform = {{ {table} }}"), *images).chosen is not None
+
+
+def test_a_list_that_is_cut_says_so() -> None:
+    many = [f"linux/{each}" for each in ("amd64", "arm64", "386", "ppc64le", "riscv64", "s390x", "mips64le")]
+    found = advice(node("linux/loong64"), *many)
+    assert "only for amd64, arm64, 386, ppc64le, riscv64 and 2 more:" in found
+
+
+def test_a_windows_handler_is_not_told_to_emulate() -> None:
+    told = advice(node("windows(10.0.20348)/amd64", RUNHCS), "windows(10.0.20348)/arm64")
+    assert told.endswith("only for arm64: use an image for amd64")
 
 
 def test_an_entry_without_architecture_is_named() -> None:

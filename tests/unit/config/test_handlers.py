@@ -130,6 +130,19 @@ def test_runtime_platforms_declare_a_platform(
 
 
 @pytest.mark.parametrize(
+    ("name", "host", "platform"),
+    [("runc", LINUX, "linux/arm64"), ("runhcs-wcow-process", WINDOWS, "windows(10.0.17763)/amd64")],
+)
+def test_the_built_in_default_handler_has_its_images_side(name: str, host: Platform, platform: str) -> None:
+    table = f"{IMAGES}.runtime_platforms.{name}"
+    text = f"version = 3\n{table}.platform = '{platform}'\n{table}.snapshotter = 'devmapper'"
+    loaded = config.loads(text, filename="f", host=host)
+    assert (loaded.default_handler, loaded.findings) == (name, ())
+    assert loaded.handler(name).snapshotter == "devmapper"
+    assert platforms.format_all(loaded.handler_platform(name).platform) == platform
+
+
+@pytest.mark.parametrize(
     ("specifier", "message"),
     [
         ("mystery", "f:2: runtime_platforms.h.platform: platform 'mystery'"),

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from imagestore import media_types
+from imagestore.descriptor import Descriptor
 from imagestore.documents.select import (
+    MAX_CONFIGS,
     Selection,
     select,
     select_each,
@@ -144,6 +146,48 @@ def test_several_matchers_share_the_work_and_get_what_each_would_get_alone() -> 
     for name, (matcher, text) in wanted.items():
         assert found[name] == select(index_of(*entries), matcher, documents, wanted=text)
     assert [each.chosen and each.chosen.position for each in found.values()] == [(1,), (3, 0), (3, 1), None]
+
+
+def test_a_version_that_only_the_config_has_decides_where_that_is_asked_for() -> None:
+    documents = Documents()
+    newer, older, unknown = (entry_for("windows/amd64", name=name) for name in ("newer", "older", "unknown"))
+    documents.configs[newer.digest] = parse("windows(10.0.20348.1)/amd64")
+    documents.configs[older.digest] = parse("windows(10.0.17763.1)/amd64")
+    matcher = default_for(parse("windows(10.0.17763)/amd64"))
+    exact = entry_for("windows(10.0.17763.5)/amd64", name="exact")
+
+    def chosen(*entries: Descriptor, judges_versions: bool = True) -> Selection:
+        found = select(index_of(*entries), matcher, documents, wanted="w", judges_versions=judges_versions)
+        (again,) = select_each(
+            index_of(*entries), {"h": (matcher, "w")}, documents, judging_versions={"h"} if judges_versions else ()
+        ).values()
+        assert again == found
+        return found
+
+    assert chosen_by(chosen(newer, older, judges_versions=False)) == (0,)
+    found = chosen(newer, older)
+    assert chosen_by(found) == (1,)
+    assert rules_of(found) == ["os.version.build-exact", "match.os.version-open"]
+    assert found.offered == ("windows(10.0.20348.1)/amd64", "windows/amd64")
+    assert chosen(newer).chosen is None
+    # A config that has no version, or isn't at hand, leaves the index its word.
+    documents.configs[unknown.digest] = parse("windows/amd64")
+    assert chosen_by(chosen(newer, unknown)) == (1,)
+    assert chosen_by(chosen(newer, documents.lost(entry_for("windows/amd64", name="lost")))) == (1,)
+    documents.read.clear()
+    assert chosen_by(chosen(newer, exact)) == (1,)
+    assert documents.read == []
+    assert chosen_by(chosen(documents.nest("nested", newer, older, platform="windows/amd64"), newer)) == (0, 1)
+
+
+def test_no_more_configs_are_read_for_their_versions_than_for_platforms() -> None:
+    documents = Documents()
+    entries = [entry_for("windows/amd64", name=str(number)) for number in range(MAX_CONFIGS + 1)]
+    documents.configs = {entry.digest: parse("windows(10.0.20348.1)/amd64") for entry in entries}
+    matcher = default_for(parse("windows(10.0.17763)/amd64"))
+    found = select(index_of(*entries), matcher, documents, wanted="w", judges_versions=True)
+    assert (found.chosen, len(documents.read)) == (None, MAX_CONFIGS)
+    assert found.verdicts[-1].reason.startswith("states no version, and the configs of 16 entries")
 
 
 def test_single_manifest_is_judged_by_its_config() -> None:

@@ -71,6 +71,12 @@ _UNREADABLE = [
         ("0.0.0", WindowsVersion(0, 0, 0)),
     ],
 )
+def test_a_tag_in_place_of_a_version_is_told_its_build() -> None:
+    with pytest.raises(InvalidPlatformError) as caught:
+        check_version("ltsc2022")
+    assert caught.value.hint == "ltsc2022 is build 10.0.20348: write that"
+
+
 def test_readable_versions(text: str, expected: WindowsVersion) -> None:
     assert parse_version(text) == expected
 

@@ -15,6 +15,7 @@ from imagestore.errors import (
     ConfigError,
     DocumentError,
     ImageStoreError,
+    InvalidInputError,
     InvalidPlatformError,
     InvalidReferenceError,
     NoMatchingManifestError,
@@ -175,6 +176,17 @@ def test_a_single_manifest_is_judged_by_its_config_only_where_a_platform_is_decl
     assert any(isinstance(event, Noticed) for event in here.events)
 
 
+def test_what_the_hosts_platform_took_with_a_warning_is_refused_once_a_platform_is_declared(tmp_path: Path) -> None:
+    one = "registry.example/one:1"
+    with node(tmp_path, {one: build_image("linux/arm64")}) as here:
+        first = here.store.pull(one)
+        with pytest.raises(NoMatchingManifestError):
+            here.store.pull(one, platform=platforms.format_all(here.store.host))
+        here.events.clear()
+        assert here.store.pull(one, observer=here.events.append).record == first.record
+    assert [event.message for event in here.events if isinstance(event, Noticed)] == list(first.record.warnings)
+
+
 def test_a_windows_version_that_only_the_config_has_decides_for_a_declared_guest(tmp_path: Path) -> None:
     hidden = Entry(build_image("windows(10.0.20348.1)/amd64"), platforms.parse("windows/amd64"))
     with node(tmp_path, {"registry.example/hidden:1": build_index([hidden])}) as here:
@@ -281,6 +293,20 @@ def test_match_works_offline_for_a_stored_image(tmp_path: Path) -> None:
         offline = here.store.match(PYTHON, offline=True)
         assert here.registry.ledger.count() == before
         assert offline == here.store.match(PYTHON)
+
+
+def test_match_offline_judges_what_the_handler_itself_has(tmp_path: Path) -> None:
+    with node(tmp_path) as here:
+        first = here.store.pull(PYTHON, runtime_handler=PROCESS)
+        here.registry.library.add(PYTHON, build_index(["windows(10.0.17763.9)/amd64"], seed="moved"))
+        moved = here.store.pull(PYTHON, runtime_handler=HYPERV)
+        for handler, image in ((PROCESS, first), (HYPERV, moved)):
+            for name in (PYTHON, str(image.id), image.id.encoded[:12], str(image.target.digest)):
+                (found,) = here.store.match(name, runtime_handlers=[handler], offline=True).values()
+                assert found.chosen is not None
+                assert found.chosen.descriptor.digest == image.manifest.digest
+        with pytest.raises(InvalidInputError, match="leads to 2 contents here"):
+            here.store.match(PYTHON, offline=True)
 
 
 def test_a_store_without_config_has_one_handler_named_after_the_host(tmp_path: Path) -> None:

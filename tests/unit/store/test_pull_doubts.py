@@ -112,6 +112,9 @@ def test_match_judges_a_single_manifest_for_every_handler(tmp_path: Path) -> Non
         "kata": False,
     }
     assert {len(each.verdicts) for each in found.values()} == {1}
+    config = here.store.config
+    remarks = {name: config.handler_platform(name).remarks(each) for name, each in found.items()}
+    assert [name for name, told in remarks.items() if "a pull takes it all the same" in "".join(told)] == [PROCESS]
 
 
 def test_names_that_others_gave_are_durable_before_the_record_is_written(
