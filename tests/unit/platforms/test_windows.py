@@ -71,12 +71,6 @@ _UNREADABLE = [
         ("0.0.0", WindowsVersion(0, 0, 0)),
     ],
 )
-def test_a_tag_in_place_of_a_version_is_told_its_build() -> None:
-    with pytest.raises(InvalidPlatformError) as caught:
-        check_version("ltsc2022")
-    assert caught.value.hint == "ltsc2022 is build 10.0.20348: write that"
-
-
 def test_readable_versions(text: str, expected: WindowsVersion) -> None:
     assert parse_version(text) == expected
 
@@ -198,3 +192,9 @@ def test_image_tags_name_builds(tag: str, build: int | None) -> None:
 def test_builds_have_names(build: int, name: str) -> None:
     assert name_of(build) == name
     assert describe(build) == (f"{build} ({name})" if name else "1")
+
+
+def test_a_tag_in_place_of_a_version_is_told_its_build() -> None:
+    with pytest.raises(InvalidPlatformError) as caught:
+        check_version("ltsc2022")
+    assert caught.value.hint == "ltsc2022 is build 10.0.20348: write that"
