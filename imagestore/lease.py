@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import ImageStoreError, StoreError, StoreFullError, StoreReadOnlyError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from imagestore.digest import Digest
     from imagestore.metadata.api import MetadataStore
@@ -24,6 +24,24 @@ if TYPE_CHECKING:
 #: As containerd's temporary leases.
 LIFETIME_SECONDS: Final = 24 * 3600.0
 _RENEW_SECONDS: Final = 3600.0
+
+
+def keep_found(metadata: MetadataStore, found: Sequence[Digest]) -> str:
+    """Lease content for a day that is older than its database: a lost one's, or another program's.
+
+    Nothing says what it is for, so the next collection would take all of it.
+
+    Returns:
+        The lease's id; empty where nothing was found.
+
+    Raises:
+        StoreError: the database can't be written.
+    """
+    if not found:
+        return ""
+    lease_id = f"found-{os.urandom(8).hex()}"
+    metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS, content=found)
+    return lease_id
 
 
 class HeldLease:

@@ -14,12 +14,12 @@ import shutil
 import stat
 import sys
 import tarfile
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore import unwritable
+from imagestore.archive.partial import lock, partial_name
 from imagestore.content.disk import sync_directory
 from imagestore.errors import AlreadyExistsError, InvalidInputError
 from imagestore.links import followed
@@ -109,11 +109,14 @@ def write_folder(path: str, members: Iterable[Member], *, observer: Observer, ca
     # A link stays a link, as for files: what it points at is filled.
     with _translated(path):
         path = followed(path)
-    partial = f"{path}.{uuid.uuid4().hex[:12]}.partial"
-    with _translated(path):
+    with _translated(path), contextlib.ExitStack() as stack:
         if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
             raise AlreadyExistsError(f"{path}: is there already", hint="choose an empty folder, or a new one")
+        partial = partial_name(path)
         os.mkdir(partial, _FOLDER_MODE)
+        descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, descriptor)
+        lock(descriptor)
         try:
             written = 0
             for member in sorted(members, key=lambda member: member.name):
@@ -197,9 +200,10 @@ def _whole_file(path: str, cancel: CancelToken) -> Iterator[Write]:
             stack.callback(os.close, descriptor)
             yield _writer(descriptor, cancel)
             return
-        partial = f"{final}.{uuid.uuid4().hex[:12]}.partial"
+        partial = partial_name(final)
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         stack.callback(os.close, descriptor)
+        lock(descriptor)
         try:
             yield _writer(descriptor, cancel)
             os.fsync(descriptor)

@@ -134,6 +134,11 @@ def _print_rebuild(report: RebuildReport | None) -> None:
             f"nothing tells whether the last change was made; what it replaced ({len(report.replaced)} blobs and what"
             f" they point at) is kept for a day by lease {render.printable(report.replaced_lease)}"
         )
+    if report.found_lease:
+        print(
+            f"there is no journal, so nothing tells what {len(report.found)} blobs are for; lease "
+            f"{render.printable(report.found_lease)} keeps them for a day"
+        )
     if report.labelled:
         print(f"restored the labels of {report.labelled} blobs")
     if report.unreadable:
@@ -189,5 +194,7 @@ def _rebuild_json(report: RebuildReport) -> dict[str, Any]:
         "labelledBlobs": report.labelled,
         "replaced": [str(digest) for digest in report.replaced],
         "replacedLease": report.replaced_lease or None,
+        "found": [str(digest) for digest in report.found],
+        "foundLease": report.found_lease or None,
         "unreadableLines": report.unreadable,
     }

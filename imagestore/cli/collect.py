@@ -45,7 +45,8 @@ def gc(
 
     With rules, images are removed first: --keep-last spares the newest of each repository and handler; of the others go
     those --unused-for long enough and, while the disk is above --high, the longest unused ones until it would be at
-    --low. With --keep-last alone all others go. Pinned images are always spared.
+    --low. With --keep-last alone all others go. Pinned images are always spared. Bytes count as free with the last
+    image that needs them; what a lease, a label or a client keeps as well stays.
     """
     app.is_freeing = not dry_run
     rules = _policy(app, (keep_last, unused_for, high, low), runtime_handler)

@@ -192,6 +192,8 @@ class LocalContentStore(Ingests):
         try:
             file = self.open(digest)
         except ContentNotFoundError:
+            if os.path.islink(self._blob_text(digest)):  # in its place
+                self.delete(digest)
             return False
         except IntegrityError:  # the disk can't even open it
             self.delete(digest)

@@ -87,7 +87,9 @@ def refuse_missing(path: Path) -> None:
         StoreCorruptError: only content is.
     """
     try:
-        os.stat(path)
+        # A crash may leave a file of no bytes.
+        if not os.stat(path).st_size:
+            raise FileNotFoundError(path)
     except FileNotFoundError:
         if os.path.exists(path.with_name(JOURNAL)):
             return
@@ -101,6 +103,14 @@ def refuse_missing(path: Path) -> None:
         ) from None
     except OSError:
         return  # whoever opens it finds out what that means
+
+
+def has_database(path: Path) -> bool:
+    """Whether there is a database, and not only the name of one."""
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
+        return False
 
 
 def _has_blobs(content: Path) -> bool:

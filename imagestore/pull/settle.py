@@ -23,7 +23,9 @@ def settle(content: LocalContentStore, descriptors: Collection[Descriptor]) -> N
 
 
 def confirm(content: LocalContentStore, descriptors: Collection[Descriptor], *, what: str) -> None:
-    """While the database is held: everything is here. Only a lease that ended early makes that untrue.
+    """While the database is held: everything is here.
+
+    Only a lease that ended early makes that untrue, or a repair that found damage the pull took for good.
 
     Args:
         content: the blobs.
@@ -36,6 +38,7 @@ def confirm(content: LocalContentStore, descriptors: Collection[Descriptor], *, 
     gone = [descriptor.digest for descriptor in descriptors if not content.exists(descriptor.digest)]
     if gone:
         raise StoreBusyError(
-            f"{what}: {gone[0]} was collected before the record was written: the lease of this work ended early",
-            hint="the clock was set forward, or the machine slept for a day; try again",
+            f"{what}: {gone[0]} was removed before the record was written: as damaged, or since the lease of this work "
+            "ended early",
+            hint="try again; leases end early where the clock is set forward, or the machine sleeps for a day",
         )

@@ -20,7 +20,7 @@ from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.documents.manifest import Manifest
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, StoreBusyError, StoreCorruptError
 from imagestore.failpoint import reach
-from imagestore.lease import LIFETIME_SECONDS
+from imagestore.lease import LIFETIME_SECONDS, keep_found
 from imagestore.media_types import DOCKER_MANIFEST, OCI_MANIFEST
 from imagestore.metadata import location
 from imagestore.metadata.journal import RecordJournal
@@ -52,6 +52,8 @@ class RebuildReport:
         unreadable: lines of the journal that can't be read.
         replaced: what the last change replaced, if nothing tells whether that change was committed.
         replaced_lease: id of the lease that keeps it for LIFETIME_SECONDS; empty when there is nothing to keep.
+        found: content of which nothing tells what it is for, since there is no journal.
+        found_lease: id of the lease that keeps it for LIFETIME_SECONDS; empty when there is nothing to keep.
     """
 
     was_whole: bool
@@ -63,6 +65,8 @@ class RebuildReport:
     leases: tuple[str, ...] = ()
     replaced: tuple[Digest, ...] = ()
     replaced_lease: str = ""
+    found: tuple[Digest, ...] = ()
+    found_lease: str = ""
 
 
 _WHOLE: Final = RebuildReport(was_whole=True, kept_as=None, restored=(), skipped=(), unreadable=0)
@@ -92,9 +96,10 @@ def rebuild(root: Path) -> RebuildReport:
             return _WHOLE
         fresh = path.with_name("metadata.db.rebuilt")
         _remove(fresh)
+        has_journal = RecordJournal.beside(path).has_entries()
         metadata = SqliteMetadataStore(fresh, is_rebuilding=True)
         try:
-            report = _restored(metadata, content)
+            report = _restored(metadata, content, has_journal=has_journal)
         finally:
             metadata.close()
         kept_as = _put_aside(path)
@@ -104,7 +109,7 @@ def rebuild(root: Path) -> RebuildReport:
     return replace(report, kept_as=kept_as)
 
 
-def _restored(metadata: SqliteMetadataStore, content: LocalContentStore) -> RebuildReport:
+def _restored(metadata: SqliteMetadataStore, content: LocalContentStore, *, has_journal: bool) -> RebuildReport:
     """Fill an empty database with what the journal says and the content bears out."""
     with metadata.exclusive():
         journaled = metadata.journaled()
@@ -113,6 +118,8 @@ def _restored(metadata: SqliteMetadataStore, content: LocalContentStore) -> Rebu
         leases = _restore_leases(metadata, content, journaled)
         replaced = _still_there(content, journaled, restored)
         replaced_lease = _keep(metadata, content, replaced)
+        found = () if has_journal else tuple(info.digest for info in content.walk())
+        found_lease = keep_found(metadata, found)
     return RebuildReport(
         was_whole=False,
         kept_as=None,
@@ -123,6 +130,8 @@ def _restored(metadata: SqliteMetadataStore, content: LocalContentStore) -> Rebu
         leases=leases,
         replaced=replaced,
         replaced_lease=replaced_lease,
+        found=found,
+        found_lease=found_lease,
     )
 
 
@@ -211,7 +220,7 @@ def _own_edges(content: LocalContentStore, digest: Digest) -> dict[Digest, list[
 
 
 def _is_whole(path: Path) -> bool:
-    if not path.exists():
+    if not location.has_database(path):
         return False
     try:
         metadata = SqliteMetadataStore(path)

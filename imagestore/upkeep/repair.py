@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     from imagestore.upkeep.check import CheckReport
 
 
-_STAYING: Final = (FaultKind.RECORD_WRONG, FaultKind.DATABASE_DAMAGED)
+#: What helps, by the kind of fault.
+_STAYING: Final = {
+    FaultKind.RECORD_WRONG: "remove the image with 'imagestore rmi' and pull it again",
+    FaultKind.DATABASE_DAMAGED: "run 'imagestore check --rebuild'",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,9 @@ class Repairer:
         told = {subject for subject, _ in self._failures}
         # Nothing that could be fetched mends these; whoever asks for a repair is to know that they stay.
         self._failures += [
-            (each.subject, each.detail) for each in report.faults if each.kind in _STAYING and each.subject not in told
+            (each.subject, f"{each.detail}; {_STAYING[each.kind]}")
+            for each in report.faults
+            if each.kind in _STAYING and each.subject not in told
         ]
         deleted = []
         for digest in sorted(self._bad):
@@ -161,17 +167,21 @@ class Repairer:
         return self.content.info(descriptor.digest).size != descriptor.size
 
     def _fetch(self, record: ImageRecord, descriptor: Descriptor, held: HeldLease) -> None:
+        # The check may be hours old, and a pull or another repair was here since.
+        if is_whole(self.content, descriptor.digest):
+            self._bad.discard(descriptor.digest)
+            return
         reference = Reference.parse(record.reference)
         with self.content.gathering(self.cancel) as gathering:
             fetcher = Fetcher(self.content, self.client, reference, self.observer, held.renew, gathering)
             if descriptor.kind in (Kind.INDEX, Kind.MANIFEST):
                 raw = self.client.document(reference, descriptor, cancel=self.cancel)
-                self.content.delete(descriptor.digest)
+                self.content.delete_damaged(descriptor.digest)
                 fetcher.keep(descriptor, raw, cancel=self.cancel)
                 self._bytes += len(raw)
             else:
                 # The name must be free before the right bytes can have it.
-                self.content.delete(descriptor.digest)
+                self.content.delete_damaged(descriptor.digest)
                 self._bytes += fetcher.fetch(descriptor, cancel=self.cancel)
         self.content.make_durable({descriptor.digest.algorithm})
         if not is_whole(self.content, descriptor.digest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tarfile
@@ -316,6 +317,42 @@ def test_a_cancelled_export_leaves_no_file(here: Node, tmp_path: Path) -> None:
             [PYTHON], tmp_path / "out" / "a.tar", observer=lambda event: token.cancel(), cancel=token
         )
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("form", [ArchiveFormat.OCI_ARCHIVE, ArchiveFormat.OCI_FOLDER])
+def test_what_a_killed_export_left_goes_with_the_next_one(here: Node, tmp_path: Path, form: ArchiveFormat) -> None:
+    target = tmp_path / "a"
+    names = [f"{target.name}.{number:012x}.partial" for number in range(5)]
+    dead, young, locked, folder = (tmp_path / name for name in names[:4])
+    other = tmp_path / f"another-{target.name}.{0:012x}.partial"
+    for path in (dead, young, locked, other):
+        path.write_text("left")
+    (folder / "blobs").mkdir(parents=True)
+    for path in (dead, locked, folder, other):
+        os.utime(path, (1, 1))
+    with locked.open() as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        seen: list[set[str]] = []
+
+        def hear(_event: object) -> None:
+            writing = {path for path in tmp_path.iterdir() if path.name.endswith(".partial")}
+            seen.append({path.name for path in writing if is_locked(path)})
+
+        here.store.export_images([PYTHON], target, options=ExportOptions(format=form), observer=hear)
+    assert {path for path in (dead, young, locked, folder, other) if path.exists()} == {young, locked, other}
+    assert target.exists()
+    assert any(len(names) == 2 for names in seen)
+
+
+def is_locked(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def test_an_interrupt_at_the_very_end_stays_an_interrupt(

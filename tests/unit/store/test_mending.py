@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import math
 import os
 import sqlite3
@@ -17,6 +19,7 @@ import pytest
 from imagestore import lease
 from imagestore.archive.importing import ImportOptions
 from imagestore.cancel import CancelToken
+from imagestore.content import blob_file
 from imagestore.content.blob_file import open_blob
 from imagestore.content.locks import FileLock
 from imagestore.digest import Digest
@@ -29,6 +32,7 @@ from imagestore.errors import (
     StoreError,
 )
 from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.location import JOURNAL
 from imagestore.metadata.namespace_api import HOME
 from imagestore.observe import BlobDone, Event, Observer
 from imagestore.store import ImageStore
@@ -126,17 +130,103 @@ def make_unreadable(store: ImageStore, bad: Digest, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(store.content, "open", opened)
 
 
+def lose_sector(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk can't read this file; another one in its place it can."""
+    number = os.stat(path).st_ino
+
+    def readinto(file: io.FileIO, buffer: memoryview) -> int | None:
+        with blob_file.damage_named(Digest.of(b"")):
+            if os.fstat(file.fileno()).st_ino == number:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return io.FileIO.readinto(file, buffer)
+
+    monkeypatch.setattr(blob_file._BlobFile, "readinto", readinto)
+
+
 @pytest.mark.parametrize("which", ["layer", "manifest", "config"])
 def test_what_the_disk_cannot_read_is_damage(here: Node, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
     image = here.store.pull(PYTHON)
     bad = {"layer": image.layers[0].digest, "manifest": image.manifest.digest, "config": image.id}[which]
-    with monkeypatch.context() as broken:
-        make_unreadable(here.store, bad, broken)
-        report = here.store.check()
-        with pytest.raises(IntegrityError, match=f"{bad}: the disk can't read it"):
-            here.store.export_images([PYTHON], here.store.root.parent / "out.tar")
+    lose_sector(here.store.content.path(bad), monkeypatch)
+    report = here.store.check()
+    with pytest.raises(IntegrityError, match="the disk can't read it"):
+        here.store.export_images([PYTHON], here.store.root.parent / "out.tar")
     assert [(each.kind, each.digest) for each in report.faults] == [(FaultKind.BLOB_DAMAGED, bad)]
-    assert here.store.repair(report).fetched == (bad,)
+    # The number of a file that is deleted may be the next one's.
+    with contextlib.ExitStack() as held:
+        held.enter_context(here.store.content.path(bad).open("rb"))
+        assert here.store.repair(report).fetched == (bad,)
+
+
+@pytest.mark.parametrize("which", ["layer", "manifest", "config"])
+def test_what_somebody_mended_since_the_check_is_left_alone(
+    here: Node, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    image = here.store.pull(PYTHON)
+    bad = {"layer": image.layers[0].digest, "manifest": image.manifest.digest, "config": image.id}[which]
+    whole = here.store.content.path(bad).read_bytes()
+    spoil(here.store, bad)
+    report = here.store.check()
+    here.store.content.delete(bad)
+    put(here.store, whole)
+    before = here.registry.ledger.count()
+    mended = here.store.repair(report)
+    assert (mended.fetched, mended.deleted, mended.failures) == ((), (), ())
+    assert here.registry.ledger.count() == before
+    assert here.store.content.path(bad).read_bytes() == whole
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_store_made_beside_content_keeps_it_for_a_day(
+    here: Node, caplog: pytest.LogCaptureFixture, is_empty: bool
+) -> None:
+    here.store.pull(PYTHON)
+    blobs, root = present(here.store), here.store.root
+    here.store.close()
+    lose_database(root, leaving=b"" if is_empty else None)
+    with pytest.raises(StoreCorruptError, match="the database is gone"):
+        ImageStore(root, is_making=False)
+    with ImageStore(root) as again:
+        assert len(list(again.metadata.leases())) == 1
+        assert f"made a database beside {len(blobs)} blobs" in caplog.text
+        again.collect_garbage()
+        assert present(again) == blobs
+    with ImageStore(root, clock=lambda: time.time() + 2 * DAY) as later:
+        later.collect_garbage()
+        assert present(later) == set()
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_rebuild_without_a_journal_keeps_content_for_a_day(here: Node, is_empty: bool) -> None:
+    here.store.pull(PYTHON)
+    blobs, root = present(here.store), here.store.root
+    here.store.close()
+    lose_database(root, leaving=b"" if is_empty else None)
+    report = rebuild(root)
+    assert (report.was_whole, set(report.found), bool(report.found_lease)) == (False, blobs, True)
+    with ImageStore(root) as again:
+        again.collect_garbage()
+        assert present(again) == blobs
+
+
+def test_a_database_of_no_bytes_is_rebuilt_from_its_journal(here: Node) -> None:
+    record = here.store.pull(PYTHON).record
+    root = here.store.root
+    here.store.close()
+    for name in ("metadata.db-wal", "metadata.db-shm"):
+        (root / name).unlink(missing_ok=True)
+    (root / "metadata.db").write_bytes(b"")
+    report = rebuild(root)
+    assert [each.reference for each in report.restored] == [record.reference]
+    assert (report.found, report.found_lease) == ((), "")
+
+
+def lose_database(root: Path, *, leaving: bytes | None) -> None:
+    """Database and journal are gone; or something is left of the first."""
+    for name in ("metadata.db", "metadata.db-wal", "metadata.db-shm", JOURNAL):
+        (root / name).unlink(missing_ok=True)
+    if leaving is not None:
+        (root / "metadata.db").write_bytes(leaving)
 
 
 def test_what_came_anew_and_can_not_be_read_again_is_not_mended(here: Node, monkeypatch: pytest.MonkeyPatch) -> None:
