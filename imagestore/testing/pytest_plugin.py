@@ -212,10 +212,22 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             raise
     session = item.stash.get(_SESSION, None)
     if session is not None:
-        session.finish()
+        _finish(session)
         if _NOTES in item.stash:
             _note_written(item, session.path)
     return result
+
+
+def _finish(session: TapeSession) -> None:
+    """Judge or write the tape; frames that see secrets are left out of what pytest shows."""
+    from imagestore.errors import ImageStoreError
+
+    try:
+        session.finish()
+    except ImageStoreError as problem:
+        if problem.hint:
+            problem.add_note(f"hint: {problem.hint}")
+        raise problem.with_traceback(None) from None
 
 
 def _tell_troubles(item: pytest.Item) -> None:

@@ -308,3 +308,52 @@ def test_allowed_hosts_may_stand_without_their_name(pytester: pytest.Pytester) -
         """
     )
     run(pytester).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("options", [(), ("-l", "--tb=long"), ("--full-trace", "-l")])
+def test_a_refusal_to_write_a_secret_does_not_show_it(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import http.server
+        import threading
+
+        import httpx
+
+
+        class Echo(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                body = self.headers["Authorization"].encode()
+                self.send_response(403)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+
+        def token():
+            return bytes.fromhex("63616e6172792d303132333435363738").decode()
+
+
+        import pytest
+
+
+        @pytest.fixture
+        def tape_config():
+            server = http.server.HTTPServer(("127.0.0.1", 0), Echo)
+            threading.Thread(target=server.handle_request, daemon=True).start()
+            yield {"upstream": {"registry.example": f"http://127.0.0.1:{server.server_port}"}}
+            server.server_close()
+
+
+        def test_echo(tape):
+            with httpx.Client(transport=tape.transport) as client:
+                client.get("https://registry.example/v2/", headers={"Authorization": "Bearer " + token()})
+        """
+    )
+    result = run(pytester, "--record-mode=once", *options)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines("*SecretLeakError*")
+    result.stdout.fnmatch_lines("*hint: *")
+    assert "canary-012345678" not in result.stdout.str()
