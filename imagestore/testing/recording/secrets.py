@@ -72,7 +72,9 @@ PLAIN_REQUEST_HEADERS: Final = frozenset(
         "pragma",
         "proxy-connection",
         "range",
+        "referer",
         "sec-fetch-mode",
+        "service",
         "te",
         "traceparent",
         "tracestate",
@@ -95,7 +97,7 @@ _PLACEHOLDER: Final = re.compile(r"tape-([a-z]+)-([0-9]+)")
 # Values shorter than this are too common to look for in other places. A user's name or an unknown parameter may well be
 # an ordinary word that occurs elsewhere for other reasons.
 _LEAST: Final = 6
-_LEAST_SEARCHED: Final = {"user": 1 << 30, "private": 1 << 30, "signed": 16, "password": 4}
+_LEAST_SEARCHED: Final = {"user": 1 << 30, "client": 1 << 30, "private": 1 << 30, "signed": 16, "password": 4}
 
 
 @dataclass(slots=True)

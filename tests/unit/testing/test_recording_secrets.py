@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import html
 import json
 import urllib.parse
 from typing import TYPE_CHECKING
@@ -238,3 +239,28 @@ def test_an_unclassified_member_of_a_registrys_answer_is_refused(tmp_path: Path,
 )
 def test_names_versions_and_digests_are_not_random(word: str) -> None:
     assert not is_random(word)
+
+
+def test_a_client_that_tells_where_it_comes_from_is_recorded(tmp_path: Path) -> None:
+    # Go's HTTP client says so on every redirect (skopeo, ctr, docker, oras), oras-py in a header of its own.
+    answers = {f"{REGISTRY}/v2/a/tags/list": answer({"name": "a", "tags": ["registry.example"]})}
+    fields = {"Referer": f"{REGISTRY}/v2/a/tags/list", "Service": "registry.example"}
+    assert record(tmp_path, answers, [(f"{REGISTRY}/v2/a/tags/list", fields)])
+
+
+@pytest.mark.parametrize("name", ["imagestore", "docker", "containerd-client"])
+def test_the_name_of_a_client_is_an_ordinary_word(tmp_path: Path, name: str) -> None:
+    tags = f"{REGISTRY}/v2/docker/tags/list"
+    answers = {REALM: answer({"token": CANARY}), tags: answer({"name": "docker", "tags": []})}
+    assert record(tmp_path, answers, [(f"{REALM}?client_id={name}", {}), (tags, {})])
+    assert not is_leaked(tmp_path, CANARY)
+
+
+@pytest.mark.parametrize("signature", [CANARY, "short-sig1"])
+@pytest.mark.parametrize("form", ['<a href="{}">Temporary Redirect</a>.\n\n', "<p>go to {}</p>"])
+def test_the_note_beside_a_redirect_repeats_no_signature(tmp_path: Path, form: str, signature: str) -> None:
+    target = f"https://storage.example/0?X-Expires=1200&X-Signature={signature}"
+    note = form.format(html.escape(target)).encode()
+    answers = {BLOB: answer(note, {"Location": target, "Content-Type": "text/html"}, 307)}
+    assert record(tmp_path, answers, [(BLOB, {})])
+    assert not is_leaked(tmp_path, signature)
