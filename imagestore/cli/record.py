@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "plain_names",
     multiple=True,
     metavar="NAME",
-    help="A harmless name: a JSON member, a request header, a part of a path.",
+    help="A harmless name: a JSON member, a request header, a parameter, a part of a path.",
 )
 @click.option("--about", default="", help="One line for people.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

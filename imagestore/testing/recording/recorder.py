@@ -118,7 +118,7 @@ class Recorder:
         blobs: folder for bodies.
         upstream: where logical hosts really are.
         known_secrets: values that must never be written, however they come up.
-        plain_names: names that are harmless after all: JSON members, request headers, parts of paths.
+        plain_names: names that are harmless after all: JSON members, request headers, parameters, parts of paths.
         before: asked first (``new_episodes``: what a tape already answers is not recorded again).
     """
 

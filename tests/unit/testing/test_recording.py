@@ -279,7 +279,7 @@ def test_an_address_that_is_none_is_replaced_as_a_whole(blobs: BlobFolder, name:
 
 
 class BrokenVault(Vault):
-    def mark(self, kind: str, value: str) -> str:
+    def mark(self, kind: str, value: str, source: str = "") -> str:
         raise ZeroDivisionError
 
 

@@ -46,7 +46,21 @@ def record(
     plain: Sequence[str] = (),
 ) -> bool:
     """Whether a recording was written."""
+    try:
+        write_recording(folder, answers, requests, known=known, plain=plain)
+    except SecretLeakError:
+        return False
+    return True
 
+
+def write_recording(
+    folder: Path,
+    answers: Mapping[str, tuple[int, dict[str, str], bytes]],
+    requests: Sequence[tuple[str, Mapping[str, str]]],
+    *,
+    known: Sequence[str] = (),
+    plain: Sequence[str] = (),
+) -> None:
     def handler(request: httpx.Request) -> httpx.Response:
         status, headers, body = answers[str(request.url).partition("?")[0]]
         raw = [(name.encode(), value.encode("utf-8")) for name, value in headers.items()]
@@ -61,11 +75,7 @@ def record(
     ):
         for address, fields in requests:
             client.get(address, headers=dict(fields))
-        try:
-            save_tape(folder / "one", recorder.tape())
-        except SecretLeakError:
-            return False
-    return True
+        save_tape(folder / "one", recorder.tape())
 
 
 def written(folder: Path) -> bytes:
@@ -74,7 +84,7 @@ def written(folder: Path) -> bytes:
 
 def is_leaked(folder: Path, secret: str) -> bool:
     data = written(folder)
-    return Search([secret]).find_in_text(data) > 0 or any(
+    return bool(Search({secret: ""}).find_in_text(data)) or any(
         secret.encode() in gzip.decompress(path.read_bytes())
         for path in folder.rglob("*")
         if path.is_file() and path.read_bytes().startswith(b"\x1f\x8b")
@@ -264,3 +274,23 @@ def test_the_note_beside_a_redirect_repeats_no_signature(tmp_path: Path, form: s
     answers = {BLOB: answer(note, {"Location": target, "Content-Type": "text/html"}, 307)}
     assert record(tmp_path, answers, [(BLOB, {})])
     assert not is_leaked(tmp_path, signature)
+
+
+@pytest.mark.parametrize(
+    ("address", "fields", "source"),
+    [
+        (f"{REGISTRY}/v2/a/tags/list", {"X-Team": "container_registry"}, "request header X-Team"),
+        (f"{REGISTRY}/v2/a/tags/list", {"Cookie": "s=container_registry"}, "request header Cookie"),
+        (f"{REGISTRY}/v2/a/tags/list?team=container_registry", {}, "parameter team"),
+        (f"{REGISTRY}/v2/a/tags/list", {"Authorization": "Basic dTpjb250YWluZXJfcmVnaXN0cnk="}, "Authorization"),
+    ],
+)
+def test_a_refusal_says_where_the_value_came_from(
+    tmp_path: Path, address: str, fields: dict[str, str], source: str
+) -> None:
+    answers = {f"{REGISTRY}/v2/a/tags/list": answer({"name": "a", "tags": ["container_registry"]})}
+    with pytest.raises(SecretLeakError, match=rf"a secret of 18 characters \(.*{source}\)"):
+        write_recording(tmp_path, answers, [(address, fields)])
+    name = source.rpartition(" ")[2].lower()
+    if name in ("x-team", "team"):
+        assert record(tmp_path, answers, [(address, fields)], plain=[name])
