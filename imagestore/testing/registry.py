@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from imagestore.testing.engine.engine import Shaper
     from imagestore.testing.faults.rule import FaultRule
+    from imagestore.testing.front_ends.authority import Authority
     from imagestore.testing.front_ends.transport import AsyncReplayTransport, ReplayTransport
     from imagestore.testing.images.builders import Image
 
@@ -111,6 +112,15 @@ class RegistryServer(Registry):
 
     def __exit__(self, *_: object) -> None:
         self.server.close()
+
+    @property
+    def authority(self) -> Authority:
+        """Who issues the certificates, for clients to trust; see LoopbackServer.
+
+        Raises:
+            ConfigError: the server speaks plain HTTP.
+        """
+        return self.server.authority
 
     @property
     def address(self) -> str:

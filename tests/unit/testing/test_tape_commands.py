@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -204,3 +206,13 @@ def test_a_registry_without_tls_is_told_by_name_of_the_option(path: str, command
         with pytest.raises(RegistryUnavailableError) as caught:
             run(command, *((path, target) if command == "push" else (target, path)))
     assert "--plain-http" in caught.value.hint
+
+
+@pytest.mark.parametrize(("options", "scheme"), [(["--proxy"], "http"), (["--tls", "--proxy"], "https")])
+def test_serve_with_a_proxy_has_tls_when_asked_to(path: str, options: list[str], scheme: str) -> None:
+    command = [sys.executable, "-m", "imagestore", "tape", "serve", path, *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        (line,) = [one for one, _ in zip(process.stdout, range(2), strict=False) if one.startswith("registry.example")]
+        process.send_signal(signal.SIGINT)
+    assert line.split()[1].startswith(f"{scheme}://127.0.0.1:")
