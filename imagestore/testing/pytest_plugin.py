@@ -40,6 +40,8 @@ _OPTIONS: Final[Mapping[str, tuple[type, str]]] = {
     "plain_names": (Iterable, "a list of names"),
     "about": (str, "text"),
 }
+# Of requests that came too late.
+_SHOWN: Final = 5
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 
 
@@ -150,6 +152,13 @@ def tape(
         if session.is_recording and session.mode == "rewrite":
             request.node.stash[_NOTES] = _folder_of_notes(request)
         yield session
+        if session.late:
+            lines = "\n".join(session.late[:_SHOWN])
+            pytest.fail(
+                f"tape {session.path}: {len(session.late)} requests came after the test itself (from the end of a "
+                f"fixture, say), too late to be recorded or judged; the first:\n{lines}",
+                pytrace=False,
+            )
 
 
 def _marked(item: pytest.Item) -> tuple[str, dict[str, Any]]:

@@ -357,3 +357,37 @@ def test_a_refusal_to_write_a_secret_does_not_show_it(pytester: pytest.Pytester,
     result.stdout.fnmatch_lines("*SecretLeakError*")
     result.stdout.fnmatch_lines("*hint: *")
     assert "canary-012345678" not in result.stdout.str()
+
+
+LATE = """
+    import httpx
+    import pytest
+
+    @pytest.fixture
+    def client(tape):
+        with httpx.Client(transport=tape.transport) as client:
+            yield client
+            client.get("https://registry.example/v2/app/manifests/late")
+
+    def test_pull(client):
+        client.get("https://registry.example/v2/app/tags/list")
+"""
+
+
+def test_requests_of_a_fixtures_end_are_neither_recorded_nor_passed_over(
+    pytester: pytest.Pytester, upstream: str
+) -> None:
+    pytester.makepyfile(test_it=LATE)
+    recorded = run(pytester, "--record-mode=once", upstream)
+    recorded.assert_outcomes(passed=1, errors=1)
+    recorded.stdout.fnmatch_lines("*1 requests came after the test itself*")
+    recorded.stdout.fnmatch_lines("*GET registry.example/v2/app/manifests/late -> 404*")
+    replayed = run(pytester)
+    replayed.assert_outcomes(passed=1, errors=1)
+    replayed.stdout.fnmatch_lines("*unexpected request: GET https://registry.example/v2/app/manifests/late*")
+    pytester.makepyfile(test_it=LATE.replace("manifests/late", "tags/list"))
+    run(pytester).assert_outcomes(passed=1)
+    pytester.makepyfile(
+        test_it=LATE.replace("    def test_pull", "    @pytest.mark.tape(strict=False)\n    def test_pull")
+    )
+    run(pytester).assert_outcomes(passed=1)
