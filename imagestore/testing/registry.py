@@ -39,7 +39,8 @@ class Registry:
         storage_host: blobs are redirected to this logical host when set.
 
     Raises:
-        InvalidInputError: ``auth`` names a host that has no images; it would never be asked for.
+        InvalidInputError: ``auth`` names a host that has no images, which would never be asked for; or ``faults`` is no
+            list.
     """
 
     def __init__(
