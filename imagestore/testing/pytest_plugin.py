@@ -87,9 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def record_mode(request: pytest.FixtureRequest) -> str:
     """``none``, ``once``, ``new_episodes`` or ``rewrite``; override it to choose another one for some tests."""
-    mode = request.config.getoption("--record-mode") or "none"
-    # pytest-recording has one mode more, which only differs for requests that repeat.
-    return "rewrite" if mode == "all" else str(mode)
+    return str(request.config.getoption("--record-mode") or "none")
 
 
 @pytest.fixture
@@ -143,7 +141,9 @@ def tape(
     )
     path = os.path.join(tape_dir, name or default_tape_name)
     try:
-        session = TapeSession(path, record_mode, settings)
+        # pytest-recording, whose fixture may stand before ours, has one mode more, which only differs for requests that
+        # repeat.
+        session = TapeSession(path, "rewrite" if record_mode == "all" else record_mode, settings)
     except ConfigError as problem:
         problem.add_note(f"hint: {problem.hint}")
         raise
@@ -230,9 +230,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def _finish(session: TapeSession) -> None:
     """Judge or write the tape; frames that see secrets are left out of what pytest shows."""
     from imagestore.errors import ImageStoreError
+    from imagestore.testing.tapes.player import ReplayMismatchError
 
     try:
         session.finish()
+    except ReplayMismatchError as problem:
+        problem.add_note("hint: --record-mode=new_episodes records what the tape lacks, --record-mode=rewrite all anew")
+        raise
     except ImageStoreError as problem:
         if problem.hint:
             problem.add_note(f"hint: {problem.hint}")

@@ -70,6 +70,7 @@ def test_the_end_is_strict(pytester: pytest.Pytester, upstream: str) -> None:
             "*nearest recorded requests:",
             "*GET registry.example/v2/app/tags/list*",
             "*recorded, but never asked for: GET https://registry.example/v2/app/tags/list -> 200",
+            "*hint: --record-mode=new_episodes records what the tape lacks, --record-mode=rewrite all anew",
         ]
     )
 
@@ -135,6 +136,23 @@ def test_fixtures_can_be_overridden(pytester: pytest.Pytester, upstream: str) ->
     pytester.makepyfile(test_it=SUITE)
     run(pytester, upstream).assert_outcomes(passed=1)
     assert "from the conftest" in (pytester.path / "elsewhere" / "test_it" / "test_pull.tape.toml").read_text()
+
+
+def test_the_mode_that_only_another_recorder_has_is_rewrite(pytester: pytest.Pytester, upstream: str) -> None:
+    # As pytest-recording's own fixture gives it, which stands before ours where both are installed.
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def record_mode():
+            return "all"
+        """
+    )
+    pytester.makepyfile(test_it=SUITE)
+    for _ in range(2):
+        run(pytester, upstream).assert_outcomes(passed=1)
+    assert (pytester.path / "tapes" / "test_it" / "test_pull.tape.toml").is_file()
 
 
 def test_the_network_is_blocked_by_marker_and_opened_by_name(pytester: pytest.Pytester) -> None:
