@@ -65,7 +65,7 @@ def test_a_page_for_browsers_does_not_hide_the_status() -> None:
     ("page", "is_tls"),
     [
         (
-            b"<center><h1>400 Bad Request</h1></center>\n<center>The plain HTTP request was sent to HTTPS port</center>",
+            b"<h1>400 Bad Request</h1>\n<center>The plain HTTP request was sent to HTTPS port</center>",
             True,
         ),
         (b'<a href="https://www.example/">Bad Request</a>', False),
