@@ -51,9 +51,14 @@ class TokenService(http.server.ThreadingHTTPServer):
         self.scopes: list[str] = []
 
     @property
+    def address(self) -> str:
+        """Its own, without a path."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
     def configuration(self) -> str:
         """The registry's auth section."""
-        realm = f"http://127.0.0.1:{self.server_address[1]}/token"
+        realm = f"{self.address}/token"
         return f"auth: {{token: {{realm: {realm}, service: a-test, issuer: a-test, rootcertbundle: {self.bundle}}}}}"
 
     def token(self, scopes: list[str]) -> str:
