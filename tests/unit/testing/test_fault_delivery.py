@@ -10,7 +10,7 @@ import pytest
 
 from imagestore.digest import Digest
 from imagestore.errors import DocumentError
-from imagestore.testing import Registry, TokenAuth, build_image
+from imagestore.testing import Registry, RegistryServer, TokenAuth, build_image
 from imagestore.testing.faults import (
     Drip,
     Effect,
@@ -204,3 +204,22 @@ def test_a_fault_beyond_the_end_of_a_body_waits_for_a_longer_one(effect: Effect)
                 client.get(f"https://registry.example/v2/a/blobs/{digest}")
     happened = [bool(entry.faults) for entry in registry.ledger.entries]
     assert happened == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "effects",
+    [
+        [Truncate(at=1 << 20, framing="chunked")],
+        [Unframed("chunked"), Reset(at=1 << 20)],
+        [Unframed("close"), Reset(at=1 << 20)],
+        [Unframed("chunked"), Stall(at=1 << 20, seconds=0.01)],
+    ],
+)
+def test_a_body_without_a_length_can_lack_its_end_alone(effects: list[Effect]) -> None:
+    image = build_image()
+    digest = image.layers[0].digest
+    rules = [FaultRule(effect, Where(kind="blob")) for effect in effects]
+    with RegistryServer({"registry.example/a:1": image}, faults=rules) as server, httpx.Client() as client:
+        with pytest.raises(httpx.HTTPError):
+            client.get(f"http://{server.address}/v2/a/blobs/{digest}")
+        assert len(server.ledger.select(digest=digest)[0].faults) == len(effects)
