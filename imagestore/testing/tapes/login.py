@@ -92,11 +92,11 @@ class Login(requests.auth.AuthBase):
 
 def _again(response: requests.Response, header: str, settings: Mapping[str, Any]) -> requests.Response:
     response.close()
-    request = response.request.copy()
+    # Not a copy: where the answer is a redirect on the same host, the next request is made from this one.
+    request = response.request
     request.headers["Authorization"] = header
     again: requests.Response = response.connection.send(request, **settings)
     again.history.append(response)
-    again.request = request
     return again
 
 
