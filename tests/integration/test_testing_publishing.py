@@ -7,13 +7,24 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError
-from imagestore.testing import RegistryServer, build_artifact, build_image, load_tape, make_tape
+from imagestore.errors import AccessDeniedError, ContentNotFoundError, DocumentError, IntegrityError
+from imagestore.testing import (
+    BasicAuth,
+    FaultRule,
+    RegistryServer,
+    Where,
+    build_artifact,
+    build_image,
+    load_tape,
+    make_tape,
+)
+from imagestore.testing.faults import Redirect, Refuse
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.layout import tape_to_layout
 from imagestore.testing.tapes.publishing import fetch_layout, fetch_tape, push_layout, push_tape
@@ -147,6 +158,44 @@ def test_a_login_that_is_missing_or_refused_is_told_at_once(
         assert f"imagestore login {guarded.address}" in ended.stderr
         assert "wrong-one" not in ended.stderr
     assert not (tmp_path / "t.tape.toml").exists()
+
+
+def served(**how: Any) -> RegistryServer:
+    blobs = BlobFolder.beside(str(TAPES / "fault-reset"))
+    files = {"tape.toml": (TAPES / "fault-reset.tape.toml").read_bytes()}
+    for digest in load_tape(TAPES / "fault-reset").contents():
+        files[f"sha256-{digest.encoded}"] = Path(blobs.path(digest)).read_bytes()
+    return RegistryServer({"registry.example/t:1": build_artifact("application/x", files)}, **how)
+
+
+@pytest.mark.parametrize("host", ["registry.example", "storage.example"])
+def test_who_is_forbidden_is_told_at_once(tmp_path: Path, host: str) -> None:
+    rule = FaultRule(Refuse(403), Where(host=host), times=0)
+    started = time.monotonic()
+    with (
+        served(faults=[rule], storage_host="storage.example") as server,
+        pytest.raises(AccessDeniedError, match="forbids access" if host == "registry.example" else "answered 403"),
+    ):
+        fetch_tape(f"{server.address}/t:1", str(tmp_path / "t"), is_plain_http=True)
+    assert time.monotonic() - started < 2.0
+
+
+def test_a_login_stays_with_requests_that_are_redirected_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = [FaultRule(Redirect("same"), Where(kind=kind), times=0) for kind in ("manifest", "blob")]
+    with served(auth=BasicAuth(users={"alice": PASSWORD}), faults=rules) as server:
+        path = logins(tmp_path, "auth.json", server.address, PASSWORD)
+        monkeypatch.setenv("REGISTRY_AUTH_FILE", str(path))
+        fetch_tape(f"{server.address}/t:1", str(tmp_path / "tapes" / "t"), is_plain_http=True)
+
+
+def test_a_storage_gets_no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(auth=BasicAuth(users={"alice": PASSWORD}), storage_host="storage.example") as server:
+        path = logins(tmp_path, "auth.json", server.address, PASSWORD)
+        monkeypatch.setenv("REGISTRY_AUTH_FILE", str(path))
+        fetch_tape(f"{server.address}/t:1", str(tmp_path / "tapes" / "t"), is_plain_http=True)
+        server.ledger.assert_credentials_only_at("registry.example")
 
 
 def test_what_is_not_there_is_not_found(registry: DockerRegistry, tmp_path: Path) -> None:

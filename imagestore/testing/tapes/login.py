@@ -7,13 +7,15 @@ its own.
 
 from __future__ import annotations
 
+import contextlib
+import urllib.parse
 from typing import TYPE_CHECKING
 
 import requests.auth
 from oras.auth import AuthenticationException
 
 from imagestore.cancel import CancelToken
-from imagestore.errors import AccessDeniedError, ImageStoreError
+from imagestore.errors import AccessDeniedError, ImageStoreError, ProtocolError
 from imagestore.registry.auth.authenticate import RegistryAuthenticator
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.registry.endpoints import default_endpoint
@@ -49,8 +51,10 @@ class Login(requests.auth.AuthBase):
         self._target = target
         self._repository = path.partition("@")[0].partition(":")[0]
         self._origin = urls.origin_of(f"{'http' if is_plain_http else 'https'}://{host}/")
-        self._sender = HttpSender()
-        bound = self._sender.bound(self._origin, default_endpoint(host).connection)
+        self._stack = contextlib.ExitStack()
+        sender = HttpSender()
+        self._stack.callback(sender.close)
+        bound = sender.bound(self._origin, default_endpoint(host).connection)
         self._authenticator = RegistryAuthenticator(bound, CredentialResolver.standard())
         self._cancel = CancelToken()
 
@@ -58,31 +62,38 @@ class Login(requests.auth.AuthBase):
         return self
 
     def __exit__(self, kind: object, problem: BaseException | None, traceback: object) -> None:
-        self._sender.close()
+        self._stack.close()
         if isinstance(problem, _StopError):
             raise problem.reason from None
 
     def put_into(self, client: OrasClient) -> None:
         """Let this answer all challenges that the client gets."""
         client.session.auth = self
+        self._stack.callback(client.session.close)
         client.auth = _NoLogin()
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         """What is known already goes along, unless it is for somebody else."""
-        if urls.origin_of(str(request.url)) == self._origin:
+        if self._is_home(request.url):
             header = self._authenticator.authorization(self._origin, self._repository)
             if header:
                 request.headers["Authorization"] = header
             request.register_hook("response", self._answered)
         return request
 
+    def _is_home(self, address: str | None) -> bool:
+        try:
+            return urls.origin_of(address or "") == self._origin
+        except ProtocolError:  # with a user in it, say
+            return False
+
     def _answered(self, response: requests.Response, **settings: Any) -> requests.Response:
         try:
-            while response.status_code == 401 and urls.origin_of(response.url) == self._origin:
+            while response.status_code == 401 and self._is_home(response.url):
                 fields = Headers(tuple(response.headers.items()))
                 header = self._authenticator.respond(self._origin, self._repository, fields, cancel=self._cancel)
                 response = _again(response, header, settings)
-            if response.status_code == 403 and urls.origin_of(response.url) == self._origin:
+            if response.status_code == 403 and self._is_home(response.url):
                 text = f"artifact {self._target}: the registry knows who asks and forbids access"
                 raise AccessDeniedError(text, host=self._target.partition("/")[0], status=403)
         except ImageStoreError as problem:
@@ -108,5 +119,6 @@ class _NoLogin:
 
     def authenticate_request(self, response: requests.Response, *_: object, **__: object) -> tuple[object, bool]:
         """Another host that answers 401 or 403 (a storage, say) gets no login."""
-        origin, status = urls.origin_of(response.url), response.status_code
-        raise _StopError(AccessDeniedError(f"{origin}: answered {status}", host=origin.host, status=status))
+        host, status = urllib.parse.urlsplit(response.url).hostname or "", response.status_code
+        text = f"{host}: answered {status} to a request for the registry's content"
+        raise _StopError(AccessDeniedError(text, host=host, status=status))
