@@ -97,6 +97,7 @@ class Login(requests.auth.AuthBase):
                 text = f"artifact {self._target}: the registry knows who asks and forbids access"
                 raise AccessDeniedError(text, host=self._target.partition("/")[0], status=403)
         except ImageStoreError as problem:
+            response.close()
             raise _StopError(problem) from problem
         return response
 
@@ -119,6 +120,7 @@ class _NoLogin:
 
     def authenticate_request(self, response: requests.Response, *_: object, **__: object) -> tuple[object, bool]:
         """Another host that answers 401 or 403 (a storage, say) gets no login."""
+        response.close()
         host, status = urllib.parse.urlsplit(response.url).hostname or "", response.status_code
         text = f"{host}: answered {status} to a request for the registry's content"
         raise _StopError(AccessDeniedError(text, host=host, status=status))
