@@ -168,6 +168,7 @@ class ImageStore(Archives, Upkeep):
         pulls: Iterable[tuple[str, str]],
         *,
         platform: str | Platform | None = None,
+        tell: Callable[[PullPlan], object] | None = None,
         cancel: CancelToken | None = None,
     ) -> list[PullPlan]:
         """What pulling would fetch, without storing anything; a blob that several pulls need is counted once.
@@ -175,6 +176,7 @@ class ImageStore(Archives, Upkeep):
         Args:
             pulls: reference and runtime handler of each; an empty handler means the default.
             platform: instead of the handlers' platforms.
+            tell: gets each plan at once, so also those before a failure.
             cancel: ends the work.
 
         Raises:
@@ -187,6 +189,8 @@ class ImageStore(Archives, Upkeep):
                 work = self._work(Reference.parse(reference), handler, platform, ignore, token)
                 plans.append(work.plan(planned))
                 planned |= {blob.descriptor.digest for blob in plans[-1].blobs}
+                if tell is not None:
+                    tell(plans[-1])
         return plans
 
     def pull_sandbox_image(

@@ -10,8 +10,10 @@ from imagestore.cli import access, actions, complete, describe, render
 from imagestore.cli.access import access_options
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
 from imagestore.cli.durations import duration_option
+from imagestore.cli.failure import say_untried
 from imagestore.cli.options import handlers_option, progress_option
 from imagestore.cli.rate import limit_rate_option
+from imagestore.errors import ImageStoreError
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
@@ -71,10 +73,23 @@ def pull(
     app.credentials = access.lookup(host, creds_stdin=creds_stdin, anonymous=anonymous)
     app.bytes_per_second = limit_rate
     if dry_run:
-        with cancelled_by_signals(deadline_seconds=deadline) as token:
-            _show_plan(app, app.store.plan(work, platform=platform, cancel=token), output)
+        _plan(app, work, platform, deadline, output)
         return
     actions.pull(app, work, platform=platform, deadline_seconds=deadline, progress=progress, output=output)
+
+
+def _plan(app: App, work: list[tuple[str, str]], platform: str | None, deadline: float | None, output: str) -> None:
+    plans: list[PullPlan] = []
+    try:
+        with cancelled_by_signals(deadline_seconds=deadline) as token:
+            app.store.plan(work, platform=platform, tell=plans.append, cancel=token)
+    except ImageStoreError:
+        say_untried(work[len(plans) + 1 :])
+        raise
+    finally:
+        # Also what was planned before a failure, as a pull shows what came.
+        if plans:
+            _show_plan(app, plans, output)
 
 
 def _pull_remotely(

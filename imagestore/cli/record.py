@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "plain_names",
     multiple=True,
     metavar="NAME",
-    help="A harmless name: a JSON member, a request header, a part of a path.",
+    help="A harmless name: a JSON member, a request header, a parameter, a part of a path.",
 )
 @click.option("--about", default="", help="One line for people.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -74,11 +74,12 @@ def record(
             )
         if status == 0:
             session.finish()
+    # A command that failed seldom says why it had no answer; without one, finish() has raised what stops a recording.
+    for line in "\n".join(session.troubles).splitlines():
+        click.echo(render.printable(line), err=True)
     if status != 0:
         click.echo(f"imagestore: the command ended with status {status}; no tape was written", err=True)
     if not session.is_recording and session.troubles:
-        for line in "\n".join(session.troubles).splitlines():
-            click.echo(render.printable(line), err=True)
         ended = report(
             ConfigError(
                 f"tape {session.path}: it exists, and doesn't answer all that the command asked",

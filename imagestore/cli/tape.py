@@ -251,7 +251,7 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
     hosts = playing.tape.logical_hosts
     server: LoopbackServer
     if proxy and issuer is not None:
-        server = ProxyServer(playing.engine, hosts, authority=issuer, ports=wanted)
+        server = ProxyServer(playing.engine, hosts, authority=issuer, ports=wanted, is_tls=tls)
     else:
         server = LoopbackServer(playing.engine, hosts, authority=issuer, ports=wanted)
     with server, contextlib.suppress(KeyboardInterrupt):

@@ -18,6 +18,7 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
+from imagestore.patterns import pattern
 from imagestore.registry.transport import urls
 from imagestore.text import cut
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _MAX_READ_BYTES: Final = 64 * 1024
 _MAX_SHOWN: Final = 2048
 _MAX_COMPLAINTS: Final = 10
+# The word of a sentence, and not of an address, which any page may have.
+_WANTS_TLS: Final = pattern(rb"(?i)\bhttps\b(?!:)|plain http request")
 _MAY_BE_HIDDEN: Final = "it does not exist, or it needs a login at {host}"
 
 
@@ -38,13 +41,14 @@ def failure(response: Response, *, what: str, retry_after: float | None = None) 
         what: the thing that was asked for, in front of the message.
         retry_after: seconds the registry asks to wait, when it does.
     """
-    said = _diagnosis(response)
-    error = _classified(response, what, said, retry_after)
+    body = read_some(response)
+    said = escape(_complaints(body, response.headers.get("Content-Type")))
+    error = _classified(response, what, said, body, retry_after)
     error.said = said
     return error
 
 
-def _classified(response: Response, what: str, said: str, retry_after: float | None) -> RegistryError:
+def _classified(response: Response, what: str, said: str, body: bytes, retry_after: float | None) -> RegistryError:
     host = urls.host_port(urls.origin_of(response.url))
     status = response.status
     message = f"{what}: {host} answered {status}" + (f": {said}" if said else "")
@@ -60,16 +64,28 @@ def _classified(response: Response, what: str, said: str, retry_after: float | N
     if status == 408 or status >= 500:
         hint = f"the registry asks to wait {retry_after:.0f} s" if retry_after is not None else ""
         return RegistryUnavailableError(message, host=host, status=status, hint=hint, retry_after=retry_after)
-    hint = ""
+    hint = tls_hint(response, body)
     if status == 407:
         message = f"{what}: the proxy on the way to {host} answered 407" + (f": {said}" if said else "")
         hint = "it wants a login: http://USER:PASSWORD@HOST:PORT in HTTP_PROXY or HTTPS_PROXY"
-    if status == 400 and response.url.startswith("http:") and "https" in said.lower():
-        hint = f'if {host} speaks https, say so with server = "https://{host}" in its hosts.toml'
     return ProtocolError(message, host=host, status=status, hint=hint)
 
 
-def _diagnosis(response: Response) -> str:
+def tls_hint(response: Response, body: bytes) -> str:
+    """What to do where plain HTTP was answered by a server that speaks TLS; empty for any other answer.
+
+    Args:
+        response: the answer.
+        body: its first bytes; nginx says it in a page for browsers, Go in text.
+    """
+    if response.status != 400 or not response.url.startswith("http:") or not _WANTS_TLS.search(body):
+        return ""
+    host = urls.host_port(urls.origin_of(response.url))
+    return f'if {host} speaks https, say so with server = "https://{host}" in its hosts.toml'
+
+
+def read_some(response: Response) -> bytes:
+    """The first bytes of a refusal's body, as many as came; closes the response."""
     body = bytearray()
     with response:
         try:
@@ -80,7 +96,7 @@ def _diagnosis(response: Response) -> str:
         except RegistryError:
             # What came before it broke is shown.
             pass
-    return escape(_complaints(bytes(body[:_MAX_READ_BYTES]), response.headers.get("Content-Type")))
+    return bytes(body[:_MAX_READ_BYTES])
 
 
 def _complaints(body: bytes, content_type: str) -> str:

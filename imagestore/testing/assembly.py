@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from imagestore.errors import InvalidInputError
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.engine import Engine, Explainer, Shaper
 from imagestore.testing.engine.rules import Responder
@@ -74,7 +76,12 @@ def assemble(
         exchanges: recorded answers; they come first.
         faults: rules, and other shapers such as chaos(seed), which come after all rules.
         ledger: where requests are noted.
+
+    Raises:
+        InvalidInputError: ``faults`` is no list.
     """
+    if not isinstance(faults, Iterable):
+        raise InvalidInputError(f"faults: expected a list of rules, found {type(faults).__name__}")
     fault_rules = [one for one in faults if isinstance(one, FaultRule)]
     plan = FaultPlan(fault_rules)
     shapers = [plan, *(one for one in faults if not isinstance(one, FaultRule))]

@@ -40,6 +40,8 @@ _OPTIONS: Final[Mapping[str, tuple[type, str]]] = {
     "plain_names": (Iterable, "a list of names"),
     "about": (str, "text"),
 }
+# Of requests that came too late.
+_SHOWN: Final = 5
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 
 
@@ -85,9 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def record_mode(request: pytest.FixtureRequest) -> str:
     """``none``, ``once``, ``new_episodes`` or ``rewrite``; override it to choose another one for some tests."""
-    mode = request.config.getoption("--record-mode") or "none"
-    # pytest-recording has one mode more, which only differs for requests that repeat.
-    return "rewrite" if mode == "all" else str(mode)
+    return str(request.config.getoption("--record-mode") or "none")
 
 
 @pytest.fixture
@@ -141,7 +141,9 @@ def tape(
     )
     path = os.path.join(tape_dir, name or default_tape_name)
     try:
-        session = TapeSession(path, record_mode, settings)
+        # pytest-recording, whose fixture may stand before ours, has one mode more, which only differs for requests that
+        # repeat.
+        session = TapeSession(path, "rewrite" if record_mode == "all" else record_mode, settings)
     except ConfigError as problem:
         problem.add_note(f"hint: {problem.hint}")
         raise
@@ -150,6 +152,13 @@ def tape(
         if session.is_recording and session.mode == "rewrite":
             request.node.stash[_NOTES] = _folder_of_notes(request)
         yield session
+        if session.late:
+            lines = "\n".join(session.late[:_SHOWN])
+            pytest.fail(
+                f"tape {session.path}: {len(session.late)} requests came after the test itself (from the end of a "
+                f"fixture, say), too late to be recorded or judged; the first:\n{lines}",
+                pytrace=False,
+            )
 
 
 def _marked(item: pytest.Item) -> tuple[str, dict[str, Any]]:
@@ -212,10 +221,26 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             raise
     session = item.stash.get(_SESSION, None)
     if session is not None:
-        session.finish()
+        _finish(session)
         if _NOTES in item.stash:
             _note_written(item, session.path)
     return result
+
+
+def _finish(session: TapeSession) -> None:
+    """Judge or write the tape; frames that see secrets are left out of what pytest shows."""
+    from imagestore.errors import ImageStoreError
+    from imagestore.testing.tapes.player import ReplayMismatchError
+
+    try:
+        session.finish()
+    except ReplayMismatchError as problem:
+        problem.add_note("hint: --record-mode=new_episodes records what the tape lacks, --record-mode=rewrite all anew")
+        raise
+    except ImageStoreError as problem:
+        if problem.hint:
+            problem.add_note(f"hint: {problem.hint}")
+        raise problem.with_traceback(None) from None
 
 
 def _tell_troubles(item: pytest.Item) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from imagestore.testing.engine.engine import Shaper
     from imagestore.testing.faults.rule import FaultRule
+    from imagestore.testing.front_ends.authority import Authority
     from imagestore.testing.front_ends.transport import AsyncReplayTransport, ReplayTransport
     from imagestore.testing.images.builders import Image
 
@@ -38,7 +39,8 @@ class Registry:
         storage_host: blobs are redirected to this logical host when set.
 
     Raises:
-        InvalidInputError: ``auth`` names a host that has no images; it would never be asked for.
+        InvalidInputError: ``auth`` names a host that has no images, which would never be asked for; or ``faults`` is no
+            list.
     """
 
     def __init__(
@@ -111,6 +113,15 @@ class RegistryServer(Registry):
 
     def __exit__(self, *_: object) -> None:
         self.server.close()
+
+    @property
+    def authority(self) -> Authority:
+        """Who issues the certificates, for clients to trust; see LoopbackServer.
+
+        Raises:
+            ConfigError: the server speaks plain HTTP.
+        """
+        return self.server.authority
 
     @property
     def address(self) -> str:

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError
-from imagestore.testing import RegistryServer, build_artifact, build_image, load_tape, make_tape
+from imagestore.errors import AccessDeniedError, ContentNotFoundError, DocumentError, IntegrityError
+from imagestore.testing import (
+    BasicAuth,
+    FaultRule,
+    RegistryServer,
+    Where,
+    build_artifact,
+    build_image,
+    load_tape,
+    make_tape,
+)
+from imagestore.testing.faults import Redirect, Refuse
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.layout import tape_to_layout
 from imagestore.testing.tapes.publishing import fetch_layout, fetch_tape, push_layout, push_tape
 from imagestore.testing.tapes.upkeep import verify_tape
+from tests.support.logins import HTPASSWD, PASSWORD, token_service
 from tests.support.peers import DockerRegistry, docker_registry
 
 if TYPE_CHECKING:
@@ -82,6 +99,103 @@ def test_a_layout_that_lacks_a_body_becomes_none(tmp_path: Path) -> None:
     with RegistryServer({"registry.example/bad:1": image}) as server, pytest.raises(ContentNotFoundError):
         fetch_layout(f"{server.address}/bad:1", str(tmp_path / "got"), is_plain_http=True)
     assert not (tmp_path / "got" / "index.json").exists()
+
+
+@pytest.fixture(scope="module", params=["passwords", "tokens"])
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerRegistry]:
+    """A registry that lets only alice in: by Basic, or with tokens."""
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "htpasswd").write_text(HTPASSWD)
+    with token_service(folder) as tokens:
+        passwords = f"auth: {{htpasswd: {{realm: here, path: {folder}/htpasswd}}}}"
+        more = passwords if request.param == "passwords" else tokens.configuration
+        with docker_registry(folder, more=more) as running:
+            yield running
+
+
+def tape_command(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run ``imagestore tape`` in a home of its own; oras alone would wait for minutes."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **variables}
+    command = [sys.executable, "-m", "imagestore", "tape", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+
+
+def logins(folder: Path, name: str, host: str, password: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    auth = base64.b64encode(f"alice:{password}".encode()).decode()
+    path.write_text(json.dumps({"auths": {host: {"auth": auth}}}))
+    return path
+
+
+@pytest.mark.parametrize("place", ["REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "home", "containers"])
+def test_a_tape_travels_with_the_login_that_pulls_have(guarded: DockerRegistry, tmp_path: Path, place: str) -> None:
+    names = {"home": ".docker/config.json", "containers": ".config/containers/auth.json"}
+    path = logins(tmp_path, names.get(place, "logins/config.json"), guarded.address, PASSWORD)
+    variables = {"REGISTRY_AUTH_FILE": str(path), "DOCKER_CONFIG": str(path.parent)}
+    given = {name: value for name, value in variables.items() if name == place}
+    # Another repository each time: in one that has the bodies nothing has to be pushed.
+    target = f"{guarded.address}/fixtures/{place.lower()}:1"
+    pushed = tape_command(tmp_path, "push", "--plain-http", str(TAPES / "fault-reset"), target, **given)
+    assert (pushed.returncode, pushed.stdout) == (0, f"pushed {target}\n"), pushed.stderr
+    got = tmp_path / "tapes" / "got"
+    fetched = tape_command(tmp_path, "fetch", "--plain-http", target, str(got), **given)
+    assert fetched.returncode == 0, fetched.stderr
+    assert got.with_name("got.tape.toml").read_bytes() == (TAPES / "fault-reset.tape.toml").read_bytes()
+    assert PASSWORD not in pushed.stderr + fetched.stderr
+
+
+@pytest.mark.parametrize("password", ["", "wrong-one"])
+def test_a_login_that_is_missing_or_refused_is_told_at_once(
+    guarded: DockerRegistry, tmp_path: Path, password: str
+) -> None:
+    path = logins(tmp_path, "auth.json", guarded.address, password or "x")
+    given = {"REGISTRY_AUTH_FILE": str(path)} if password else {}
+    target = f"{guarded.address}/fixtures/one:1"
+    for arguments in (["push", str(TAPES / "fault-reset"), target], ["fetch", target, str(tmp_path / "t")]):
+        ended = tape_command(tmp_path, *arguments, "--plain-http", **given)
+        assert ended.returncode == 5, ended.stderr
+        assert f"imagestore login {guarded.address}" in ended.stderr
+        assert "wrong-one" not in ended.stderr
+    assert not (tmp_path / "t.tape.toml").exists()
+
+
+def served(**how: Any) -> RegistryServer:
+    blobs = BlobFolder.beside(str(TAPES / "fault-reset"))
+    files = {"tape.toml": (TAPES / "fault-reset.tape.toml").read_bytes()}
+    for digest in load_tape(TAPES / "fault-reset").contents():
+        files[f"sha256-{digest.encoded}"] = Path(blobs.path(digest)).read_bytes()
+    return RegistryServer({"registry.example/t:1": build_artifact("application/x", files)}, **how)
+
+
+@pytest.mark.parametrize("host", ["registry.example", "storage.example"])
+def test_who_is_forbidden_is_told_at_once(tmp_path: Path, host: str) -> None:
+    rule = FaultRule(Refuse(403), Where(host=host), times=0)
+    started = time.monotonic()
+    with (
+        served(faults=[rule], storage_host="storage.example") as server,
+        pytest.raises(AccessDeniedError, match="forbids access" if host == "registry.example" else "answered 403"),
+    ):
+        fetch_tape(f"{server.address}/t:1", str(tmp_path / "t"), is_plain_http=True)
+    assert time.monotonic() - started < 2.0
+
+
+def test_a_login_stays_with_requests_that_are_redirected_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = [FaultRule(Redirect("same"), Where(kind=kind), times=0) for kind in ("manifest", "blob")]
+    with served(auth=BasicAuth(users={"alice": PASSWORD}), faults=rules) as server:
+        path = logins(tmp_path, "auth.json", server.address, PASSWORD)
+        monkeypatch.setenv("REGISTRY_AUTH_FILE", str(path))
+        fetch_tape(f"{server.address}/t:1", str(tmp_path / "tapes" / "t"), is_plain_http=True)
+
+
+def test_a_storage_gets_no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(auth=BasicAuth(users={"alice": PASSWORD}), storage_host="storage.example") as server:
+        path = logins(tmp_path, "auth.json", server.address, PASSWORD)
+        monkeypatch.setenv("REGISTRY_AUTH_FILE", str(path))
+        fetch_tape(f"{server.address}/t:1", str(tmp_path / "tapes" / "t"), is_plain_http=True)
+        server.ledger.assert_credentials_only_at("registry.example")
 
 
 def test_what_is_not_there_is_not_found(registry: DockerRegistry, tmp_path: Path) -> None:

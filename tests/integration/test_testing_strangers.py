@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +15,14 @@ import oras.client
 import pytest
 
 from imagestore.digest import Digest
-from imagestore.testing import RegistryServer, TokenAuth, build_artifact, build_index, replay, save_tape
+from imagestore.testing import RegistryServer, TokenAuth, build_artifact, build_image, build_index, replay, save_tape
 from imagestore.testing.front_ends.authority import Authority
 from imagestore.testing.front_ends.proxy import ProxyServer
 from imagestore.testing.recording.recorder import Recorder
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.upkeep import verify_tape
+from tests.support.logins import PASSWORD, token_service
 from tests.support.peers import docker_registry, need
 
 if TYPE_CHECKING:
@@ -165,3 +170,48 @@ def test_a_password_given_to_skopeo_is_in_no_file(tmp_path: Path) -> None:
     for path in tmp_path.rglob("*"):
         if path.is_file():
             assert password.encode() not in path.read_bytes(), path
+
+
+ORAS = "import sys; from oras.client import OrasClient; print(OrasClient().pull(sys.argv[1], outdir=sys.argv[2]))"
+CLIENTS = {
+    "imagestore": [sys.executable, "-m", "imagestore", "--root={out}", "pull", "--platform=linux/amd64"],
+    "skopeo": ["skopeo", "copy", "--src-creds", f"alice:{PASSWORD}", "docker://{reference}", "dir:{out}"],
+    "oras-py": [sys.executable, "-c", ORAS],
+}
+
+
+@pytest.mark.parametrize("client", sorted(CLIENTS))
+def test_a_client_is_recorded_at_a_token_service_and_replayed(tmp_path: Path, client: str) -> None:
+    artifact = build_artifact("application/x-test", {"a.txt": b"hello"})
+    image = artifact if client == "oras-py" else build_image("linux/amd64")
+    reference, auth = "registry.example/app/small:1", base64.b64encode(f"alice:{PASSWORD}".encode()).decode()
+    (tmp_path / ".docker").mkdir()
+    logins = tmp_path / ".docker" / "config.json"
+    logins.write_text(json.dumps({"auths": {"registry.example": {"auth": auth}}}))
+    with docker_registry(tmp_path) as real:
+        real.push("app/small", "1", image)
+    tape = tmp_path / "tapes" / "one"
+    with token_service(tmp_path) as tokens, docker_registry(tmp_path, more=tokens.configuration) as real:
+        places = [f"registry.example=http://{real.address}", f"auth.example={tokens.address}"]
+        options = [one for place in places for one in ("--upstream", place)]
+        for number in range(2):  # the second time the tape is played
+            out = str(tmp_path / f"out{number}")
+            command = [part.format(reference=reference, out=out) for part in CLIENTS[client]]
+            command += [] if client == "skopeo" else [reference] if client == "imagestore" else [reference, out]
+            recorder = [sys.executable, "-m", "imagestore", "record", "--tape", str(tape), *options, "--"]
+            run(*recorder, *command, more={"HOME": str(tmp_path), "REGISTRY_AUTH_FILE": ""})
+    written = b"".join(path.read_bytes() for path in (tmp_path / "tapes").iterdir())
+    assert not [one for one in (PASSWORD, auth) if one.encode() in written]
+    assert verify_tape(f"{tape}.tape.toml") == []
+
+
+def test_a_go_client_is_recorded_where_blobs_are_redirected(tmp_path: Path) -> None:
+    # Go's HTTP library says in Referer who sent it.
+    with RegistryServer({"registry.example/app:1": build_image()}, storage_host="storage.example") as real:
+        places = {host: real.server.url(host) for host in ("registry.example", "storage.example")}
+        with Recorder(BlobFolder(str(tmp_path / "blobs")), upstream=Upstream(places)) as recorder:
+            with ProxyServer(recorder, (), authority=Authority()) as server:
+                command = ("copy", "docker://registry.example/app:1", f"dir:{tmp_path}/out")
+                run(need("skopeo"), *command, more=server.environment())
+            path = save_tape(tmp_path / "tapes" / "one", recorder.tape())
+    assert verify_tape(path) == []

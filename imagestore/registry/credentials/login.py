@@ -24,6 +24,7 @@ from imagestore.registry.credentials.docker_config import matching_keys as docke
 from imagestore.registry.credentials.helper import servers
 from imagestore.registry.credentials.lookup import AUTH_FILE_VARIABLE, CredentialResolver, docker_config_path
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, Found, Target
+from imagestore.registry.errors_body import read_some, tls_hint
 from imagestore.registry.exchange import Request
 from imagestore.values import dataclass
 
@@ -94,6 +95,7 @@ def check_login(
         headers = (*endpoint.headers, ("Authorization", header)) if header else endpoint.headers
         with sender.send(Request("GET", f"{endpoint.base}/", headers), cancel=cancel) as response:
             status, answer = response.status, response.headers
+            hint = tls_hint(response, read_some(response)) if status == 400 else ""
         if status != 401:
             break
         header = authenticator.respond(origin, "", answer, cancel=cancel)
@@ -103,7 +105,7 @@ def check_login(
         raise AccessDeniedError(f"{host}: knows these credentials and forbids access", host=host, status=status)
     if status != 200:
         raise ProtocolError(
-            f"{host}: expected status 200 from {endpoint.base}/, {status} came", host=host, status=status
+            f"{host}: expected status 200 from {endpoint.base}/, {status} came", host=host, status=status, hint=hint
         )
     if not header:
         raise AuthenticationError(

@@ -242,7 +242,7 @@ class Ledger:
         self.assert_no_credential_at(*{entry.host for entry in self.entries} - set(hosts))
 
     def assert_waited_at_least(self, seconds: float, *, host: str = "") -> None:
-        """After each 429 and 503 the same address was not asked again for so many seconds."""
+        """After each 429 and 503 the same address was not asked again, by any method, for so many seconds."""
         for entry in self.select(host=host):
             again = next((one for one in self.entries if one.number > entry.number and _same_place(one, entry)), None)
             if entry.status in (429, 503) and again is not None:
@@ -260,7 +260,7 @@ class Ledger:
 
 
 def _same_place(one: Entry, other: Entry) -> bool:
-    return (one.host, one.path, one.method) == (other.host, other.path, other.method)
+    return (one.host, one.path) == (other.host, other.path)
 
 
 def describe_credentials(request: Request) -> str:

@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from imagestore.testing.engine.exchange import Reply, Request
 
 
+def _is_inside(at: int, reply: Reply) -> bool:
+    """Whether a body has bytes behind this position; a fault at its end would count as done, and nobody see it."""
+    return from_end(at, reply.length) < reply.length
+
+
+def _is_seen(at: int, reply: Reply) -> bool:
+    """Whether a client that has everything up to this position misses anything: bytes, or the mark of the end."""
+    return _is_inside(at, reply) or reply.delivery.framing != "length"
+
+
 @dataclass(frozen=True, slots=True)
 class SlowHead(Effect):
     """The status line comes late."""
@@ -65,6 +75,10 @@ class Stall(Effect):
     at: int = 0
     seconds: float = 60.0
 
+    def fits(self, request: Request, reply: Reply) -> bool:
+        """With a body that long."""
+        return Effect.fits(self, request, reply) and _is_seen(self.at, reply)
+
     def apply(self, request: Request, reply: Reply) -> Reply:
         """Stop, and wait."""
         position = from_end(self.at, reply.length)
@@ -80,8 +94,9 @@ class Reset(Effect):
     before_head: bool = False
 
     def fits(self, request: Request, reply: Reply) -> bool:
-        """With a body to break off, unless it is broken off before."""
-        return reply.status in self.statuses and (self.before_head or has_body(request.method, reply.status))
+        """With a body to break off there, unless it is broken off before."""
+        has_place = has_body(request.method, reply.status) and _is_seen(self.at, reply)
+        return reply.status in self.statuses and (self.before_head or has_place)
 
     def apply(self, request: Request, reply: Reply) -> Reply:
         """Reset."""
@@ -104,6 +119,11 @@ class Truncate(Effect):
     at: int = -1
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"framing": ("length", "chunked", "close")}
     framing: str = "length"
+
+    def fits(self, request: Request, reply: Reply) -> bool:
+        """With a body that long; the last chunk can be left out of any."""
+        is_seen = self.framing == "chunked" or _is_inside(self.at, reply)
+        return Effect.fits(self, request, reply) and is_seen
 
     def apply(self, request: Request, reply: Reply) -> Reply:
         """Close early."""

@@ -20,6 +20,7 @@ from imagestore.testing.front_ends.server import Listener, LoopbackServer
 from imagestore.testing.front_ends.wire import Incoming, send_reply
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping, Sequence
 
     from imagestore.testing.engine.engine import Answers
@@ -44,9 +45,10 @@ class ProxyServer(LoopbackServer):
 
     Args:
         engine: decides the answers.
-        hosts: logical hosts that also get a plain listener of their own (may be empty).
+        hosts: logical hosts that also get a listener of their own (may be empty).
         authority: makes the certificates.
         ports: fixed ports for some logical hosts.
+        is_tls: these listeners have certificates too; else they speak plain HTTP.
     """
 
     def __init__(
@@ -56,8 +58,9 @@ class ProxyServer(LoopbackServer):
         *,
         authority: Authority,
         ports: Mapping[str, int] | None = None,
+        is_tls: bool = False,
     ) -> None:
-        super().__init__(engine, (_PROXY, *hosts), ports=ports)
+        super().__init__(engine, (_PROXY, *hosts), authority=authority if is_tls else None, ports=ports)
         self._proxy_authority = authority
         self._bundle = ""
 
@@ -92,6 +95,14 @@ class ProxyServer(LoopbackServer):
         variables = dict.fromkeys(names, self.proxy_url) | dict.fromkeys(_CERTIFICATE_VARIABLES, self._bundle)
         # Plain listeners are on loopback, and a client pointed at one must not come round through the proxy.
         return variables | dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1")
+
+    @property
+    def authority(self) -> Authority:
+        """Who issues the certificates, inside the proxy's tunnels too; environment() makes child processes trust it."""
+        return self._proxy_authority
+
+    def _context(self, host: str) -> ssl.SSLContext | None:
+        return super()._context(host) if host != _PROXY else None
 
     def close(self) -> None:
         """Stop, and delete the authority's file."""

@@ -136,6 +136,17 @@ class LoopbackServer:
         """Whether logical https is TLS on the wire."""
         return self._authority is not None
 
+    @property
+    def authority(self) -> Authority:
+        """Who issues the certificates: ``authority.pem`` is for a client's file, ``client_context()`` for Python's.
+
+        Raises:
+            ConfigError: the server speaks plain HTTP.
+        """
+        if self._authority is None:
+            raise ConfigError("server: it speaks plain HTTP and has no authority", hint="serve with is_tls=True")
+        return self._authority
+
     def url(self, host: str = "") -> str:
         """Base address of a logical host (the main one by default), without a slash at the end.
 
@@ -192,12 +203,14 @@ class LoopbackServer:
                 raise ConfigError(f"listener for {host}: the server doesn't listen yet", hint="use it in a with block")
             if self._stopping.is_set():  # close() has been here, and nobody would close this one
                 raise ConfigError(f"listener for {host}: the server is closed", hint="ask inside of its with block")
-            is_tls = self._authority is not None and scheme == "https"
-            context = self._authority.server_context(host) if self._authority is not None and is_tls else None
+            context = self._context(host) if scheme == "https" else None
             port = self._ports.get(host, 0) if scheme == "https" else 0
             listener = self._listeners[scheme, host] = Listener.open(scheme, host, context, port)
         self._start(self._accept, listener)
         return listener
+
+    def _context(self, host: str) -> ssl.SSLContext | None:
+        return self._authority.server_context(host) if self._authority is not None else None
 
     def _start(self, work: object, *arguments: object) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True, name="recorded-registry")  # type: ignore[arg-type]

@@ -37,6 +37,7 @@ _SUSPICIOUS: Final = (
     ),
     ("user information in an address", re.compile(r"[a-z]://[^/\s\"'@:]*:[^/\s\"'@]+@")),
 )
+_SHOWN_NAME: Final = re.compile(r"[A-Za-z_.-]{1,40}")
 _BASIC: Final = re.compile(r"(?i)\bbasic +([A-Za-z0-9+/]{6,}={0,2})")
 
 
@@ -59,15 +60,20 @@ class SecretLeakError(ImageStoreError):
         self.reason = reason
 
 
+def shown_name(name: str) -> str:
+    """A member's, header's or parameter's name for messages; one that could itself be a secret isn't shown."""
+    return name if _SHOWN_NAME.fullmatch(name) else "(not shown)"
+
+
 def check_text(data: bytes, place: str, search: Search | None = None) -> None:
     """Search a text for known and for suspicious values.
 
     Raises:
         SecretLeakError: something was found.
     """
-    length = search.find_in_text(data) if search is not None else 0
-    if length:
-        raise SecretLeakError(place, f"a secret of {length} characters")
+    known = search.find_in_text(data) if search is not None else ""
+    if known:
+        raise SecretLeakError(place, known)
     text = data.decode("utf-8", "replace")
     for reason, form in _SUSPICIOUS:
         if form.search(text):
@@ -82,6 +88,6 @@ def check_body(body: Body, place: str, search: Search) -> None:
     Raises:
         SecretLeakError: something was found.
     """
-    length = search.find_in_body(body)
-    if length:
-        raise SecretLeakError(place, f"a secret of {length} characters")
+    known = search.find_in_body(body)
+    if known:
+        raise SecretLeakError(place, known)

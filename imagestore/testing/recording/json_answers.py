@@ -12,7 +12,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
-from imagestore.testing.recording.guard import SecretLeakError
+from imagestore.testing.recording.guard import SecretLeakError, shown_name
 from imagestore.testing.recording.random_text import random_words
 from imagestore.values import dataclass, field
 
@@ -68,7 +68,6 @@ _REGISTRY_MEMBERS: Final = _ERROR_MEMBERS | {
 # Below these a registry's answer holds what the registry likes.
 _FREE_BELOW: Final = frozenset({"detail", "details", "annotations", "manifest", "platform"})
 _SUSPICIOUS_NAME: Final = re.compile(r"(?i)key|secret|session|credential|auth|jwt|cookie|sig|pass|token|nonce")
-_SHOWN_NAME: Final = re.compile(r"[A-Za-z_.-]{1,40}")
 
 
 class _RepeatedMemberError(ValueError):
@@ -132,7 +131,9 @@ class Classifier:
 
     def _value(self, value: object, path: str, *, is_free: bool) -> object:
         if isinstance(value, dict):
-            return {key: self._member(key, one, f"{path}.{_shown(key)}", is_free=is_free) for key, one in value.items()}
+            return {
+                key: self._member(key, one, f"{path}.{shown_name(key)}", is_free=is_free) for key, one in value.items()
+            }
         if isinstance(value, list):
             return [self._value(one, f"{path}[{number}]", is_free=is_free) for number, one in enumerate(value)]
         if not path and self.is_strict and value is not None:
@@ -156,7 +157,7 @@ class Classifier:
             return value
         if not isinstance(value, (str, int, float)):
             raise self._refusal(path)
-        return self.vault.mark("token" if "token" in name else "password", str(value))
+        return self.vault.mark("token" if "token" in name else "password", str(value), f"member {path.lstrip('.')}")
 
     def _strict(self, name: str, value: object, path: str) -> object:
         if name in _PLAIN_MEMBERS:
@@ -184,8 +185,3 @@ def _is_plain(value: object, form: re.Pattern[str] | None) -> bool:
     if not isinstance(value, str):
         return False
     return form.fullmatch(value) is not None if form is not None else not any(random_words(value))
-
-
-def _shown(name: str) -> str:
-    """A member's name for messages; one that could itself be a secret isn't shown."""
-    return name if _SHOWN_NAME.fullmatch(name) else "(not shown)"

@@ -118,7 +118,7 @@ class Recorder:
         blobs: folder for bodies.
         upstream: where logical hosts really are.
         known_secrets: values that must never be written, however they come up.
-        plain_names: names that are harmless after all: JSON members, request headers, parts of paths.
+        plain_names: names that are harmless after all: JSON members, request headers, parameters, parts of paths.
         before: asked first (``new_episodes``: what a tape already answers is not recorded again).
     """
 
@@ -197,14 +197,12 @@ class Recorder:
         try:
             response = self._upstream.send(request)
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as problem:
-            text = f"{request.host}: no answer from upstream: {type(problem).__name__}"
+            text = f"{request.host}: no answer from upstream: {_reason(problem)}"
+            hint = "is the address of --upstream (--tape-upstream) right, and does it answer?"
+            if "CERTIFICATE_VERIFY_FAILED" in text:
+                hint = "for a private authority set SSL_CERT_FILE to its certificate"
             with self._lock:
-                self._problems.append(
-                    RecordingFailedError(
-                        f"recording: {text}; nothing was written",
-                        hint="is the address of --upstream (--tape-upstream) right, and does it answer?",
-                    )
-                )
+                self._problems.append(RecordingFailedError(f"recording: {text}; nothing was written", hint=hint))
             self._note_end()
             return error(502, "UNAVAILABLE", text)
         fields = Fields(self._upstream.logical_headers(response))
@@ -331,6 +329,12 @@ def _values(one: TapeExchange) -> bytes:
     raw = headers.encode("latin-1") if all(ord(character) < 256 for character in headers) else headers.encode()
     texts = (one.path, one.query, one.form, one.range, one.accept, one.text or "")
     return raw + b"\n" + "\n".join(texts).encode("utf-8", "surrogateescape")
+
+
+def _reason(problem: Exception) -> str:
+    """Why nobody answered; what other errors than those of connecting say may quote the request."""
+    words = str(problem) if isinstance(problem, httpx.ConnectError) else ""
+    return words or type(problem).__name__
 
 
 def _framing(response: httpx.Response) -> Framing:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.engine.queries import PLAIN_PARAMETERS, is_empty_parameter
 from imagestore.testing.engine.targets import read_target
-from imagestore.testing.recording.guard import SecretLeakError
+from imagestore.testing.recording.guard import SecretLeakError, shown_name
 from imagestore.testing.recording.random_text import has_random_part
 from imagestore.testing.recording.secrets import PLAIN_HEADERS, PLAIN_REQUEST_HEADERS, SECRET_HEADERS
 
@@ -42,29 +42,31 @@ _PLAIN_ETAG: Final = re.compile(
 _CONTENT: Final = frozenset({"manifest", "blob", "tags", "referrers", "ping", "catalog"})
 #: The kind of a parameter that no table names: it may be a signature.
 _UNKNOWN: Final = "signed"
+_AUTHORIZATION: Final = "request header Authorization"
 _AUTH_NAMES: Final = {"basic": "basic", "bearer": "token"}
 
 
-def redact_query(query: str, vault: Vault) -> str:
+def redact_query(query: str, vault: Vault, plain: Container[str] = ()) -> str:
     """A query or form with the values of every parameter that isn't known to be plain replaced."""
     if not query:
         return ""
-    return "&".join(_redact_pair(pair, vault) for pair in query.split("&"))
+    return "&".join(_redact_pair(pair, vault, plain) for pair in query.split("&"))
 
 
-def _redact_pair(pair: str, vault: Vault) -> str:
+def _redact_pair(pair: str, vault: Vault, plain: Container[str]) -> str:
     name, equals, value = pair.partition("=")
     plain_name = urllib.parse.unquote_plus(name).lower()
-    if plain_name in PLAIN_PARAMETERS or not pair:
+    if plain_name in PLAIN_PARAMETERS or plain_name in plain or not pair:
         return pair
     if not value.strip("="):
         # No value at all: the name itself may be the secret, unless it is a word with an empty value.
         return pair if is_empty_parameter(pair) else vault.mark(_UNKNOWN, urllib.parse.unquote(pair))
     value = urllib.parse.unquote_plus(value)
-    return f"{name}{equals}{vault.mark(_SPECIFIC.get(plain_name, _UNKNOWN), value)}"
+    source = f"parameter {shown_name(plain_name)}"
+    return f"{name}{equals}{vault.mark(_SPECIFIC.get(plain_name, _UNKNOWN), value, source)}"
 
 
-def redact_address(address: str, vault: Vault) -> str:
+def redact_address(address: str, vault: Vault, plain: Container[str] = ()) -> str:
     """An address (absolute or relative) without user info, its query redacted, its fragment dropped."""
     try:
         parts = urllib.parse.urlsplit(address)
@@ -73,11 +75,11 @@ def redact_address(address: str, vault: Vault) -> str:
         return vault.mark("address", address)
     if user is not None or password is not None:
         vault.mark("user", user or "")
-        vault.mark("password", urllib.parse.unquote(password or ""))
+        vault.mark("password", urllib.parse.unquote(password or ""), "password of an address")
     # Not written, and too ordinary a word to be looked for elsewhere.
     vault.mark("private", parts.fragment)
     place = parts.netloc.rpartition("@")[2]
-    return urllib.parse.urlunsplit((parts.scheme, place, parts.path, redact_query(parts.query, vault), ""))
+    return urllib.parse.urlunsplit((parts.scheme, place, parts.path, redact_query(parts.query, vault, plain), ""))
 
 
 def check_address(address: str, place: str, plain: Container[str]) -> None:
@@ -102,22 +104,24 @@ def redact_authorization(value: str, vault: Vault) -> str:
         return ""
     scheme, blank, secret = value.partition(" ")
     if not blank:
-        return vault.mark("credential", value)
-    return f"{scheme} {vault.mark(_AUTH_NAMES.get(scheme.lower(), 'credential'), secret.strip())}"
+        return vault.mark("credential", value, _AUTHORIZATION)
+    return f"{scheme} {vault.mark(_AUTH_NAMES.get(scheme.lower(), 'credential'), secret.strip(), _AUTHORIZATION)}"
 
 
 def learn_request(request: Request, vault: Vault, plain: Container[str]) -> None:
     """Remember every value in a request's headers that may be a credential; Authorization has a place of its own."""
     for name, value in request.fields.items:
         lower = name.lower()
+        source = f"request header {shown_name(name)}"
         if lower == "cookie":
             for cookie in value.split(";"):
                 key, equals, text = cookie.strip().partition("=")
-                vault.learn((text if equals else key).strip('"'))
+                vault.learn((text if equals else key).strip('"'), source)
         elif lower == "proxy-authorization":
-            vault.mark(_AUTH_NAMES.get(value.partition(" ")[0].lower(), "credential"), value.partition(" ")[2].strip())
+            scheme, _, secret = value.partition(" ")
+            vault.mark(_AUTH_NAMES.get(scheme.lower(), "credential"), secret.strip(), source)
         elif lower != "authorization" and lower not in PLAIN_REQUEST_HEADERS and lower not in plain:
-            vault.learn(value.strip())
+            vault.learn(value.strip(), source)
 
 
 def redact_headers(
@@ -145,7 +149,7 @@ def _addressed(name: str, value: str, request: Request, vault: Vault, plain: Con
 
     def target(address: str) -> str:
         check_address(address, place, plain)
-        return redact_address(address, vault)
+        return redact_address(address, vault, plain)
 
     def part(found: re.Match[str]) -> str:
         key, quoted = found.groups()
@@ -168,4 +172,5 @@ def _addressed(name: str, value: str, request: Request, vault: Vault, plain: Con
 
 def _cookie(line: str, vault: Vault) -> str:
     name, equals, value = line.partition(";")[0].strip().partition("=")
-    return f"{name}={vault.mark('cookie', value)}" if equals else vault.mark("cookie", name)
+    mark = vault.mark("cookie", value if equals else name, "header Set-Cookie")
+    return f"{name}={mark}" if equals else mark

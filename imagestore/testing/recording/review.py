@@ -18,7 +18,7 @@ from imagestore.testing.recording.addresses import Addresses
 from imagestore.testing.recording.guard import SecretLeakError
 from imagestore.testing.recording.search import Search
 from imagestore.testing.recording.secrets import Vault, is_placeholder
-from imagestore.testing.recording.take import Answer, check_body, classify
+from imagestore.testing.recording.take import Answer, check_body, classify, is_redirect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from imagestore.testing.tapes.tape import Tape, TapeExchange
 
 # Which values were secret is not known any more.
-_NOTHING_KNOWN: Final = Search(())
+_NOTHING_KNOWN: Final = Search({})
 # Of redirects in a row; no client follows more.
 _MOST_HOPS: Final = 20
 
@@ -39,11 +39,11 @@ class _Witness(Vault):
         super().__init__()
         self.kinds: list[str] = []
 
-    def mark(self, kind: str, value: str) -> str:
+    def mark(self, kind: str, value: str, source: str = "") -> str:
         if not value or is_placeholder(value):
             return value
         self.kinds.append(kind)
-        return super().mark(kind, value)
+        return super().mark(kind, value, source)
 
 
 def find_secrets(tape: Tape, open_body: Callable[[Digest], Body]) -> Iterator[str]:
@@ -83,11 +83,11 @@ def _in_head(one: TapeExchange, request: Request, plain: frozenset[str]) -> Iter
             redaction.check_address(one.path, "the path", plain)
 
     yield from _judged("request's path", one.path, path)
-    yield from _judged("request's query", one.query, lambda vault: redaction.redact_query(one.query, vault))
+    yield from _judged("request's query", one.query, lambda vault: redaction.redact_query(one.query, vault, plain))
     yield from _judged(
         "authorization", one.authorization, lambda vault: redaction.redact_authorization(one.authorization, vault)
     )
-    yield from _judged("form", one.form, lambda vault: redaction.redact_query(one.form, vault))
+    yield from _judged("form", one.form, lambda vault: redaction.redact_query(one.form, vault, plain))
     for member in ("range", "accept"):
         yield from _judged(member, getattr(one, member), lambda _: None)
     for name, value in one.headers:
@@ -107,6 +107,10 @@ def _in_body(
     open_body: Callable[[Digest], Body],
     plain: frozenset[str],
 ) -> Iterator[tuple[str, tuple[str, str]]]:
+    member = "body" if one.body is not None else "text"
+    if is_redirect(one.status, one.headers) and (one.body is not None or one.text):
+        yield member, ("a note beside a redirect, which may repeat a signed address", "remove it")
+        return
     try:
         body = open_body(one.body.digest) if one.body is not None else BytesBody((one.text or "").encode())
     except ContentNotFoundError:
@@ -119,7 +123,7 @@ def _in_body(
         check_body(take, _NOTHING_KNOWN)
 
     try:
-        yield from _judged("body" if one.body is not None else "text", "", classified)
+        yield from _judged(member, "", classified)
     except OSError:
         return
 

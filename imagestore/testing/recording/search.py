@@ -15,7 +15,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from imagestore.testing.images.bodies import Body
 
@@ -34,38 +34,48 @@ class Search:
     """A search for some values.
 
     Args:
-        values: secrets as they are.
+        values: secrets as they are, and where each was seen, for messages; empty where that isn't known.
         users: names that a secret may be joined to, as in ``user:password``.
     """
 
-    def __init__(self, values: Iterable[str], users: Iterable[str] = ()) -> None:
-        plain = sorted({value for value in values if value})
-        self._needles = [(needle, len(value)) for value in plain for needle in byte_forms(value)]
-        joined = [f"{user}:{value}" for value in plain for user in users]
+    def __init__(self, values: Mapping[str, str], users: Iterable[str] = ()) -> None:
+        plain = {value: _described(value, source) for value, source in sorted(values.items()) if value}
+        self._needles = [(needle, words) for value, words in plain.items() for needle in byte_forms(value)]
+        joined = [(f"{user}:{value}", words) for value, words in plain.items() for user in users]
         self._forms = sorted(
-            {(form, len(value)) for value in (*plain, *joined) for form in encoded_forms(value) if len(form) >= _SHORT}
+            {
+                (form, words)
+                for value, words in (*plain.items(), *joined)
+                for form in encoded_forms(value)
+                if len(form) >= _SHORT
+            }
         )
 
-    def find_in_text(self, data: bytes) -> int:
-        """Length in characters of the first value found in a small text, however it is encoded; 0 for none."""
+    def find_in_text(self, data: bytes) -> str:
+        """What is known of the first value found in a small text, however it is encoded; empty for none."""
         if not self._needles:
-            return 0
+            return ""
         for decoded in _decodings(data):
-            for needle, length in self._needles:
+            for needle, words in self._needles:
                 if _has(decoded, needle):
-                    return length
-        return 0
+                    return words
+        return ""
 
-    def find_in_body(self, body: Body) -> int:
-        """Length in characters of the first value found in a body, in bounded memory; 0 for none."""
+    def find_in_body(self, body: Body) -> str:
+        """What is known of the first value found in a body, in bounded memory; empty for none."""
         tail = b""
         for piece in body.chunks() if self._forms else ():
             window = tail + piece
-            for form, length in self._forms:
+            for form, words in self._forms:
                 if form in window:
-                    return length
+                    return words
             tail = window[-_OVERLAP:]
-        return 0
+        return ""
+
+
+def _described(value: str, source: str) -> str:
+    """A secret for messages."""
+    return f"a secret of {len(value)} characters{f' ({source})' if source else ''}"
 
 
 def _has(data: bytes, needle: bytes) -> bool:

@@ -72,7 +72,9 @@ PLAIN_REQUEST_HEADERS: Final = frozenset(
         "pragma",
         "proxy-connection",
         "range",
+        "referer",
         "sec-fetch-mode",
+        "service",
         "te",
         "traceparent",
         "tracestate",
@@ -95,7 +97,7 @@ _PLACEHOLDER: Final = re.compile(r"tape-([a-z]+)-([0-9]+)")
 # Values shorter than this are too common to look for in other places. A user's name or an unknown parameter may well be
 # an ordinary word that occurs elsewhere for other reasons.
 _LEAST: Final = 6
-_LEAST_SEARCHED: Final = {"user": 1 << 30, "private": 1 << 30, "signed": 16, "password": 4}
+_LEAST_SEARCHED: Final = {"user": 1 << 30, "client": 1 << 30, "private": 1 << 30, "signed": 16, "password": 4}
 
 
 @dataclass(slots=True)
@@ -109,31 +111,41 @@ class Vault:
     known: tuple[str, ...] = ()
     _marks: dict[tuple[str, str], str] = field(default_factory=dict)
     _learned: set[str] = field(default_factory=set)
+    _sources: dict[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def mark(self, kind: str, value: str) -> str:
-        """The placeholder for a value; always the same one for the same kind and value."""
+    def mark(self, kind: str, value: str, source: str = "") -> str:
+        """The placeholder for a value; always the same one for the same kind and value.
+
+        Args:
+            kind: of secret.
+            value: the secret itself.
+            source: where it was seen, for messages.
+        """
         if not value:
             return ""
         with self._lock:
+            self._sources.setdefault(value, source)
             return self._marks.setdefault((kind, value), f"tape-{kind}-@{len(self._marks)}@")
 
-    def learn(self, value: str) -> None:
-        """Remember a secret that has no place in a tape, so that it is found when it comes back."""
+    def learn(self, value: str, source: str = "") -> None:
+        """Remember a secret that has no place in a tape, so that it is found when it comes back; see mark()."""
         if len(value) >= _LEAST:
             with self._lock:
+                self._sources.setdefault(value, source)
                 self._learned.add(value)
 
-    def values(self) -> frozenset[str]:
-        """Every secret to search for, as it is; the search knows the spellings."""
+    def values(self) -> dict[str, str]:
+        """Every secret to search for, as it is (the search knows the spellings), and where it was seen."""
         with self._lock:
             seen = {value for kind, value in self._marks if len(value) >= _LEAST_SEARCHED.get(kind, _LEAST)}
             basics = [value for kind, value in self._marks if kind == "basic"]
-            seen |= self._learned | {one for one in self.known if one}
-        for value in basics:
-            seen |= {one for one in parts_of_basic(value) if len(one) >= _LEAST_SEARCHED["password"]}
+            found = {value: self._sources[value] for value in seen | self._learned}
+            parts = {part: self._sources[value] for value in basics for part in parts_of_basic(value)}
+        found |= {part: source for part, source in parts.items() if len(part) >= _LEAST_SEARCHED["password"]}
+        found |= {value: "named beforehand" for value in self.known if value}
         # A tape recorded from a replay holds placeholders from the start.
-        return frozenset(value for value in seen if not is_placeholder(value))
+        return {value: source for value, source in found.items() if not is_placeholder(value)}
 
     def users(self) -> frozenset[str]:
         """User names that were seen; a password may come back together with one."""

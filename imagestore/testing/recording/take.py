@@ -105,7 +105,7 @@ def make_take(
         answer: as upstream gave it.
         vault: gets every secret.
         addresses: what upstream named so far.
-        plain_names: further names (JSON members, request headers, path parts) whose values may be written as they are.
+        plain_names: further names (JSON members, request headers, parameters, path parts) whose values may be written.
 
     Raises:
         SecretLeakError: an answer can't be classified, or a path looks like a secret.
@@ -118,13 +118,13 @@ def make_take(
         request.scheme,
         request.host,
         request.path,
-        redaction.redact_query(request.query, vault),
+        redaction.redact_query(request.query, vault, plain_names),
         answer.status,
         headers=redaction.redact_headers(request, answer.headers, vault, plain_names),
         authorization=redaction.redact_authorization(request.fields.get("Authorization"), vault),
         range=request.fields.get("Range"),
         accept=accept_text(request.fields) if read_target(request.path).kind == "manifest" else "",
-        form=_form(request, vault),
+        form=_form(request, vault, plain_names),
         framing=answer.framing,
     )
     if answer.ending is not Ending.COMPLETE:
@@ -154,11 +154,20 @@ def classify(
     place = f"{request.method} {request.host}{request.path}"
     if not answer.spool.size:
         return Take(exchange, place)
+    if is_redirect(answer.status, answer.headers):
+        # The note beside it repeats its address, which may be signed; no client reads it.
+        fields = Fields(exchange.headers).without("Content-Encoding")
+        return Take(replace(exchange, headers=fields.items, ending=None, stop_at=None), place)
     if addresses.is_content(request, answer.status) and not _is_disguised(request, answer, place):
         content = TapeContent(answer.digest, answer.spool.size)
         return Take(replace(exchange, body=content), place, answer.spool, is_content=True)
     is_strict = not request.path.startswith("/v2/") or addresses.is_realm(request)
     return _classified(exchange, place, answer, vault, is_strict=is_strict, plain_names=plain_names)
+
+
+def is_redirect(status: int, headers: tuple[tuple[str, str], ...]) -> bool:
+    """Whether an answer only says where to ask."""
+    return 300 <= status < 400 and bool(Fields(headers).get("Location"))
 
 
 def check_body(take: Take, search: Search) -> None:
@@ -183,10 +192,10 @@ def accept_text(fields: Fields) -> str:
     return ", ".join(fields.get_all("Accept"))
 
 
-def _form(request: Request, vault: Vault) -> str:
+def _form(request: Request, vault: Vault, plain: frozenset[str]) -> str:
     kind = request.fields.get("Content-Type").lower()
     if kind.startswith("application/x-www-form-urlencoded"):
-        return redaction.redact_query(request.body.decode("utf-8", "replace"), vault)
+        return redaction.redact_query(request.body.decode("utf-8", "replace"), vault, plain)
     return ""
 
 

@@ -1,8 +1,8 @@
 """Tapes and layouts as OCI artifacts, so that suites can share fixtures through any registry.
 
 One layer is the tape's text (or a layout's two JSON files), every other layer one body, under its own digest: raw
-bytes, no archive, so registries share bodies between artifacts. The oras package carries the bytes. It verifies
-nothing that it pulls, so everything is verified here before it is kept.
+bytes, no archive, so registries share bodies between artifacts. The oras package carries the bytes, with the logins
+that pulls have. It verifies nothing that it pulls, so everything is verified here before it is kept.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def push_tape(path: str, target: str, *, is_plain_http: bool = False) -> None:
         is_plain_http: for a registry without TLS.
 
     Raises:
-        ConfigError: the tape can't be read, or oras is missing.
+        AccessDeniedError, AuthenticationError: the registry forbids it, or a login is missing or refused.
+        ConfigError: the tape or a login can't be read, or oras is missing.
         ContentNotFoundError: a body is missing.
         RegistryUnavailableError: the registry refused or didn't answer.
     """
@@ -76,6 +77,7 @@ def fetch_tape(target: str, path: str, *, is_plain_http: bool = False) -> str:
         is_plain_http: for a registry without TLS.
 
     Raises:
+        AccessDeniedError, AuthenticationError: the registry forbids it, or a login is missing or refused.
         DocumentError: the artifact holds no good tape.
         IntegrityError: a body is not what its name says.
         RegistryUnavailableError: the registry refused or didn't answer.
@@ -110,6 +112,7 @@ def fetch_layout(target: str, folder: str, *, is_plain_http: bool = False) -> No
     """Fetch an OCI image layout that push_layout pushed; see fetch_tape.
 
     Raises:
+        AccessDeniedError, AuthenticationError: the registry forbids it, or a login is missing or refused.
         ContentNotFoundError: the artifact lacks a body; nothing became a layout.
         DocumentError: the artifact holds no good layout.
         IntegrityError: a body is not what its name says.
@@ -162,8 +165,14 @@ def _push(target: str, files: Mapping[str, tuple[str, str]], *, is_plain_http: b
     client = _client(is_plain_http=is_plain_http)
     import requests
 
+    from imagestore.testing.tapes.login import Login
+
     _knock(target, is_plain_http=is_plain_http)
-    with tempfile.TemporaryDirectory(prefix="imagestore-push-") as folder:
+    with (
+        Login(target, is_plain_http=is_plain_http) as login,
+        tempfile.TemporaryDirectory(prefix="imagestore-push-") as folder,
+    ):
+        login.put_into(client)
         config = os.path.join(folder, "config.json")
         with open(config, "wb") as file:
             file.write(b"{}")
@@ -189,9 +198,13 @@ def _pull(target: str, folder: str, *, is_plain_http: bool) -> None:
     client = _client(is_plain_http=is_plain_http)
     import requests
 
+    from imagestore.testing.tapes.login import Login
+
     _knock(target, is_plain_http=is_plain_http)
     try:
-        client.pull(target, outdir=folder)
+        with Login(target, is_plain_http=is_plain_http) as login:
+            login.put_into(client)
+            client.pull(target, outdir=folder)
     except (requests.RequestException, ValueError) as problem:
         raise _refused(target, "pull", problem) from problem
     except Exception as problem:

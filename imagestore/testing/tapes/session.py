@@ -53,7 +53,7 @@ class SessionSettings:
     Attributes:
         upstream: logical host to the real base address, for recording.
         known_secrets: values that must never be written.
-        plain_names: names that are harmless after all: JSON members, request headers, parts of paths.
+        plain_names: names that are harmless after all: JSON members, request headers, parameters, parts of paths.
         faults: what goes wrong, in replay only.
         is_strict: the end of a replay is judged.
         about: first line of a recorded tape.
@@ -90,6 +90,8 @@ class TapeSession:
         self._replay: Replay | None = None
         self._recorder: Recorder | None = None
         self._base: Tape | None = None
+        # How many requests had come by finish(), and how many of them had no answer; None before.
+        self._judged: tuple[int, int] | None = None
         if mode != "none":
             self._stack.enter_context(_Lock(self.path))
         try:
@@ -161,6 +163,16 @@ class TapeSession:
         return (*unexpected, *(f"{one}\n  hint: {one.hint}" if one.hint else str(one) for one in stops))
 
     @property
+    def late(self) -> tuple[str, ...]:
+        """Requests that came after finish(): all that a recording lacks, or those that a strict replay can't answer."""
+        if self._judged is None:
+            return ()
+        count, unexpected = self._judged
+        if self._recorder is not None:
+            return tuple(str(entry) for entry in self.ledger.entries if entry.number > count)
+        return self.ledger.unexpected[unexpected:] if self._settings.is_strict else ()
+
+    @property
     def transport(self) -> ReplayTransport:
         """An httpx transport with logical host names."""
         from imagestore.testing.front_ends.transport import ReplayTransport
@@ -200,6 +212,7 @@ class TapeSession:
             ReplayMismatchError: a strict replay had unexpected requests or unused answers.
             SecretLeakError: a recording would have written a secret.
         """
+        self._judged = (max((entry.number for entry in self.ledger.entries), default=0), len(self.ledger.unexpected))
         if self._recorder is not None:
             tape = self._recorder.tape(about=self._settings.about, base=self._base)
             if not tape.exchanges and os.path.exists(self.path):

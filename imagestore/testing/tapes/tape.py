@@ -129,7 +129,7 @@ class Tape:
         storage_host: blobs of repositories are redirected to this host when not empty.
         hosts: behaviour per logical host; hosts that only serve need no entry.
         repositories, exchanges, synthetic, faults: see the module text.
-        plain_names: what the exchanges may hold as it is: JSON members, headers, parts of paths.
+        plain_names: what the exchanges may hold as it is: JSON members, headers, parameters, parts of paths.
     """
 
     about: str = ""

@@ -71,6 +71,14 @@ def test_a_dry_run_shows_what_would_come_and_stores_nothing(line: Line) -> None:
     assert "up to date" in line("pull", "-n", line.python)
 
 
+def test_a_dry_run_shows_what_was_planned_before_a_failure(line: Line) -> None:
+    missing = line.server.server.reference("registry.example/library/missing:1")
+    plan = line.json("pull", "-n", line.python, missing, line.python, status=3)
+    assert [each["bytesToFetch"] for each in plan["pulls"]] == [plan["bytesToFetch"]]
+    assert f"not tried after the failure below: {line.python}\n" in line.error
+    assert line("pull", "-n", missing, status=3) == ""
+
+
 def test_inspecti_shows_layers_as_files(line: Line) -> None:
     line("pull", line.python)
     shown = line.json("inspecti", line.python)

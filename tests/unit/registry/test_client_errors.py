@@ -61,6 +61,23 @@ def test_a_page_for_browsers_does_not_hide_the_status() -> None:
     assert str(refuse(b"<html>long page</html>", content_type="text/html")) == "thing: registry.example answered 400"
 
 
+@pytest.mark.parametrize(
+    ("page", "is_tls"),
+    [
+        (
+            b"<h1>400 Bad Request</h1>\n<center>The plain HTTP request was sent to HTTPS port</center>",
+            True,
+        ),
+        (b'<a href="https://www.example/">Bad Request</a>', False),
+    ],
+)
+def test_a_page_that_wants_tls_is_understood_though_it_is_not_shown(page: bytes, is_tls: bool) -> None:
+    error = refuse(page, content_type="text/html", url="http://localhost:5000/v2/")
+    assert str(error) == "thing: localhost:5000 answered 400"
+    assert ('server = "https://localhost:5000"' in error.hint) is is_tls
+    assert refuse(page, content_type="text/html").hint == ""
+
+
 def test_a_body_that_breaks_still_gives_the_status() -> None:
     class Breaking:
         def readinto(self, buffer: memoryview) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import httpx
@@ -9,7 +10,7 @@ import pytest
 
 from imagestore.digest import Digest
 from imagestore.errors import DocumentError
-from imagestore.testing import Registry, TokenAuth
+from imagestore.testing import Registry, RegistryServer, TokenAuth, build_image
 from imagestore.testing.faults import (
     Drip,
     Effect,
@@ -188,3 +189,37 @@ def test_a_stall_ends_with_a_close_for_a_client_without_timeout() -> None:
 def test_a_fault_in_a_tape_with_an_impossible_value_is_refused(line: str) -> None:
     with pytest.raises(DocumentError, match="expected"):
         parse_tape(f'format = "imagestore-tape"\nversion = 1\n[[fault]]\n{line}\n'.encode())
+
+
+@pytest.mark.parametrize("effect", [Reset(at=1000), Truncate(at=1000), Stall(at=1000, seconds=0.01)])
+def test_a_fault_beyond_the_end_of_a_body_waits_for_a_longer_one(effect: Effect) -> None:
+    rule = FaultRule(effect, Where(kind="blob"))
+    image = build_image()
+    registry = Registry({"registry.example/a:1": image}, faults=[rule])
+    sizes = {body.size: digest for digest, body in image.blobs.items()}
+    assert min(sizes) < 1000 < max(sizes)
+    with httpx.Client(transport=registry.transport) as client:
+        for _, digest in sorted(sizes.items()):
+            with contextlib.suppress(httpx.HTTPError):
+                client.get(f"https://registry.example/v2/a/blobs/{digest}")
+    happened = [bool(entry.faults) for entry in registry.ledger.entries]
+    assert happened == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "effects",
+    [
+        [Truncate(at=1 << 20, framing="chunked")],
+        [Unframed("chunked"), Reset(at=1 << 20)],
+        [Unframed("close"), Reset(at=1 << 20)],
+        [Unframed("chunked"), Stall(at=1 << 20, seconds=0.01)],
+    ],
+)
+def test_a_body_without_a_length_can_lack_its_end_alone(effects: list[Effect]) -> None:
+    image = build_image()
+    digest = image.layers[0].digest
+    rules = [FaultRule(effect, Where(kind="blob")) for effect in effects]
+    with RegistryServer({"registry.example/a:1": image}, faults=rules) as server, httpx.Client() as client:
+        with pytest.raises(httpx.HTTPError):
+            client.get(f"http://{server.address}/v2/a/blobs/{digest}")
+        assert len(server.ledger.select(digest=digest)[0].faults) == len(effects)

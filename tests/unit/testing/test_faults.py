@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+from typing import Any
 
 import httpx
 import pytest
 
 from imagestore.errors import InvalidInputError
-from imagestore.testing import TokenAuth
+from imagestore.testing import Registry, TokenAuth
 from imagestore.testing.faults import (
     DeepJson,
     Drip,
@@ -38,6 +39,7 @@ from imagestore.testing.faults import (
     WrongDigest,
     WrongLength,
     WrongRange,
+    chaos,
 )
 from imagestore.testing.faults.answering import retry_after_text
 from imagestore.testing.faults.catalogue import EFFECTS
@@ -278,3 +280,9 @@ def test_pages_link_to_themselves_or_elsewhere() -> None:
     page = f"{BASE}/tags/list?n=1"
     assert client_with(LinkLoop()).get(page).headers["link"] == '</v2/app/tags/list?n=1>; rel="next"'
     assert "https://evil.example/v2" in client_with(LinkLoop("evil.example")).get(page).headers["link"]
+
+
+@pytest.mark.parametrize("faults", [chaos(3), FaultRule(Reset())])
+def test_faults_that_are_no_list_are_refused(faults: Any) -> None:
+    with pytest.raises(InvalidInputError, match=f"expected a list of rules, found {type(faults).__name__}"):
+        Registry({}, faults=faults)

@@ -242,6 +242,15 @@ def test_every_other_member_is_judged_too(
     assert HASH not in problem
 
 
+def test_a_note_beside_a_redirect_is_named(tmp_path: Path) -> None:
+    blob = f"GET https://registry.example/v2/app/blobs/sha256:{'0' * 64}"
+    location = '    "Location: https://s3.example/0?X-Signature=tape-signed-1",\n'
+    tape = exchange(blob, headers=location).replace("status = 200", "status = 307")
+    assert problems_of(tmp_path, tape) == []
+    (problem,) = problems_of(tmp_path, tape + 'text = "<a href=\\"https://s3.example/0?X-Signature=short\\">"\n')
+    assert "the text holds a note beside a redirect, which may repeat a signed address; remove it" in problem
+
+
 def test_placeholders_and_plain_names_pass(tmp_path: Path) -> None:
     headers = (
         '    "X-Request: 1",\n    "Set-Cookie: sid=tape-cookie-1; Path=/",\n    "Location: /x?sig=tape-signed-1",\n'

@@ -36,6 +36,7 @@ def note(
     ledger: Ledger,
     *,
     host: str = "registry.example",
+    method: str = "GET",
     status: int = 200,
     sent: int = 100,
     credential: str = "",
@@ -43,7 +44,7 @@ def note(
     is_open: bool = False,
 ) -> int:
     fields = Fields((("Authorization", credential),)) if credential else Fields()
-    request = Request("GET", "https", host, "/v2/app/blobs/x", "signature=hunter2", fields)
+    request = Request(method, "https", host, "/v2/app/blobs/x", "signature=hunter2", fields)
     number = ledger.begin(request, Reply(status, kind="blob", digest=BLOB))
     if not is_open:
         ledger.end(number, sent_bytes=sent, ending=ending)
@@ -166,9 +167,12 @@ def test_where_credentials_went(ledger: Ledger) -> None:
         ledger.assert_credentials_only_at("registry.example")
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("status", [429, 503])
-def test_waits_are_measured_to_the_next_request_for_the_same_address(ledger: Ledger, clock: Clock, status: int) -> None:
-    note(ledger, status=status)
+def test_waits_are_measured_to_the_next_request_for_the_same_address(
+    ledger: Ledger, clock: Clock, status: int, method: str
+) -> None:
+    note(ledger, status=status, method=method)
     clock.now = 0.5
     note(ledger, host="other.example")
     clock.now = 1.0

@@ -70,6 +70,7 @@ def test_the_end_is_strict(pytester: pytest.Pytester, upstream: str) -> None:
             "*nearest recorded requests:",
             "*GET registry.example/v2/app/tags/list*",
             "*recorded, but never asked for: GET https://registry.example/v2/app/tags/list -> 200",
+            "*hint: --record-mode=new_episodes records what the tape lacks, --record-mode=rewrite all anew",
         ]
     )
 
@@ -135,6 +136,23 @@ def test_fixtures_can_be_overridden(pytester: pytest.Pytester, upstream: str) ->
     pytester.makepyfile(test_it=SUITE)
     run(pytester, upstream).assert_outcomes(passed=1)
     assert "from the conftest" in (pytester.path / "elsewhere" / "test_it" / "test_pull.tape.toml").read_text()
+
+
+def test_the_mode_that_only_another_recorder_has_is_rewrite(pytester: pytest.Pytester, upstream: str) -> None:
+    # As pytest-recording's own fixture gives it, which stands before ours where both are installed.
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def record_mode():
+            return "all"
+        """
+    )
+    pytester.makepyfile(test_it=SUITE)
+    for _ in range(2):
+        run(pytester, upstream).assert_outcomes(passed=1)
+    assert (pytester.path / "tapes" / "test_it" / "test_pull.tape.toml").is_file()
 
 
 def test_the_network_is_blocked_by_marker_and_opened_by_name(pytester: pytest.Pytester) -> None:
@@ -306,5 +324,88 @@ def test_allowed_hosts_may_stand_without_their_name(pytester: pytest.Pytester) -
                 probe.settimeout(0.01)
                 probe.connect(("192.0.2.1", 9))
         """
+    )
+    run(pytester).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("options", [(), ("-l", "--tb=long"), ("--full-trace", "-l")])
+def test_a_refusal_to_write_a_secret_does_not_show_it(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import http.server
+        import threading
+
+        import httpx
+
+
+        class Echo(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                body = self.headers["Authorization"].encode()
+                self.send_response(403)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+
+        def token():
+            return bytes.fromhex("63616e6172792d303132333435363738").decode()
+
+
+        import pytest
+
+
+        @pytest.fixture
+        def tape_config():
+            server = http.server.HTTPServer(("127.0.0.1", 0), Echo)
+            threading.Thread(target=server.handle_request, daemon=True).start()
+            yield {"upstream": {"registry.example": f"http://127.0.0.1:{server.server_port}"}}
+            server.server_close()
+
+
+        def test_echo(tape):
+            with httpx.Client(transport=tape.transport) as client:
+                client.get("https://registry.example/v2/", headers={"Authorization": "Bearer " + token()})
+        """
+    )
+    result = run(pytester, "--record-mode=once", *options)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines("*SecretLeakError*")
+    result.stdout.fnmatch_lines("*hint: *")
+    assert "canary-012345678" not in result.stdout.str()
+
+
+LATE = """
+    import httpx
+    import pytest
+
+    @pytest.fixture
+    def client(tape):
+        with httpx.Client(transport=tape.transport) as client:
+            yield client
+            client.get("https://registry.example/v2/app/manifests/late")
+
+    def test_pull(client):
+        client.get("https://registry.example/v2/app/tags/list")
+"""
+
+
+def test_requests_of_a_fixtures_end_are_neither_recorded_nor_passed_over(
+    pytester: pytest.Pytester, upstream: str
+) -> None:
+    pytester.makepyfile(test_it=LATE)
+    recorded = run(pytester, "--record-mode=once", upstream)
+    recorded.assert_outcomes(passed=1, errors=1)
+    recorded.stdout.fnmatch_lines("*1 requests came after the test itself*")
+    recorded.stdout.fnmatch_lines("*GET registry.example/v2/app/manifests/late -> 404*")
+    replayed = run(pytester)
+    replayed.assert_outcomes(passed=1, errors=1)
+    replayed.stdout.fnmatch_lines("*unexpected request: GET https://registry.example/v2/app/manifests/late*")
+    pytester.makepyfile(test_it=LATE.replace("manifests/late", "tags/list"))
+    run(pytester).assert_outcomes(passed=1)
+    pytester.makepyfile(
+        test_it=LATE.replace("    def test_pull", "    @pytest.mark.tape(strict=False)\n    def test_pull")
     )
     run(pytester).assert_outcomes(passed=1)

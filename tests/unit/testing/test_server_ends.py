@@ -13,11 +13,23 @@ import pytest
 
 from imagestore.digest import Digest
 from imagestore.errors import ConfigError
-from imagestore.testing import FaultRule, Registry, RegistryServer, Where, build_image, synthetic_layer
+from imagestore.testing import (
+    FaultRule,
+    Registry,
+    RegistryServer,
+    Where,
+    build_image,
+    make_tape,
+    replay,
+    save_tape,
+    synthetic_layer,
+)
 from imagestore.testing.faults import GzipCoding, SetHeader
 from imagestore.testing.front_ends.authority import Authority
 from imagestore.testing.front_ends.proxy import ProxyServer
 from imagestore.testing.front_ends.server import LoopbackServer
+from imagestore.testing.tapes.blob_folder import BlobFolder
+from imagestore.testing.tapes.session import TapeSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,3 +156,31 @@ def test_an_address_that_no_listener_can_stand_for_is_told_to_client_and_test() 
     assert registry.ledger.entries[0].finished is not None
     with pytest.raises(AssertionError, match=r"no answer to GET https://registry\.example/v2/app/tags/list"):
         registry.ledger.assert_nothing_unexpected()
+
+
+def test_whoever_serves_with_tls_gives_its_authority_to_clients(tmp_path: Path) -> None:
+    path = save_tape(tmp_path / "tapes" / "one", make_tape(IMAGES, BlobFolder(str(tmp_path / "blobs"))))
+    with TapeSession(path) as session, replay(path, is_strict=False) as playing:
+        for server in (
+            RegistryServer(IMAGES, is_tls=True),
+            Registry(IMAGES).serve(is_tls=True),
+            playing.serve(is_tls=True),
+            session.serve(is_tls=True),
+        ):
+            with server:
+                address = f"https://{server.address}/v2/"
+                assert httpx.get(address, verify=server.authority.client_context()).status_code == 200
+                with pytest.raises(httpx.ConnectError):
+                    httpx.get(address)
+    with RegistryServer(IMAGES) as plain, pytest.raises(ConfigError, match="plain HTTP"):
+        _ = plain.authority
+
+
+def test_the_listeners_beside_a_proxy_speak_tls_when_asked_to() -> None:
+    engine, name = Registry(IMAGES).engine, "registry.example"
+    with ProxyServer(engine, (name,), authority=Authority(), is_tls=True) as server:
+        trusting = server.authority.client_context()
+        assert server.url(name).startswith("https://127.0.0.1:")
+        assert httpx.get(f"{server.url(name)}/v2/", verify=trusting).status_code == 200
+        with httpx.Client(proxy=server.proxy_url, verify=trusting) as client:
+            assert client.get(f"https://{name}/v2/").status_code == 200

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -113,6 +116,31 @@ def test_record_of_a_failing_command_writes_nothing_and_passes_the_status_on(tmp
     assert missing.exit_code == 1
 
 
+def test_record_of_a_command_that_fails_for_want_of_an_answer_says_why(tmp_path: Path) -> None:
+    with Registry({"registry.example/app:1": IMAGE}).serve(is_tls=True) as server:
+        for address, words, hint in (
+            ("http://127.0.0.1:1", "Connection refused", "is the address of --upstream"),
+            (server.url(), "unable to get local issuer certificate", "SSL_CERT_FILE"),
+        ):
+            options = ["--tape", str(tmp_path / "one"), "--upstream", f"registry.example={address}"]
+            result = CliRunner().invoke(record, [*options, "--", sys.executable, "-c", ASK, "registry.example"])
+            assert result.exit_code == 1
+            assert "recording: registry.example: no answer from upstream: " in result.stderr
+            assert words in result.stderr
+            assert hint in result.stderr
+            assert "the command ended with status 1; no tape was written" in result.stderr
+
+
+def test_a_private_authority_is_trusted_as_the_environment_says(tmp_path: Path) -> None:
+    with Registry({"registry.example/app:1": IMAGE}).serve(is_tls=True) as server:
+        (tmp_path / "ca.pem").write_bytes(server.authority.pem)
+        options = ["--tape", str(tmp_path / "one"), "--upstream", f"registry.example={server.url()}"]
+        command = [sys.executable, "-m", "imagestore", "record", *options, "--", sys.executable, "-c", ASK]
+        environment = {**os.environ, "SSL_CERT_FILE": str(tmp_path / "ca.pem")}
+        subprocess.run([*command, "registry.example"], env=environment, check=True, timeout=30)
+    assert len(load_tape(tmp_path / "one").exchanges) == 1
+
+
 def test_record_wants_the_variable_it_is_told_to_hide(tmp_path: Path) -> None:
     arguments = ["--tape", str(tmp_path / "one"), "--secret", "NO_SUCH_VARIABLE_HERE", "--", "true"]
     result = CliRunner().invoke(record, arguments)
@@ -204,3 +232,13 @@ def test_a_registry_without_tls_is_told_by_name_of_the_option(path: str, command
         with pytest.raises(RegistryUnavailableError) as caught:
             run(command, *((path, target) if command == "push" else (target, path)))
     assert "--plain-http" in caught.value.hint
+
+
+@pytest.mark.parametrize(("options", "scheme"), [(["--proxy"], "http"), (["--tls", "--proxy"], "https")])
+def test_serve_with_a_proxy_has_tls_when_asked_to(path: str, options: list[str], scheme: str) -> None:
+    command = [sys.executable, "-m", "imagestore", "tape", "serve", path, *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        (line,) = [one for one, _ in zip(process.stdout, range(2), strict=False) if one.startswith("registry.example")]
+        process.send_signal(signal.SIGINT)
+    assert line.split()[1].startswith(f"{scheme}://127.0.0.1:")

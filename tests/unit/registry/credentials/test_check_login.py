@@ -76,3 +76,12 @@ def test_a_registry_that_asks_for_nothing_proves_nothing() -> None:
     with pytest.raises(AuthenticationError, match="lets everybody in") as caught:
         check(Registry(FakeResponse(200, b"{}", Headers(()))))
     assert "--no-check" in caught.value.hint
+
+
+def test_a_registry_that_wants_tls_is_told_so() -> None:
+    base = "http://localhost:5000/v2"
+    said = FakeResponse(400, b"Client sent an HTTP request to an HTTPS server.\n", Headers(()), url=f"{base}/")
+    endpoint = Endpoint(base, origin_of(base), "localhost:5000", is_upstream=True)
+    with pytest.raises(ProtocolError, match="expected status 200") as caught:
+        check_login(Registry(said), endpoint, Credential("alice", Secret("CANARY")), cancel=CancelToken())
+    assert 'server = "https://localhost:5000"' in caught.value.hint
