@@ -57,7 +57,7 @@ def test_one_process_serves_several_sockets_with_the_rights_asked_for(tmp_path: 
                 assert stat.S_IMODE(path.stat().st_mode) == 0o600
                 with server.client(f"unix://{path}") as client:
                     assert client.version().name == "imagestore"
-            assert stat.S_IMODE(server.socket.parent.stat().st_mode) == 0o750
+            assert stat.S_IMODE(server.socket.parent.stat().st_mode) == 0o711
             server.send(signal.SIGTERM)
             assert server.wait() == 0
             assert not server.socket.exists()
