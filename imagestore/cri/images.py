@@ -26,6 +26,7 @@ from imagestore.registry.credentials.cri import AuthConfig, explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.rpc.answers import shows_damage
 from imagestore.secret import Secret
+from imagestore.text import cut
 from imagestore.upkeep.accounting import content_use
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ log = logging.getLogger(__name__)
 #: containerd's way to say the handler before ImageSpec could: an annotation of the pod. It still reads it, so we do.
 HANDLER_ANNOTATION: Final = "io.containerd.cri.runtime-handler"
 _STREAM_BATCH: Final = 200
+# What is logged of a caller's words: as much as Kubernetes' names have, 63 and 253 characters, and more than its UIDs.
+_LONGEST_POD: Final = 317
+_LONGEST_UID: Final = 64
 
 
 class ImageServicer(api_pb2_grpc.ImageServiceServicer):
@@ -135,7 +139,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
 
             pod = request.sandbox_config.metadata
             fields = {"reference": key.reference, "handler": handler}
-            fields |= {"pod": f"{pod.namespace}/{pod.name}", "pod_uid": pod.uid}
+            fields |= {"pod": cut(f"{pod.namespace}/{pod.name}", _LONGEST_POD), "pod_uid": cut(pod.uid, _LONGEST_UID)}
             try:
                 image_id = await self._pulls.pull(key, work)
             except ImageStoreError as error:
