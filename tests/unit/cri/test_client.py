@@ -246,7 +246,7 @@ def test_a_server_that_answers_is_not_asked_whether_it_runs() -> None:
 
     with (
         serving(PullImage=busy) as (client, _),
-        pytest.raises(ServiceUnavailableError, match=r"PullImage: not available: store: is busy \(try again\)$") as caught,
+        pytest.raises(ServiceUnavailableError, match="not available: store: is busy") as caught,
     ):
         client.pull(ImageSpec("a:1"))
     assert caught.value.hint == ""
