@@ -148,6 +148,16 @@ def test_drain_lets_a_pull_finish_and_takes_no_new_work(tmp_path: Path) -> None:
         assert server.wait() == 0
 
 
+def test_who_watches_a_servers_health_hears_of_its_end_from_it(tmp_path: Path) -> None:
+    with serving(tmp_path / "root") as server, grpc.insecure_channel(server.endpoint) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        watching = stub.Watch(health_pb2.HealthCheckRequest(service="runtime.v1.ImageService"))
+        assert next(watching).status == health_pb2.HealthCheckResponse.SERVING
+        server.send(signal.SIGTERM)
+        assert [each.status for each in watching] == [health_pb2.HealthCheckResponse.NOT_SERVING]
+        assert server.wait() == 0
+
+
 def test_callers_who_come_at_the_last_moment_hear_that_nobody_serves(tmp_path: Path) -> None:
     """CANCELLED would say that they gave up themselves, and nobody tries that again."""
     codes: collections.Counter[str] = collections.Counter()
