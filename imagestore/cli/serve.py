@@ -55,16 +55,22 @@ def sockets(listen: Iterable[str], proxy_content: Iterable[str]) -> tuple[tuple[
 
     Raises:
         InvalidInputError: an endpoint can't be used.
-        UsageError: a content proxy's socket is another one's too.
+        UsageError: a content proxy's socket or name is another one's too.
     """
     from imagestore.cri.endpoint import Endpoint
 
     proxies = tuple(proxy(each) for each in proxy_content)
     paths = tuple(dict.fromkeys(Endpoint.parse(each).path for each in listen))
     every = [*paths, *(each.path for each in proxies)]
+    names = [each.name for each in proxies]
     for each in proxies:
         if every.count(each.path) > 1:
             raise click.UsageError(f"socket {each.path}: a content proxy needs a socket of its own")
+        if names.count(each.name) > 1:
+            raise click.UsageError(
+                f"content proxy {each.name!r}: each needs a name of its own (NAME=unix:///PATH); under one name two"
+                " containerds delete each other's content"
+            )
     return paths, proxies
 
 
@@ -95,7 +101,7 @@ def group(text: str) -> int:
     "--proxy-content",
     multiple=True,
     metavar="[NAME=]unix:///PATH",
-    help="Be a containerd's content store at this socket (its proxy_plugins); NAME tells several apart.",
+    help="Be a containerd's content store at this socket (its proxy_plugins); each containerd needs a NAME of its own.",
 )
 @click.option("--root", type=GivenPath(file_okay=False, path_type=Path), help="As the global option.")
 @click.option("--config", "config_path", type=GivenPath(path_type=Path), help="As the global option.")

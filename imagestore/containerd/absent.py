@@ -1,15 +1,14 @@
-"""What containerd has and this store hasn't: each call is answered with what is missing, not with a bare code."""
+"""What containerd has and this store hasn't."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-import grpc
+from typing import TYPE_CHECKING, Final
 
 from imagestore.containerd._proto import snapshots_pb2 as wire
 from imagestore.containerd._proto.snapshots_pb2_grpc import SnapshotsServicer
 from imagestore.containerd.calls import namespace_of, refuse
-from imagestore.errors import ImageStoreError, NotFoundError, UnsupportedError
+from imagestore.errors import ImageStoreError, NotFoundError
+from imagestore.rpc.absent import AbsentMethods
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -53,17 +52,10 @@ class SnapshotsService(SnapshotsServicer):
             yield each
 
 
-class AbsentServices(grpc.GenericRpcHandler):
+def absent_services() -> AbsentMethods:
     """Answers every call to a service of containerd's that nobody else answers."""
+    return AbsentMethods(_PREFIX, _missing)
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """A handler that refuses; None for calls that aren't containerd's."""
-        method = str(handler_call_details.method)
-        if not method.startswith(_PREFIX):
-            return None
-        missing = _MISSING.get(method.removeprefix(_PREFIX).partition(".")[0], "this store doesn't have it")
 
-        async def refusing(_: AsyncIterator[bytes], context: Context) -> None:
-            await refuse(context, UnsupportedError(f"{method.lstrip('/')} is not served here: {missing}"))
-
-        return grpc.stream_stream_rpc_method_handler(refusing)
+def _missing(method: str) -> str:
+    return _MISSING.get(method.removeprefix(_PREFIX).partition(".")[0], "this store doesn't have it")

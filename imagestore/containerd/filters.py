@@ -4,7 +4,7 @@
     selector  path [operator value]               without operator: the field is there
     operator  "==" | "!=" | "~="                  ~= is a regular expression, found anywhere in the value
     path      name ("." name)*                    a name is [A-Za-z0-9_]+ or quoted: labels."containerd.io/gc.root"
-    value     a bare word or "quoted"; after ~= also /quoted/ or |quoted|
+    value     a bare word or "quoted"; after ~= also /quoted/ or |quoted|, with which no other value may begin
 
 All quotes are as those of Go's strings: ``/\\d/`` has to be written ``/\\\\d/``.
 
@@ -185,7 +185,7 @@ class _Parser:
             return _Selector(tuple(path))
         self._position = operator.end()
         self._skip()
-        value = self._value('"/|' if operator[0] == "~=" else '"')
+        value = self._value(is_expression=operator[0] == "~=")
         expression = _usable(value) if operator[0] == "~=" else None
         self.steps += expression.size if expression is not None else 0
         if self.steps > _MOST_STEPS:
@@ -205,9 +205,11 @@ class _Parser:
         self._position = found.end()
         return found[0]
 
-    def _value(self, quotes: str) -> str:
+    def _value(self, *, is_expression: bool) -> str:
         start = self._text[self._position : self._position + 1]
-        if start and start in quotes:
+        if start in ("/", "|") and not is_expression:
+            raise self._error(f"{start} quotes regular expressions only, after ~=")
+        if start in ('"', "/", "|"):
             return self._quoted(start)
         found = _WORD.match(self._text, self._position)
         if found is None:

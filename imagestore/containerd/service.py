@@ -27,7 +27,7 @@ from imagestore.containerd._proto.namespaces_pb2_grpc import add_NamespacesServi
 from imagestore.containerd._proto.snapshots_pb2_grpc import add_SnapshotsServicer_to_server
 from imagestore.containerd._proto.version_pb2_grpc import add_VersionServicer_to_server
 from imagestore.containerd.about import IntrospectionService, VersionService
-from imagestore.containerd.absent import AbsentServices, SnapshotsService
+from imagestore.containerd.absent import SnapshotsService, absent_services
 from imagestore.containerd.collector import Collector
 from imagestore.containerd.content import ContentService
 from imagestore.containerd.images import ImagesService
@@ -62,7 +62,7 @@ def add_containerd(
     add_VersionServicer_to_server(VersionService(), server)
     add_IntrospectionServicer_to_server(IntrospectionService(workers), server)
     add_SnapshotsServicer_to_server(SnapshotsService(), server)
-    server.add_generic_rpc_handlers((AbsentServices(),))
+    server.add_generic_rpc_handlers((absent_services(),))
     files = (
         content_pb2,
         images_pb2,
@@ -92,6 +92,6 @@ def add_proxy_content(server: grpc.aio.Server, workers: StoreWorkers, *, name: s
     service = ContentService(workers, Collector(workers), proxy=proxy_space(name))
     add_ContentServicer_to_server(service, server)
     add_VersionServicer_to_server(VersionService(), server)
-    server.add_generic_rpc_handlers((AbsentServices(),))
+    server.add_generic_rpc_handlers((absent_services(),))
     files = (content_pb2, version_pb2)
     return tuple(service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values())

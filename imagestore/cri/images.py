@@ -8,9 +8,7 @@ docs/decisions/0007). Every image answered carries its handler in ``spec.runtime
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore import entries
@@ -18,6 +16,7 @@ from imagestore.cri import details
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.convert import image_message
 from imagestore.cri.failure import answering, streaming
+from imagestore.cri.filesystem import FilesystemUse
 from imagestore.cri.pulls import PullKey
 from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.image_service import ImageSpec
@@ -26,7 +25,7 @@ from imagestore.registry.credentials.cri import AuthConfig, explicit_source
 from imagestore.registry.credentials.lookup import CredentialResolver
 from imagestore.rpc.answers import shows_damage
 from imagestore.secret import Secret
-from imagestore.upkeep.accounting import content_use
+from imagestore.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -48,6 +47,9 @@ log = logging.getLogger(__name__)
 #: containerd's way to say the handler before ImageSpec could: an annotation of the pod. It still reads it, so we do.
 HANDLER_ANNOTATION: Final = "io.containerd.cri.runtime-handler"
 _STREAM_BATCH: Final = 200
+# What is logged of a caller's words: as much as Kubernetes' names have, 63 and 253 characters, and more than its UIDs.
+_LONGEST_POD: Final = 317
+_LONGEST_UID: Final = 64
 
 
 class ImageServicer(api_pb2_grpc.ImageServiceServicer):
@@ -62,6 +64,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         self._workers = workers
         self._pulls = pulls
         self._users = entries.Users()
+        self._use = FilesystemUse(workers)
         self._fingerprint_key = secrets.token_bytes(32)
 
     @answering
@@ -135,12 +138,14 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
 
             pod = request.sandbox_config.metadata
             fields = {"reference": key.reference, "handler": handler}
-            fields |= {"pod": f"{pod.namespace}/{pod.name}", "pod_uid": pod.uid}
+            fields |= {"pod": cut(f"{pod.namespace}/{pod.name}", _LONGEST_POD), "pod_uid": cut(pod.uid, _LONGEST_UID)}
             try:
                 image_id = await self._pulls.pull(key, work)
             except ImageStoreError as error:
                 log.info("pull failed", extra={**fields, "error": str(error)})
                 raise
+            finally:
+                self._use.forget()
         log.info("pulled", extra={**fields, "image_id": image_id})
         return api_pb2.PullImageResponse(image_ref=image_id)
 
@@ -152,7 +157,10 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         name, handler = request.image.image, request.image.runtime_handler or None
         if not name:
             raise InvalidInputError("RemoveImage: expected a reference or an image id, got none")
-        removal = await self._workers.quick(lambda store: store.delete(name, runtime_handler=handler))
+        try:
+            removal = await self._workers.quick(lambda store: store.delete(name, runtime_handler=handler))
+        finally:
+            self._use.forget()
         for reference, owner in removal.removed:
             log.info("removed", extra={"reference": reference, "handler": owner})
         return api_pb2.RemoveImageResponse()
@@ -162,14 +170,7 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
         self, request: api_pb2.ImageFsInfoRequest, context: Context
     ) -> api_pb2.ImageFsInfoResponse:
         """One file system: what the content takes, unfinished downloads included."""
-        root, usage = await self._workers.quick(lambda store: (store.content.root, content_use(store.content)))
-        entry = api_pb2.FilesystemUsage(
-            timestamp=time.time_ns(),
-            fs_id=api_pb2.FilesystemIdentifier(mountpoint=os.fsencode(root).decode("utf-8", "replace")),
-            used_bytes=api_pb2.UInt64Value(value=usage.size),
-            inodes_used=api_pb2.UInt64Value(value=usage.inodes),
-        )
-        return api_pb2.ImageFsInfoResponse(image_filesystems=[entry])
+        return api_pb2.ImageFsInfoResponse(image_filesystems=[await self._use.usage()])
 
     def _messages(self, groups: Iterable[Group], store: ImageStore) -> list[api_pb2.Image]:
         before = self._users.unread

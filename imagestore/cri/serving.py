@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.cri._proto import api_pb2_grpc
 from imagestore.cri.images import ImageServicer
 from imagestore.cri.runtime import RuntimeServicer
+from imagestore.rpc.absent import AbsentMethods
 
 if TYPE_CHECKING:
     import grpc
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 MESSAGE_BYTES: Final = 16 * 1024 * 1024
 IMAGE_SERVICE: Final = "runtime.v1.ImageService"
 RUNTIME_SERVICE: Final = "runtime.v1.RuntimeService"
+#: CRI's, in every version.
+_PREFIX: Final = "/runtime."
 
 
 def add_cri(server: grpc.aio.Server, workers: StoreWorkers, pulls: PullQueue) -> tuple[str, ...]:
@@ -33,4 +36,11 @@ def add_cri(server: grpc.aio.Server, workers: StoreWorkers, pulls: PullQueue) ->
     """
     api_pb2_grpc.add_ImageServiceServicer_to_server(ImageServicer(workers, pulls), server)
     api_pb2_grpc.add_RuntimeServiceServicer_to_server(RuntimeServicer(workers), server)
+    server.add_generic_rpc_handlers((AbsentMethods(_PREFIX, _missing),))
     return (IMAGE_SERVICE, RUNTIME_SERVICE)
+
+
+def _missing(method: str) -> str:
+    if method.startswith(f"/{RUNTIME_SERVICE}/"):
+        return "this server keeps images, it runs nothing"
+    return f"this server has {IMAGE_SERVICE} and a part of {RUNTIME_SERVICE}"

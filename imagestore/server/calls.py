@@ -34,7 +34,8 @@ SLOW_SECONDS: Final = 1.0
 # A caller's clock may say a moment before ours that its deadline has passed.
 _SLACK_SECONDS: Final = 0.02
 STOPPING: Final = "the server is being stopped"
-_HEALTH: Final = "/grpc.health."
+#: Methods that answer once whether the server serves; the answer is worth most while it stops.
+_HEALTH: Final = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/List"})
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 _OUR_FAULT: Final = frozenset(
     {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.UNAVAILABLE}
@@ -44,8 +45,8 @@ _READS: Final = (
     *("Check", "Get", "ImageFsInfo", "ImageStatus", "Info", "List", "Plugins", "Read", "RuntimeConfig"),
     *("Server", "Stat", "Stream", "Version", "Watch"),
 )
-#: Methods that last until their caller has heard enough: health's and reflection's.
-_ENDLESS: Final = frozenset({"Watch", "ServerReflectionInfo"})
+#: Methods that last until their caller has heard enough. Health's Watch isn't one: it ends when it has told of the end.
+_ENDLESS: Final = frozenset({"ServerReflectionInfo"})
 #: Methods after which content may be free to collect.
 _REMOVALS: Final = ("Remove", "Delete")
 
@@ -112,7 +113,7 @@ class CallWatch:
 
     async def admit(self, call: Call, context: ServicerContext) -> None:
         """Turn a call away while the server stops; who asks once for its health hears that it doesn't serve."""
-        if self.is_stopping and (call.name in _ENDLESS or not call.method.startswith(_HEALTH)):
+        if self.is_stopping and call.method not in _HEALTH:
             await context.abort(grpc.StatusCode.UNAVAILABLE, STOPPING)
 
     async def failed(self, call: Call, context: ServicerContext, error: BaseException) -> None:

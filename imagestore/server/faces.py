@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from imagestore.containerd.service import add_containerd
 from imagestore.cri.pulls import PullQueue
 from imagestore.cri.serving import add_cri
+from imagestore.server.health import Health
 
 if TYPE_CHECKING:
     import grpc
@@ -38,18 +39,18 @@ class Faces:
 
     names: tuple[str, ...]
     _pulls: PullQueue
-    _health: health.aio.HealthServicer
+    _health: Health
 
-    async def turn_away(self) -> None:
-        """Tell who asks that no new work is wanted."""
-        await self._health.enter_graceful_shutdown()
+    def turn_away(self) -> None:
+        """Tell who asks, and who watches, that no new work is wanted."""
+        self._health.stop()
 
     async def close(self) -> None:
         """End what calls left behind; after the server has stopped."""
         await self._pulls.close()
 
 
-async def add_faces(
+def add_faces(
     server: grpc.aio.Server, workers: StoreWorkers, max_concurrent_pulls: int, metrics: Metrics | None
 ) -> Faces:
     """Add every service to a server.
@@ -63,10 +64,8 @@ async def add_faces(
     pulls = PullQueue(limit=max_concurrent_pulls, meter=metrics)
     # The server's own collector hears of removals, unless collecting is left to others.
     names = (*add_cri(server, workers, pulls), *add_containerd(server, workers, collects_after_removals=False))
-    servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     names = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    servicer = Health(names)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection(names, server)
-    for name in names:
-        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     return Faces(names, pulls, servicer)

@@ -109,7 +109,7 @@ class ServerProcess:
         """Make the servers, with their services and sockets, and start them."""
         settings = self._settings
         main = self._make_server()
-        faces = await add_faces(main, self._workers, settings.max_concurrent_pulls, self._metrics)
+        faces = add_faces(main, self._workers, settings.max_concurrent_pulls, self._metrics)
         places = [(main, Listeners(settings.listen, settings.rights, self._passed, settings.max_connections))]
         for proxy in settings.proxies:
             server = self._make_server()
@@ -217,7 +217,7 @@ class ServerProcess:
 
     async def _drain(self, faces: Faces) -> None:
         log.info("draining", extra={"calls": self._watch.in_progress, "seconds": self._settings.drain_seconds})
-        await faces.turn_away()
+        faces.turn_away()
         for _, listeners in self._places:
             await listeners.stop_accepting()
         self._watch.stop_endless()

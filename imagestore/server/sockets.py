@@ -1,9 +1,10 @@
 """Listening sockets on disk: made under a temporary name, given their rights, then renamed into place.
 
 So nobody ever sees a socket that isn't ready or whose rights are too wide, and a client that connects meets the server
-or nobody. The folder is made 0750 when it is missing; one that strangers could rename things in is refused. A socket
-whose server has died is replaced; one whose server lives is not. A lock file beside the socket settles the case of two
-servers that start at once; it stays, since removing a lock file would let two processes hold "the" lock.
+or nobody. A missing folder is made so that everybody may pass through it (as containerd's) and the socket's own rights
+alone say who may connect; one that strangers could rename things in is refused. A socket whose server has died is
+replaced; one whose server lives is not. A lock file beside the socket settles the case of two servers that start at
+once; it stays, since removing a lock file would let two processes hold "the" lock.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PROBE_SECONDS: Final = 2.0
-_FOLDER_MODE: Final = 0o750
+_FOLDER_MODE: Final = 0o711
+_FOLDER_MASK: Final = 0o022
 # Of the temporary name: a dot and eight hex digits.
 _TEMPORARY_BYTES: Final = 9
 
@@ -122,10 +124,10 @@ def prepare_folder(folder: str) -> None:
     """
     try:
         if not os.path.isdir(folder):
-            os.makedirs(os.path.dirname(folder), 0o755, exist_ok=True)
-            # The mask could only take rights away that the group needs.
-            before = os.umask(0o777 & ~_FOLDER_MODE)
+            # The mask we were started with could shut out those whom the socket lets in.
+            before = os.umask(_FOLDER_MASK)
             try:
+                os.makedirs(os.path.dirname(folder), exist_ok=True)
                 os.mkdir(folder, _FOLDER_MODE)
             except FileExistsError:
                 pass

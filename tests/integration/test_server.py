@@ -57,7 +57,7 @@ def test_one_process_serves_several_sockets_with_the_rights_asked_for(tmp_path: 
                 assert stat.S_IMODE(path.stat().st_mode) == 0o600
                 with server.client(f"unix://{path}") as client:
                     assert client.version().name == "imagestore"
-            assert stat.S_IMODE(server.socket.parent.stat().st_mode) == 0o750
+            assert stat.S_IMODE(server.socket.parent.stat().st_mode) == 0o711
             server.send(signal.SIGTERM)
             assert server.wait() == 0
             assert not server.socket.exists()
@@ -145,6 +145,16 @@ def test_drain_lets_a_pull_finish_and_takes_no_new_work(tmp_path: Path) -> None:
         with pytest.raises(ImageStoreError), server.client() as late:
             late.version()
         assert pull.result(30).startswith("sha256:")
+        assert server.wait() == 0
+
+
+def test_who_watches_a_servers_health_hears_of_its_end_from_it(tmp_path: Path) -> None:
+    with serving(tmp_path / "root") as server, grpc.insecure_channel(server.endpoint) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        watching = stub.Watch(health_pb2.HealthCheckRequest(service="runtime.v1.ImageService"))
+        assert next(watching).status == health_pb2.HealthCheckResponse.SERVING
+        server.send(signal.SIGTERM)
+        assert [each.status for each in watching] == [health_pb2.HealthCheckResponse.NOT_SERVING]
         assert server.wait() == 0
 
 

@@ -68,6 +68,15 @@ def test_the_configuration_of_the_readme_is_a_good_one() -> None:
     )
 
 
+def test_every_configuration_of_the_readme_begins_with_its_version() -> None:
+    """Without one it is version 1, in which containerd wants other names of plugins and takes no notice of these."""
+    text = (TOP / "README.md").read_text("utf-8")
+    examples = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert any("proxy_plugins" in example for example in examples)
+    for example in examples:
+        assert re.match(r"version = [23]\n", example), example
+
+
 def test_the_configuration_of_the_readme_has_no_warning_for_its_windows_handler(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,10 +63,9 @@ def error_of(status: object, *, endpoint: str, method: str) -> ImageStoreError:
         return ImageServiceError(f"{endpoint}: {method} failed")
     code, details = status.code(), (status.details() or "")[:_MOST_SHOWN]
     if code is grpc.StatusCode.UNAVAILABLE:
-        return ServiceUnavailableError(
-            f"{endpoint}: {method}: not available: {details}",
-            hint="is the server running, and may this user open its socket?",
-        )
+        # Metadata comes from servers only: one that sent some is there, and says itself what to do.
+        hint = "" if status.trailing_metadata() else "is the server running, and may this user open its socket?"
+        return ServiceUnavailableError(f"{endpoint}: {method}: not available: {details}", hint=hint)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceededError(f"{endpoint}: {method}: no answer within the time for it")
     known = _from_data(status, details)

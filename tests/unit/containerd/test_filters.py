@@ -36,6 +36,8 @@ def fits(filters: Sequence[str], fields: Fields) -> bool:
         (["size~=^$"], True),
         (["name==docker.io/library/x:1"], True),
         (['name=="docker.io/library/x:1"'], True),
+        (['name!="/x/"'], True),
+        (["name!=x/|"], True),
         (["name == docker.io/library/x:1"], True),
         (["name!=docker.io/library/x:1"], False),
         (["name~=library"], True),
@@ -106,6 +108,9 @@ def test_what_is_wanted(filters: list[str], is_wanted: bool) -> None:
         ("name<3", 4),
         ("name===x", 4),
         ("name!=~x", 4),
+        ("name==/library/", 6),
+        ("name!= |x|", 7),
+        ("name==/", 6),
     ],
 )
 def test_errors_point_at_the_place(text: str, position: int) -> None:

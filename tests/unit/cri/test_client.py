@@ -239,6 +239,19 @@ def test_nobody_there_is_told_with_a_mend(tmp_path: Path) -> None:
     assert "is the server running" in caught.value.hint
 
 
+def test_a_server_that_answers_is_not_asked_whether_it_runs() -> None:
+    def busy(_: Any, context: grpc.ServicerContext) -> Any:
+        context.set_trailing_metadata((("x-request-id", "r1"),))
+        context.abort(grpc.StatusCode.UNAVAILABLE, "store: is busy (try again)")
+
+    with (
+        serving(PullImage=busy) as (client, _),
+        pytest.raises(ServiceUnavailableError, match="not available: store: is busy") as caught,
+    ):
+        client.pull(ImageSpec("a:1"))
+    assert caught.value.hint == ""
+
+
 def test_containers_tell_their_images_and_those_they_mount() -> None:
     containers = [
         cri.Container(

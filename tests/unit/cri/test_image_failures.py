@@ -121,6 +121,19 @@ def test_a_failed_pull_is_logged_with_its_image_and_handler(
     assert shown == {"reference": f"{HOST}/nothing:1", "handler": PROCESS, "pod": "prod/web", "pod_uid": "u-1"}
 
 
+def test_a_pod_is_logged_no_longer_than_pods_are_named(
+    client: CriImageService, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = SandboxMetadata("w" * 253, "u" * 100_000, "n" * 63)
+    longer = SandboxMetadata("w" * 100_000, "u", "n" * 100_000)
+    for each in (pod, longer):
+        with caplog.at_level("INFO", logger="imagestore.cri.images"), pytest.raises(ImageStoreError):
+            client.pull(spec(f"{HOST}/nothing:1", PROCESS), sandbox=each)
+    first, second = (vars(record) for record in caplog.records if record.message == "pull failed")
+    assert (first["pod"], len(first["pod_uid"])) == (f"{pod.namespace}/{pod.name}", 64)
+    assert len(second["pod"]) == len(first["pod"])
+
+
 def test_what_does_not_exist_or_does_not_fit_is_told_apart(client: CriImageService) -> None:
     with pytest.raises(NotFoundError, match="404"):
         client.pull(spec(f"{HOST}/none:1"))

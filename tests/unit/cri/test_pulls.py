@@ -12,11 +12,12 @@ from imagestore.cri.pulls import PullKey, PullQueue
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import OperationCancelledError, RegistryUnavailableError, StoreBusyError
-from imagestore.observe import BlobDone, Observer
+from imagestore.observe import BlobAdvanced, BlobDone, BlobStarted, Event, Observer
 from imagestore.rpc.meter import PullOutcome
 
 KEY = PullKey(1, "registry.example/app:1", "runc", "")
 LAYER = Descriptor("application/vnd.oci.image.layer.v1.tar", Digest.of(b"layer"), 5)
+OTHER = Descriptor("application/vnd.oci.image.layer.v1.tar", Digest.of(b"another"), 7)
 
 
 @dataclass
@@ -47,11 +48,13 @@ class Job:
     token: CancelToken | None = None
     go: asyncio.Event = field(default_factory=asyncio.Event)
     error: Exception | None = None
+    events: tuple[Event, ...] = (BlobDone(LAYER, 5),)
 
     async def __call__(self, token: CancelToken, observer: Observer) -> str:
         self.runs += 1
         self.token = token
-        observer(BlobDone(LAYER, 5))
+        for event in self.events:
+            observer(event)
         while not self.go.is_set():
             token.check()
             await asyncio.sleep(0.001)
@@ -87,6 +90,41 @@ def test_identical_pulls_are_one_and_share_its_outcome() -> None:
         ]
         await queue.pull(KEY, job)
         assert job.runs == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("events", "fetched"),
+    [
+        ((), 0),
+        ((BlobStarted(LAYER, 0),), 0),
+        ((BlobStarted(LAYER, 1), BlobAdvanced(LAYER.digest, 4)), 3),
+        ((BlobStarted(LAYER, 1), BlobAdvanced(LAYER.digest, 4), BlobDone(LAYER, 4)), 4),
+        ((BlobStarted(LAYER, 1), BlobAdvanced(LAYER.digest, 3), BlobAdvanced(LAYER.digest, 5)), 4),
+        ((BlobStarted(LAYER, 0), BlobAdvanced(LAYER.digest, 2), BlobDone(OTHER, 7), BlobDone(OTHER, 0)), 9),
+        # It came damaged, and is fetched again.
+        ((BlobStarted(LAYER, 1), BlobAdvanced(LAYER.digest, 5), BlobStarted(LAYER, 0)), 4),
+        (
+            (
+                BlobStarted(LAYER, 1),
+                BlobAdvanced(LAYER.digest, 5),
+                BlobStarted(LAYER, 0),
+                BlobAdvanced(LAYER.digest, 2),
+            ),
+            6,
+        ),
+    ],
+)
+def test_what_came_of_unfinished_blobs_is_counted_once(events: tuple[Event, ...], fetched: int) -> None:
+    async def scenario() -> None:
+        numbers = Numbers()
+        queue, job = PullQueue(meter=numbers), Job(events=events)
+        caller = asyncio.create_task(queue.pull(KEY, job))
+        await soon(lambda: job.runs)
+        caller.cancel()
+        await soon(lambda: not queue.in_progress)
+        assert numbers.events[-1] == ("ended", "runc", PullOutcome.CANCELLED, fetched)
 
     asyncio.run(scenario())
 

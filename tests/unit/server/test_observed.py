@@ -84,7 +84,7 @@ class Service:
         while True:
             yield bytes(int(request))
 
-    async def Watch(self, request: bytes, context: ServicerContext) -> None:
+    async def ServerReflectionInfo(self, request: bytes, context: ServicerContext) -> None:
         await context.write(b"first")
         await asyncio.Event().wait()
 
@@ -111,7 +111,7 @@ def register(server: grpc.aio.Server, service: Service) -> None:
         name: grpc.unary_unary_rpc_method_handler(getattr(service, name), parsed, bytes)
         for name in ("Echo", "Slow", "Bug", "Busy", "Abort", "RemoveImage", "Wait", "Refused")
     }
-    for name in ("StreamNumbers", "StreamLarge", "Watch"):
+    for name in ("StreamNumbers", "StreamLarge", "ServerReflectionInfo"):
         handlers[name] = grpc.unary_stream_rpc_method_handler(getattr(service, name), bytes, bytes)
     handlers["Sum"] = grpc.stream_unary_rpc_method_handler(service.Sum, parsed, bytes)
     handlers["Double"] = grpc.stream_stream_rpc_method_handler(service.Double, parsed, bytes)
@@ -310,7 +310,7 @@ def test_while_the_server_stops_new_calls_are_turned_away(folder: Path) -> None:
 
 def test_endless_calls_end_alone_and_all_calls_end_together(folder: Path) -> None:
     async def scene(bench: Bench) -> None:
-        watching = bench.channel.unary_stream("/t.T/Watch")(b"")
+        watching = bench.channel.unary_stream("/t.T/ServerReflectionInfo")(b"")
         assert await watching.read() == b"first"
         waiting = bench.channel.unary_unary("/t.T/Wait")(b"")
         await bench.service.started.wait()
@@ -323,7 +323,10 @@ def test_endless_calls_end_alone_and_all_calls_end_together(folder: Path) -> Non
             await waiting
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
-    assert [method for method, _ in play(folder, scene).numbers.ended_calls] == ["/t.T/Watch", "/t.T/Wait"]
+    assert [method for method, _ in play(folder, scene).numbers.ended_calls] == [
+        "/t.T/ServerReflectionInfo",
+        "/t.T/Wait",
+    ]
 
 
 def test_unknown_and_refused_methods_are_unimplemented(folder: Path) -> None:
@@ -443,10 +446,15 @@ def test_log_lines_are_one_line_whatever_came_in(folder: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize(
     ("method", "is_let_in"),
-    [("/grpc.health.v1.Health/Check", True), ("/grpc.health.v1.Health/Watch", False), ("/t.T/Check", False)],
+    [
+        ("/grpc.health.v1.Health/Check", True),
+        ("/grpc.health.v1.Health/List", True),
+        ("/grpc.health.v1.Health/Watch", False),
+        ("/t.T/Check", False),
+    ],
 )
 def test_while_the_server_stops_only_who_asks_once_for_its_health_is_let_in(method: str, is_let_in: bool) -> None:
-    """Who watches would hold it until the time for calls is over."""
+    """Who watches would come again and again, and hold it until the time for calls is over."""
     aborted: list[grpc.StatusCode] = []
 
     class Context:

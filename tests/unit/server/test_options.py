@@ -74,6 +74,13 @@ def test_units_are_part_of_the_package() -> None:
     assert not any(line.startswith(("ReadWritePaths", "SupplementaryGroups")) for line in service)
 
 
+def test_the_folder_of_units_shuts_nobody_out_whom_the_socket_lets_in() -> None:
+    """Each time it starts the service gives the folder its mode again, whatever the socket unit made."""
+    socket = unit(SOCKET, "--socket-group", "1234")
+    assert {"SocketGroup=1234", "DirectoryMode=0711"} <= set(socket)
+    assert "RuntimeDirectoryMode=0711" in unit(SERVICE)
+
+
 @pytest.mark.parametrize("folder", ["venv/bin", "a folder/50%/bin"])
 def test_a_unit_starts_the_command_that_prints_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
     """systemd's search path has no virtual environments."""
@@ -151,3 +158,11 @@ def test_content_proxies_share_no_socket(options: tuple[str, ...], tmp_path: Pat
     found = CliRunner().invoke(cli, ["--root", str(tmp_path), "serve", *options])
     assert found.exit_code == 2
     assert "socket /a/s: a content proxy needs a socket of its own" in found.output
+
+
+@pytest.mark.parametrize("name", ["", "one="])
+def test_content_proxies_share_no_name(name: str) -> None:
+    options = ("--proxy-content", f"{name}unix:///a/s", "--proxy-content", f"{name}unix:///a/t")
+    found = CliRunner().invoke(cli, ["serve", *options, "--print-unit", SERVICE])
+    assert found.exit_code == 2
+    assert f"content proxy '{name.rstrip('=') or 'containerd'}': each needs a name of its own" in found.output

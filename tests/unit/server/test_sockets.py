@@ -81,10 +81,19 @@ def test_socket_appears_with_its_rights_and_was_never_wider(folder: Path) -> Non
         file.bind(listener)
         assert stat.S_IMODE(path.lstat().st_mode) == 0o620
         assert listener.mode == 0o600
-        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o750
         assert connects(path)
         file.close()
     assert [each.name for each in path.parent.iterdir()] == [".s.lock"]
+
+
+def test_the_folders_made_for_a_socket_shut_nobody_out_whom_it_lets_in(folder: Path) -> None:
+    made = folder / "outer" / "made"
+    before = os.umask(0o077)
+    try:
+        prepare_folder(str(made))
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (made, made.parent)] == [0o711, 0o755]
 
 
 def test_living_server_keeps_its_socket(folder: Path) -> None:

@@ -1,0 +1,38 @@
+"""Methods that peers have and this server hasn't: a call is answered with what is missing, not with a bare code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from imagestore.errors import UnsupportedError
+from imagestore.rpc.codes import code_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+
+class AbsentMethods(grpc.GenericRpcHandler):
+    """Answers every call below a prefix that nobody else answers.
+
+    Args:
+        prefix: how the methods begin, ``/package.``.
+        missing: says of a method, named ``/package.Service/Method``, what isn't here.
+    """
+
+    def __init__(self, prefix: str, missing: Callable[[str], str]) -> None:
+        self._prefix = prefix
+        self._missing = missing
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """A handler that refuses; None for calls elsewhere."""
+        method = str(handler_call_details.method)
+        if not method.startswith(self._prefix):
+            return None
+
+        async def refusing(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            error = UnsupportedError(f"{method.lstrip('/')} is not served here: {self._missing(method)}")
+            await context.abort(code_of(error), text_of(error))
+
+        return grpc.stream_stream_rpc_method_handler(refusing)
