@@ -262,6 +262,10 @@ def _registry() -> Iterator[_Registry]:
         for number, size in enumerate(LARGE_BYTES)
     ]
     with RegistryServer(dict.fromkeys(REFERENCES, versions[0])) as server:
+        # What was imported and is damaged can be fetched, whether or not the tag was ever there.
+        for reference in REFERENCES:
+            for version in reversed(versions):
+                server.library.add(reference, version)
         yield _Registry(server, versions)
 
 
