@@ -22,7 +22,7 @@ from imagestore.content.local import LocalContentStore
 from imagestore.errors import ImageNotFoundError, InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.image import Image
 from imagestore.metadata.failures import closed
-from imagestore.metadata.location import has_database, refuse_missing
+from imagestore.metadata.location import refuse_missing
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.observe import ignore
 from imagestore.reference import Reference
@@ -107,28 +107,32 @@ class ImageStore(Archives, Upkeep):
                 make_directory(self.root, 0o700)
         else:
             refuse_missing(database)
-        is_new = is_making and not has_database(database)
+        self._found = 0, ""
         # Before its content: whoever looks takes content without a database for a store that has lost it.
-        self.metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing)
+        self.metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing, on_making=self._keep_found)
+        if self._found[0]:
+            from imagestore.log import get_logger
+
+            said = "%s: made a database beside %d blobs of unknown use, which lease %s keeps for a day"
+            get_logger(__name__).warning(said, self.root, *self._found)
         try:
             self.content = LocalContentStore(
                 self.root / "content", self.root / "locks", sources=[Path(source).absolute() for source in sources]
             )
-            if is_new:
-                self._keep_found()
         except BaseException:
             self.metadata.close()
             raise
 
-    def _keep_found(self) -> None:
-        found = [info.digest for info in self.content.walk()]
+    def _keep_found(self, metadata: SqliteMetadataStore) -> None:
+        """Lease what was here before the database, in the transaction that makes it: nobody's work is in between."""
+        content = self.root / "content"
+        if not content.is_dir():
+            return
+        found = [info.digest for info in LocalContentStore(content, self.root / "locks").walk()]
         if found:
             from imagestore import lease
-            from imagestore.log import get_logger
 
-            kept_by = lease.keep_found(self.metadata, found)
-            said = "%s: made a database beside %d blobs of unknown use, which lease %s keeps for a day"
-            get_logger(__name__).warning(said, self.root, len(found), kept_by)
+            self._found = len(found), lease.keep_found(metadata, found)
 
     def pull(
         self,

@@ -205,11 +205,13 @@ class _Search:
         self._verdicts: dict[_Position, Verdict] = {}
         self._opened: dict[_Key, _Position] = {}
         self._configs: dict[_Key, tuple[Platform | None, Explanation]] = {}
+        self._unread: list[_Position] = []
         self._count = 0
 
     def verdicts(self, listing: Listing) -> tuple[Verdict, ...]:
         """The verdicts on the outermost index, ranked."""
-        for rank, position in enumerate(self._choose(listing, ())):
+        order = self._choose(listing, ())
+        for rank, position in enumerate(order[:1] + self._unread + order[1:]):
             self._verdicts[position] = replace(self._verdicts[position], rank=rank)
         return tuple(self._verdicts[position] for position in sorted(self._verdicts))
 
@@ -273,12 +275,18 @@ class _Search:
         return [position] if found.matched else []
 
     def _read_version(self, entry: Descriptor, position: _Position) -> list[_Position]:
-        """Judge a manifest without version by that of its config, where there is one."""
+        """Judge a manifest without version by that of its config, where there is one.
+
+        What isn't at hand is chosen last: an archive, or a store, has what was chosen when all could be read.
+        """
         platform, found = self._config_of(entry, "version")
-        if found.matched or (found.rule != RULE_TOO_MANY and (platform is None or not platform.os_version)):
+        if found.rule == RULE_DOCUMENT_MISSING:
+            self._unread.append(position)
+            return []
+        if found.rule != RULE_TOO_MANY and (platform is None or not platform.os_version):
             return [position]
         self._verdicts[position] = Verdict(entry, platform or entry.platform, position, found)
-        return []
+        return [position] if found.matched else []
 
     def _config_of(self, entry: Descriptor, lacking: str) -> tuple[Platform | None, Explanation]:
         key = (entry.digest, entry.media_type)

@@ -53,6 +53,7 @@ class Database:
         is_rebuilding: make an empty database although the journal knows records.
         is_freeing: where the disk is too full to open it, give up the space kept back for removals; else it can only be
             read there.
+        on_making: called in the transaction that makes the tables, which only one process ever does.
 
     Raises:
         StoreError: it can't be opened, is damaged, is on a network file system, or was written by a newer version.
@@ -66,8 +67,10 @@ class Database:
         file_system: Callable[[Path], str] = location.file_system,
         is_rebuilding: bool = False,
         is_freeing: bool = True,
+        on_making: Callable[[], None] | None = None,
     ) -> None:
         self._path = path
+        self._on_making = on_making
         self._clock = clock
         self._lock = threading.RLock()
         self._depth = 0
@@ -216,6 +219,8 @@ class Database:
                     hint="run 'imagestore check --rebuild', or remove that file to start with no records",
                 )
             migrate(db, version)
+            if version == 0 and self._on_making is not None:
+                self._on_making()
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from imagestore.errors import StoreFullError
@@ -37,8 +38,16 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
         file_system: Callable[[Path], str] = location.file_system,
         is_rebuilding: bool = False,
         is_freeing: bool = True,
+        on_making: Callable[[SqliteMetadataStore], None] | None = None,
     ) -> None:
-        super().__init__(path, clock=clock, file_system=file_system, is_rebuilding=is_rebuilding, is_freeing=is_freeing)
+        super().__init__(
+            path,
+            clock=clock,
+            file_system=file_system,
+            is_rebuilding=is_rebuilding,
+            is_freeing=is_freeing,
+            on_making=None if on_making is None else partial(on_making, self),
+        )
         with contextlib.ExitStack() as stack:
             # Whoever can't open a store has nothing to close.
             stack.callback(super().close)

@@ -109,7 +109,7 @@ DIFFERENCES: Final = (
         identifier="versions-by-config",
         upstream="a Windows entry that states no version fits every build, and is taken",
         here="where a handler declares its platform, the version in such an entry's config decides; if it doesn't "
-        "fit, the next entry is tried",
+        "fit, the next entry is tried, and one whose config isn't at hand comes last",
         because="the guest could not run it",
         test="documents/test_select.py::test_a_version_that_only_the_config_has_decides_where_that_is_asked_for",
     ),

@@ -219,11 +219,15 @@ def _own_edges(content: LocalContentStore, digest: Digest) -> dict[Digest, list[
     return {}
 
 
+def _refuse_empty(_: SqliteMetadataStore) -> None:
+    raise StoreCorruptError("the database has no tables: who made it had no space, or died")
+
+
 def _is_whole(path: Path) -> bool:
     if not location.has_database(path):
         return False
     try:
-        metadata = SqliteMetadataStore(path)
+        metadata = SqliteMetadataStore(path, on_making=_refuse_empty)
     except SchemaTooNewError:
         raise
     except ForeignDatabaseError:

@@ -87,7 +87,8 @@ def gc(
     app.missing, app.is_freeing = "refuse", not dry_run
     with connected(app, choice, in_use) as found:
         found = replace(found, settings=_settings(found.settings, (high, low), (min_age, max_age)))
-        work = _Work(dry_run, is_all, after_gate_change, force, clean_up_command(app, choice))
+        command = clean_up_command(app, choice, sandbox_image=sandbox_image)
+        work = _Work(dry_run, is_all, after_gate_change, force, command)
         done = _round(found, sandbox_image, numbers, work)
     if output == "json":
         render.dump_json(_json(found.name, done))

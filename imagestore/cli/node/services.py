@@ -94,7 +94,7 @@ class Connected:
         return self.edged.sandbox_image if self.edged is not None else ""
 
 
-def clean_up_command(app: App, choice: ServiceChoice) -> str:
+def clean_up_command(app: App, choice: ServiceChoice, *, sandbox_image: str = "") -> str:
     """The command that cleans up after a change of the gate, with what led to this service and this value."""
     import shlex
 
@@ -112,6 +112,7 @@ def clean_up_command(app: App, choice: ServiceChoice) -> str:
     for name in ServiceChoice.__dataclass_fields__:
         value = getattr(choice, name)
         words += [f"--{name.replace('_', '-')}", str(value)] if value else []
+    words += ["--sandbox-image", sandbox_image] if sandbox_image else []
     return shlex.join(words)
 
 

@@ -54,7 +54,7 @@ class GateChange:
         return (
             f"{RUNTIME_CLASS_IN_IMAGE_CRI_API} went from {_shown(self.before)} to {_shown(self.now)}: {what}",
             "drain the node or delete the pods whose images are listed as in use",
-            f"run '{clean_up}' until it says that nothing is left",
+            f"run this until it says that nothing is left: {clean_up}",
             "start the pods again; their images are pulled anew",
         )
 

@@ -93,7 +93,7 @@ def test_the_command_that_is_named_after_a_change_cleans_up(
     run(capsys, *words, *state)
     _, told = run(capsys, *words, *state, *OFF)
     named = next(step for step in told["gateChange"] if "--after-gate-change" in step)
-    line = named.partition("run '")[2].partition("' until")[0]
+    line = named.partition("nothing is left: ")[2]
     assert main(shlex.split(line)[1:]) == 0
     assert "removed sha256:" in capsys.readouterr().out
     assert run(capsys, *words, *state, *OFF)[1]["gateChange"] == []
@@ -106,6 +106,7 @@ def test_the_command_after_a_change_names_the_service_it_is_for() -> None:
         "imagestore --root '/a b' --config /c.toml node gc --after-gate-change --endpoint unix:///run/c.sock "
         "--kubelet-config /k.yaml --feature-gates A=true"
     )
+    assert clean_up_command(app, choice, sandbox_image="pause:3").endswith(" --sandbox-image pause:3")
 
 
 def test_a_gate_that_cannot_be_noted_is_told_after_what_was_done(

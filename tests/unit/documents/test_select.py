@@ -167,13 +167,18 @@ def test_a_version_that_only_the_config_has_decides_where_that_is_asked_for() ->
     assert chosen_by(chosen(newer, older, judges_versions=False)) == (0,)
     found = chosen(newer, older)
     assert chosen_by(found) == (1,)
-    assert rules_of(found) == ["os.version.build-exact", "match.os.version-open"]
-    assert found.offered == ("windows(10.0.20348.1)/amd64", "windows/amd64")
+    assert rules_of(found) == ["os.version.build-exact", "match"]
+    assert found.offered == ("windows(10.0.20348.1)/amd64", "windows(10.0.17763.1)/amd64")
     assert chosen(newer).chosen is None
     # A config that has no version, or isn't at hand, leaves the index its word.
     documents.configs[unknown.digest] = parse("windows/amd64")
     assert chosen_by(chosen(newer, unknown)) == (1,)
     assert chosen_by(chosen(newer, documents.lost(entry_for("windows/amd64", name="lost")))) == (1,)
+    # What is at hand goes before: an archive has the entry that was chosen when all could be read, and no other.
+    lost = documents.lost(entry_for("windows/amd64", name="gone"))
+    found = chosen(lost, older)
+    assert (chosen_by(found), [each.rank for each in found.verdicts]) == ((1,), [1, 0])
+    assert chosen_by(chosen(lost, unknown)) == (1,)
     documents.read.clear()
     assert chosen_by(chosen(newer, exact)) == (1,)
     assert documents.read == []

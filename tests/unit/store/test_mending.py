@@ -34,6 +34,7 @@ from imagestore.errors import (
 from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.location import JOURNAL
 from imagestore.metadata.namespace_api import HOME
+from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.observe import BlobDone, Event, Observer
 from imagestore.store import ImageStore
 from imagestore.testing import build_index
@@ -194,6 +195,54 @@ def test_a_store_made_beside_content_keeps_it_for_a_day(
     with ImageStore(root, clock=lambda: time.time() + 2 * DAY) as later:
         later.collect_garbage()
         assert present(later) == set()
+
+
+def leave_database_without_tables(root: Path) -> None:
+    """As who made it leaves it when the disk is full, or when killed."""
+    lose_database(root, leaving=None)
+    with contextlib.closing(sqlite3.connect(root / "metadata.db")) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+    assert (root / "metadata.db").stat().st_size
+
+
+@pytest.mark.parametrize("is_making", [True, False])
+def test_content_is_kept_for_a_day_too_where_the_database_was_half_made(here: Node, is_making: bool) -> None:
+    here.store.pull(PYTHON)
+    blobs, root = present(here.store), here.store.root
+    here.store.close()
+    leave_database_without_tables(root)
+    with ImageStore(root, is_making=is_making) as again:
+        again.collect_garbage()
+        assert present(again) == blobs
+
+
+def test_a_rebuild_takes_a_database_without_tables_for_none(here: Node) -> None:
+    here.store.pull(PYTHON)
+    blobs, root = present(here.store), here.store.root
+    here.store.close()
+    leave_database_without_tables(root)
+    report = rebuild(root)
+    assert (report.was_whole, set(report.found), bool(report.found_lease)) == (False, blobs, True)
+
+
+def test_what_another_process_brought_into_a_new_store_is_not_taken_for_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, make = tmp_path / "store", SqliteMetadataStore
+
+    def slowly(*given: object, **named: object) -> object:
+        """Between the look for a database and the opening of it another process makes it, and pulls."""
+        monkeypatch.undo()
+        with ImageStore(root) as other:
+            data, cancel = b"from the other", CancelToken()
+            with other.content.writer("x", expected=Digest.of(data), total=len(data), cancel=cancel) as writer:
+                writer.write(data)
+                writer.commit()
+        return make(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("imagestore.store.SqliteMetadataStore", slowly)
+    with ImageStore(root) as store:
+        assert (list(store.metadata.leases()), "beside" in caplog.text) == ([], False)
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
