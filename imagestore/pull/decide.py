@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from imagestore.config import HandlerPlatform
     from imagestore.descriptor import Descriptor
     from imagestore.documents.image_config import ImageConfig
-    from imagestore.documents.select import Selection
     from imagestore.observe import Observer
     from imagestore.pull.sources import Documents
 
@@ -46,19 +45,29 @@ class Decider:
     def choose(self, target: Descriptor, documents: Documents) -> Choice:
         """Ask the matcher, and read the manifest it chose; complete() adds the config.
 
+        A single manifest is taken whatever its config says where only the host's platform applies, so that complete()
+        asks the matcher about it.
+
         Raises:
             NoMatchingManifestError: nothing fits; carries the explanation.
             DocumentError, RegistryError, ContentNotFoundError: a document breaks its rules, or can't be had.
         """
+        if self._is_taken_anyway(target):
+            return Choice(target, (), target, documents.manifest(target), None, ())
         selection = select_target(target, documents, self.wanted)
-        warnings = list(self._judged(target, selection))
         chosen = selection.chosen
-        chain = () if chosen is None else indexes_on_the_way(target, chosen.position, documents)
-        descriptor = target if chosen is None else chosen.descriptor
-        manifest = documents.manifest(descriptor)
-        reason = warnings[0] if chosen is None else chosen.reason
-        self.observer(Selected(self.reference, self.handler, self.wanted_text, descriptor, reason))
-        return Choice(target, chain, descriptor, manifest, None, tuple(warnings))
+        if chosen is None:
+            raise NoMatchingManifestError(
+                self.reference,
+                self.wanted_text,
+                selection.offered,
+                explanation=selection,
+                hint=self.wanted.advise(selection),
+            )
+        chain = indexes_on_the_way(target, chosen.position, documents)
+        manifest = documents.manifest(chosen.descriptor)
+        self._tell(chosen.descriptor, chosen.reason)
+        return Choice(target, chain, chosen.descriptor, manifest, None, ())
 
     def complete(self, choice: Choice, documents: Documents) -> Choice:
         """The choice with its config, compared with what the index says.
@@ -67,27 +76,28 @@ class Decider:
             DocumentError, RegistryError, ContentNotFoundError: the config breaks its rules, or can't be had.
         """
         config = documents.config(choice.manifest)
-        warnings = [*choice.warnings]
+        warnings: list[str] = []
         if choice.chain and config is not None:
             warnings += self._compared_with_config(choice.chosen, config)
+        elif self._is_taken_anyway(choice.target):
+            warnings += self._judged(choice.target, documents)
         for warning in warnings:
             self.observer(Noticed(warning))
         return replace(choice, config=config, warnings=tuple(warnings))
 
-    def _judged(self, target: Descriptor, selection: Selection) -> Iterator[str]:
-        """Nothing fits: for a single manifest and a host's undeclared platform only a warning, else an error."""
-        if selection.chosen is not None:
-            return
-        if target.kind is Kind.INDEX or self.wanted.is_declared:
-            raise NoMatchingManifestError(
-                self.reference,
-                self.wanted_text,
-                selection.offered,
-                explanation=selection,
-                hint=self.wanted.advise(selection),
-            )
-        reason = selection.verdicts[0].reason
-        yield f"{self.reference} is a single manifest that does not fit the host's platform: {reason}"
+    def _is_taken_anyway(self, target: Descriptor) -> bool:
+        return target.kind is not Kind.INDEX and not self.wanted.is_declared
+
+    def _judged(self, target: Descriptor, documents: Documents) -> Iterator[str]:
+        """Ask the matcher about a single manifest that is taken in any case."""
+        verdict = select_target(target, documents, self.wanted).verdicts[0]
+        said = f"{self.reference} is a single manifest that does not fit the host's platform: {verdict.reason}"
+        self._tell(target, verdict.reason if verdict.accepted else said)
+        if not verdict.accepted:
+            yield said
+
+    def _tell(self, descriptor: Descriptor, reason: str) -> None:
+        self.observer(Selected(self.reference, self.handler, self.wanted_text, descriptor, reason))
 
     def _compared_with_config(self, descriptor: Descriptor, config: ImageConfig) -> Iterator[str]:
         """An index may mislabel an entry, and its config says so."""

@@ -32,7 +32,7 @@ from imagestore.pull.flow import Flow
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from imagestore.cancel import CancelToken
     from imagestore.content.api import IngestWriter
@@ -47,6 +47,8 @@ log = get_logger(__name__)
 
 #: Blobs of one pull in flight at once; the default of containerd's max_concurrent_downloads.
 PARALLEL_BLOBS: Final = 3
+#: A config and a single layer of fewer bytes come one after the other: with TLS a connection more could take longer.
+_WORTH_A_CONNECTION: Final = 1024 * 1024
 #: However many the configuration allows.
 MOST_PARALLEL_BLOBS: Final = 64
 _EVENT_SECONDS: Final = 0.05
@@ -152,12 +154,24 @@ class Fetcher:
             flow.bring(fetch_order(descriptors))
 
     @contextlib.contextmanager
-    def flow(self, cancel: CancelToken) -> Iterator[BlobFlow]:
-        """For bringing several blobs at once, until the end of the block."""
+    def flow(
+        self,
+        cancel: CancelToken,
+        *,
+        document: Descriptor | None = None,
+        hear: Callable[[bytes | None], object] | None = None,
+    ) -> Iterator[BlobFlow]:
+        """For bringing several blobs at once, until the end of the block.
+
+        Args:
+            cancel: ends the work.
+            document: one of them that is read as soon as it came, beside the others.
+            hear: gets its verified bytes then, or None where they can be read from the store; may raise.
+        """
         with (
             cancel.child() as part,
             Flow(
-                receive=functools.partial(self._arrive, cancel=part),
+                receive=functools.partial(self._arrive_heard, document=document, hear=hear, cancel=part),
                 settle=functools.partial(self._settle, cancel=part),
                 parallel=self.parallel,
                 may_grow=self.may_grow,
@@ -194,18 +208,6 @@ class Fetcher:
         else:
             flow.settle(arrival)
 
-    def document(self, descriptor: Descriptor, flow: BlobFlow) -> bytes | None:
-        """Fetch a document, which is stored beside what comes next; None when it can be read from the store."""
-        arrival = self._arrive(descriptor, cancel=flow.cancel)
-        if arrival is None:
-            return None
-        raw = arrival.writer.held() if isinstance(arrival.writer, SmallWriter) else b""
-        if len(raw) == descriptor.size and Digest.of(raw, descriptor.digest.algorithm) == descriptor.digest:
-            flow.settle(arrival)
-            return raw
-        self._settle(arrival, cancel=flow.cancel)
-        return None
-
     def _writer(self, descriptor: Descriptor, size: int, cancel: CancelToken) -> IngestWriter:
         return self.content.gathering_writer(
             self.gathering,
@@ -229,6 +231,34 @@ class Fetcher:
         with self._ended_by_failure(writer, descriptor):
             received, hosts = self._receive(writer, descriptor, (), cancel)
         return _Arrival(descriptor, writer, received, hosts)
+
+    def _arrive_heard(
+        self,
+        descriptor: Descriptor,
+        *,
+        document: Descriptor | None,
+        hear: Callable[[bytes | None], object] | None,
+        cancel: CancelToken,
+    ) -> _Arrival | None:
+        """Receive a blob; None when there is nothing to settle."""
+        arrival = self._arrive(descriptor, cancel=cancel)
+        if hear is None or descriptor is not document:
+            return arrival
+        raw = self._whole(arrival)
+        if arrival is not None and raw is None:
+            self._settle(arrival, cancel=cancel)
+            arrival = None
+        with contextlib.nullcontext() if arrival is None else self._ended_by_failure(arrival.writer, descriptor):
+            hear(raw)
+        return arrival
+
+    def _whole(self, arrival: _Arrival | None) -> bytes | None:
+        """The bytes that came, where they are in memory and verified."""
+        if arrival is None or not isinstance(arrival.writer, SmallWriter):
+            return None
+        raw, descriptor = arrival.writer.held(), arrival.descriptor
+        is_whole = len(raw) == descriptor.size and Digest.of(raw, descriptor.digest.algorithm) == descriptor.digest
+        return raw if is_whole else None
 
     def _settle(self, arrival: _Arrival, *, cancel: CancelToken) -> int:
         """Verify what arrived and make it visible; what came damaged is received once more."""
@@ -347,10 +377,25 @@ def parallel_blobs(configured: int | None) -> int | None:
     return min(configured, MOST_PARALLEL_BLOBS) if configured > 0 else MOST_PARALLEL_BLOBS
 
 
+def usual_parallel(layers: Sequence[Descriptor]) -> int:
+    """How many blobs of a pull are in flight at once where the configuration doesn't say it."""
+    return 1 if len(layers) == 1 and layers[0].size < _WORTH_A_CONNECTION else PARALLEL_BLOBS
+
+
 def fetch_order(descriptors: Iterable[Descriptor]) -> list[Descriptor]:
     """Each digest once, the largest first: the longest download decides when the pull ends."""
     wanted = {descriptor.digest: descriptor for descriptor in descriptors}
     return sorted(wanted.values(), key=lambda descriptor: -descriptor.size)
+
+
+def order_with(config: Descriptor, layers: Iterable[Descriptor], *, parallel: int) -> list[Descriptor]:
+    """As fetch_order(), with a config that is soon wanted: first, or second if that doesn't make it wait.
+
+    The connection that is open already serves the largest layer, which decides when the pull ends.
+    """
+    ordered = [each for each in fetch_order(layers) if each.digest != config.digest]
+    ordered.insert(min(parallel - 1, 1), config)
+    return ordered
 
 
 def ingest_ref(descriptor: Descriptor) -> str:

@@ -8,7 +8,7 @@ from imagestore import lease
 from imagestore.errors import ReferenceNotFoundError, SizeMismatchError
 from imagestore.pull import ahead
 from imagestore.pull.decide import Decider
-from imagestore.pull.fetch import PARALLEL_BLOBS, Fetcher, fetch_order, parallel_blobs
+from imagestore.pull.fetch import Fetcher, fetch_order, order_with, parallel_blobs, usual_parallel
 from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents, remove_damaged
 from imagestore.pull.undo import undone_on_failure
@@ -61,24 +61,12 @@ class ResolvedPull:
                 work.observer,
                 held.renew,
                 gathering,
-                parallel=parallel or PARALLEL_BLOBS,
+                parallel=parallel or usual_parallel(choice.manifest.layers),
                 may_grow=None if parallel else work.client.has_room,
             )
             fetcher.check(choice.manifest.children)
             remove_damaged(work.content, documents.take_damaged())
-            with fetcher.flow(work.cancel) as flow:
-                for descriptor in (*choice.documents, choice.manifest.config):
-                    known = documents.remembered(descriptor)
-                    if known is not None:
-                        fetcher.keep(descriptor, known, cancel=flow.cancel, flow=flow)
-                    elif (raw := fetcher.document(descriptor, flow)) is not None:
-                        documents.remember(descriptor, raw)
-                choice = self._decider.complete(choice, documents)
-                config = choice.manifest.config
-                if config.digest in documents.take_damaged():
-                    remove_damaged(work.content, [config.digest])
-                    fetcher.keep(config, documents.raw(config), cancel=flow.cancel, flow=flow)
-                flow.bring(fetch_order(choice.manifest.layers))
+            choice = self._bring(choice, fetcher)
             settle(work.content, choice.descriptors)
             with work.metadata.exclusive():
                 confirm(work.content, choice.descriptors, what=str(work.reference))
@@ -89,6 +77,31 @@ class ResolvedPull:
                     record if former is None else replace(record, labels=former.labels),
                     {choice.chosen.digest: [child.digest for child in choice.manifest.children]},
                 )
+
+    def _bring(self, choice: Choice, fetcher: Fetcher) -> Choice:
+        """Bring everything; the config beside the layers, since it seldom says that they aren't wanted."""
+        documents, config, layers = self._documents, choice.manifest.config, choice.manifest.layers
+
+        def complete(raw: bytes | None) -> None:
+            nonlocal choice
+            if raw is not None:
+                documents.remember(config, raw)
+            choice = self._decider.complete(choice, documents)
+            if config.digest in documents.take_damaged():
+                remove_damaged(self._work.content, [config.digest])
+                fetcher.keep(config, documents.raw(config), cancel=flow.cancel, flow=flow)
+
+        with fetcher.flow(self._work.cancel, document=config, hear=complete) as flow:
+            for descriptor in (*choice.documents, config):
+                known = documents.remembered(descriptor)
+                if known is not None:
+                    fetcher.keep(descriptor, known, cancel=flow.cancel, flow=flow)
+            if documents.remembered(config) is not None:
+                complete(None)
+                flow.bring(fetch_order(layers))
+            else:
+                flow.bring(order_with(config, layers, parallel=fetcher.parallel))
+        return choice
 
     def plan(self, planned: AbstractSet[Digest]) -> PullPlan:
         """Say what run() would fetch; see PullWork.plan()."""

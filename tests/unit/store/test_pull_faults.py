@@ -10,8 +10,10 @@ import pytest
 from imagestore.digest import Digest
 from imagestore.errors import (
     DigestMismatchError,
+    DocumentError,
     InvalidDigestError,
     InvalidInputError,
+    NoMatchingManifestError,
     RegistryUnavailableError,
     StoreCorruptError,
     UnknownRuntimeHandlerError,
@@ -20,8 +22,10 @@ from imagestore.media_types import Kind
 from imagestore.observe import BlobStarted, Event, Noticed
 from imagestore.testing import Entry, FaultRule, Where, build_image, build_index, layer
 from imagestore.testing.faults import Flip, Refuse, RefuseRange, Truncate, WrongDigest
+from imagestore.testing.images.builders import Image
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, node, python_image
 
+OWN = "windows(10.0.20348.1)/amd64"
 IMAGES = '\n[plugins."io.containerd.cri.v1.images"]\n'
 
 
@@ -51,7 +55,7 @@ def test_any_download_limit_of_a_configuration_works(tmp_path: Path, limit: int)
 
 @pytest.mark.parametrize("limit", [1, 5])
 def test_as_many_blobs_come_at_a_time_as_the_configuration_says(tmp_path: Path, limit: int) -> None:
-    image = build_image("windows(10.0.20348.1)/amd64", layers=[layer(str(number)) for number in range(10)])
+    image = build_image(OWN, layers=[layer(str(number)) for number in range(10)])
     threads: set[int] = set()
     all_here = threading.Barrier(limit)
 
@@ -63,6 +67,63 @@ def test_as_many_blobs_come_at_a_time_as_the_configuration_says(tmp_path: Path, 
     with node(tmp_path, {PYTHON: image}, text=f"{CONFIG}{IMAGES}max_concurrent_downloads = {limit}\n") as here:
         here.store.pull(PYTHON, observer=begun)
     assert len(threads) == limit
+
+
+def _is_begun(event: Event, kind: Kind) -> bool:
+    return isinstance(event, BlobStarted) and event.descriptor.kind is kind
+
+
+SMALL, LARGE = [layer(str(number)) for number in range(3)], [layer("large", size=1_100_000)]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [build_index([build_image(OWN, layers=SMALL)]), build_image(OWN, layers=SMALL), build_image(OWN, layers=LARGE)],
+    ids=["index", "single", "one layer"],
+)
+def test_the_config_comes_beside_the_first_layers(tmp_path: Path, image: Image) -> None:
+    both, kinds = threading.Barrier(2), [Kind.CONFIG, Kind.LAYER]
+
+    def begun(event: Event) -> None:
+        for kind in kinds:
+            if _is_begun(event, kind):
+                kinds.remove(kind)
+                both.wait(10)
+
+    with node(tmp_path, {PYTHON: image}) as here:
+        here.store.pull(PYTHON, observer=begun)
+    assert not kinds
+
+
+def test_the_config_comes_first_where_one_blob_comes_at_a_time(tmp_path: Path) -> None:
+    with node(tmp_path, text=f"{CONFIG}{IMAGES}max_concurrent_downloads = 1\n") as here:
+        here.store.pull(PYTHON, observer=here.events.append)
+    begun = [event.descriptor.kind for event in here.events if isinstance(event, BlobStarted)]
+    assert begun == [Kind.CONFIG, Kind.LAYER, Kind.LAYER, Kind.LAYER]
+
+
+def test_a_tiny_layer_comes_behind_the_config_on_its_connection(tmp_path: Path) -> None:
+    image = build_index([build_image(OWN, layers=[layer("only", size=1000)])])
+    with node(tmp_path, {PYTHON: image}) as here:
+        here.store.pull(PYTHON, observer=here.events.append)
+    begun = [event.descriptor.kind for event in here.events if isinstance(event, BlobStarted)]
+    assert begun == [Kind.CONFIG, Kind.LAYER]
+
+
+def test_no_layer_is_asked_for_before_a_single_manifest_is_known_to_fit(tmp_path: Path) -> None:
+    with node(tmp_path, {PYTHON: build_image(OWN)}) as here:
+        with pytest.raises(NoMatchingManifestError):
+            here.store.pull(PYTHON, runtime_handler=HYPERV)
+        assert here.registry.ledger.count(kind="blob") == 1
+
+
+def test_a_config_that_is_none_takes_back_the_layers_that_came_beside_it(tmp_path: Path) -> None:
+    image = build_image(OWN, config={"rootfs": None})
+    with node(tmp_path, {PYTHON: build_index([image])}) as here:
+        with pytest.raises(DocumentError, match="image config"):
+            here.store.pull(PYTHON)
+        assert list(here.store.content.walk()) == []
+        assert list(here.store.list()) == []
 
 
 def test_the_config_is_fetched_once(tmp_path: Path) -> None:
@@ -140,8 +201,8 @@ def test_a_wrong_digest_announced_for_a_tag_is_not_believed(tmp_path: Path) -> N
 
 def test_content_that_cannot_be_verified_is_not_asked_for(tmp_path: Path) -> None:
     entry = Entry(
-        build_image("windows(10.0.20348.1)/amd64"),
-        build_image("windows(10.0.20348.1)/amd64").manifests[0].platform,
+        build_image(OWN),
+        build_image(OWN).manifests[0].platform,
         overrides={"digest": "blake3:" + "0" * 64},
     )
     with node(tmp_path, {PYTHON: build_index([entry])}) as here:
