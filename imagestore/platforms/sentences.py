@@ -60,7 +60,7 @@ def is_fallback(candidate: Platform, wanted: Platform, place: int) -> str:
 
 def version_unreadable(text: str) -> str:
     """An image's version that can't be compared with the wanted one."""
-    return f"os.version {_cut(text)!r} can't be read: expected major.minor.build[.revision]"
+    return f"os.version {_cut(text)!r} can't be read: expected major.minor.build[.revision], at most 255.255.65535"
 
 
 def version_unreadable_but_open(text: str, wanted: Platform) -> str:

@@ -70,7 +70,7 @@ from imagestore.platforms.rules import REFUSALS, Explanation, Rule
             "windows(10.0.20348)/amd64",
             "windows(10.0.x)/amd64",
             "os.version.unreadable",
-            "os.version '10.0.x' can't be read: expected major.minor.build[.revision]",
+            "os.version '10.0.x' can't be read: expected major.minor.build[.revision], at most 255.255.65535",
         ),
         (
             "windows/amd64",
