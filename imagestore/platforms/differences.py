@@ -145,8 +145,8 @@ DIFFERENCES: Final = (
         identifier="strict-documents",
         upstream="members of documents are read in any case, the last of two with one name counts, and what is missing "
         "is empty or zero",
-        here="a document that readers could see differently is refused, and so is one beyond the bounds or without what "
-        "an image needs",
+        here="a document that readers could see differently is refused, and so is one beyond the bounds or without "
+        "what an image needs",
         because="two readers must not see two images in one document",
         test="documents/test_decode.py::test_ambiguous_or_unbounded_json_is_refused",
     ),

@@ -101,7 +101,7 @@ class Facts:
         system: as in ``sys.platform`` or ``platform.system()``.
         machine: the kernel's machine name, as in ``os.uname().machine`` or ``PROCESSOR_ARCHITECTURE``.
         kernel_version: the kernel's version text, which tells illumos from Solaris.
-        cpuinfo: text of /proc/cpuinfo; None when it can't be read.
+        cpuinfo: text of /proc/cpuinfo; None when it can't be read, or nobody needs it.
         windows_version: major, minor, build.
         windows_revision: the update revision (UBR); None when unknown.
         bits: 64 or 32, of the program.
@@ -159,7 +159,10 @@ def detect(
     options = (with_amd64_level, with_windows_revision)
     if system is None and machine is None and not any(options) and all(fact is None for fact in given):
         return _detected()
-    facts = _facts() if system is None and machine is None else Facts(system or _system(), machine or _machine())
+    is_here = system is None and machine is None
+    facts = _facts() if is_here else Facts(system or _system(), machine or _machine())
+    if is_here and with_amd64_level and facts.cpuinfo is None and cpuinfo is None:
+        facts = replace(facts, cpuinfo=_cpuinfo())
     version = facts.windows_version if windows_version is None else _three(windows_version)
     facts = replace(
         facts,
@@ -246,11 +249,13 @@ def _detected() -> Platform:
 def _facts() -> Facts:
     """Look at this machine."""
     version, revision = _windows_version()
+    machine = _machine()
     return Facts(
         system=_system(),
-        machine=_machine(),
+        machine=machine,
         kernel_version="" if sys.platform == "win32" else os.uname().version,
-        cpuinfo=_cpuinfo(),
+        # For ARM's variant only: it is long where processors are many, and older kernels wake each of them to write it.
+        cpuinfo=_cpuinfo() if machine.lower().startswith(("arm", "aarch64")) else None,
         windows_version=version,
         windows_revision=revision,
         bits=64 if sys.maxsize > 2**32 else 32,

@@ -254,6 +254,34 @@ def test_what_is_asked_of_this_machine_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert host.detect(with_amd64_level=True) == Platform("linux", "amd64", "v3")
 
 
+@pytest.mark.parametrize(
+    ("machine", "expected"), [("x86_64", ""), ("riscv64", ""), ("aarch64", "v8"), ("ARMv7l", "v8")]
+)
+def test_cpuinfo_is_read_only_where_it_tells_something(
+    machine: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def read_it() -> str:
+        read.append(machine)
+        return _text("arm64-neoverse")
+
+    monkeypatch.setattr(host, "_system", lambda: "linux")
+    monkeypatch.setattr(host, "_machine", lambda: machine)
+    monkeypatch.setattr(host, "_cpuinfo", read_it)
+    assert host.detect(bits=64).variant == expected
+    assert bool(read) == bool(expected)
+
+
+def test_cpuinfo_is_read_for_the_level_of_amd64_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_system", lambda: "linux")
+    monkeypatch.setattr(host, "_machine", lambda: "x86_64")
+    monkeypatch.setattr(host, "_cpuinfo", lambda: _text("amd64-level3"))
+    assert host.detect(with_amd64_level=True).variant == "v3"
+    assert host.detect(with_amd64_level=True, cpuinfo=_text("amd64-level2")).variant == "v2"
+    assert host.detect(with_amd64_level=True, cpuinfo="").variant == ""
+
+
 def test_what_is_given_of_another_machine_counts() -> None:
     assert host.detect(machine="s390x").architecture == "s390x"
     assert host.detect(system="freebsd14").os == "freebsd"
