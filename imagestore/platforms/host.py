@@ -88,6 +88,17 @@ _NARROW: Final = {
     "s390x": "s390",
     "ppc64": "ppc",
 }
+#: Names under which 64-bit kernels answer programs that were started as 32-bit ones (linux32, setarch), also where the
+#: program has 64 bits and so can't be on such a machine.
+_PLAYED: Final = {
+    **{f"i{number}86": "x86_64" for number in range(3, 7)},
+    "s390": "s390x",
+    "ppc": "ppc64",
+    "ppcle": "ppc64le",
+    "mips": "mips64",
+    "sparc": "sparc64",
+    "riscv32": "riscv64",
+}
 #: Parts of a Windows version with their largest values, as containerd reads them.
 _VERSION_PARTS: Final = (("major version", 255), ("minor version", 255), ("build", 65535))
 _MAX_REVISION: Final = 2**32 - 1
@@ -249,7 +260,9 @@ def _detected() -> Platform:
 def _facts() -> Facts:
     """Look at this machine."""
     version, revision = _windows_version()
-    machine = _machine()
+    bits, machine = 64 if sys.maxsize > 2**32 else 32, _machine()
+    if bits == 64:
+        machine = _PLAYED.get(machine.lower(), machine)
     return Facts(
         system=_system(),
         machine=machine,
@@ -258,7 +271,7 @@ def _facts() -> Facts:
         cpuinfo=_cpuinfo() if machine.lower().startswith(("arm", "aarch64")) else None,
         windows_version=version,
         windows_revision=revision,
-        bits=64 if sys.maxsize > 2**32 else 32,
+        bits=bits,
         byte_order=sys.byteorder,
     )
 

@@ -254,6 +254,26 @@ def test_what_is_asked_of_this_machine_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert host.detect(with_amd64_level=True) == Platform("linux", "amd64", "v3")
 
 
+@pytest.mark.skipif(sys.maxsize < 2**32, reason="needs a 64-bit Python")
+@pytest.mark.parametrize(
+    ("machine", "byte_order", "expected"),
+    [
+        *(("i686", "little", "amd64"), ("i386", "little", "amd64"), ("x86_64", "little", "amd64")),
+        *(("armv8l", "little", "arm64"), ("armv7l", "little", "arm"), ("riscv32", "little", "riscv64")),
+        *(("ppcle", "little", "ppc64le"), ("ppc", "big", "ppc64"), ("mips", "little", "mips64le")),
+        *(("s390", "big", "s390x"), ("sparc", "big", "sparc64")),
+    ],
+)
+def test_a_64_bit_program_is_told_apart_where_the_kernel_plays_a_32_bit_one(
+    machine: str, byte_order: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As linux32 and setarch ask of it: containerd's programs know what they were built for.
+    monkeypatch.setattr(host, "_system", lambda: "linux")
+    monkeypatch.setattr(host, "_machine", lambda: machine)
+    assert host.detect(byte_order=byte_order).architecture == expected
+    assert host.detect(system="linux", machine="i686").architecture == "386"
+
+
 @pytest.mark.parametrize(
     ("machine", "expected"), [("x86_64", ""), ("riscv64", ""), ("aarch64", "v8"), ("ARMv7l", "v8")]
 )
