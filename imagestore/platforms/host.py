@@ -324,7 +324,10 @@ def _windows_version() -> tuple[tuple[int, int, int] | None, int | None]:
     if sys.platform == "win32":
         import winreg
 
-        version = sys.getwindowsversion().platform_version
+        # The first is an old one for a program without a manifest. The second is that of a file, which stays at 26100
+        # where an enablement package makes Windows 26200 of it.
+        shown = sys.getwindowsversion()
+        version = max((shown[0], shown[1], shown[2]), shown.platform_version)
         try:
             with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SOFTWARE\Microsoft\Windows NT\CurrentVersion") as key:
                 revision = winreg.QueryValueEx(key, "UBR")[0]

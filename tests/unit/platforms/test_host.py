@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +330,30 @@ def test_a_windows_version_that_is_none_is_refused(version: Any) -> None:
     assert len(str(caught.value)) < 200
     with pytest.raises(InvalidPlatformError):
         host.describe(host.Facts("win32", "AMD64", windows_version=version))
+
+
+@pytest.mark.parametrize(
+    ("shown", "of_kernel32", "expected"),
+    [
+        ((10, 0, 26200), (10, 0, 26100), "windows(10.0.26200.7171)/amd64"),  # an enablement package changes few files
+        ((6, 2, 9200), (10, 0, 20348), "windows(10.0.20348.7171)/amd64"),  # a program without manifest
+        ((10, 0, 17763), (10, 0, 17763), "windows(10.0.17763.7171)/amd64"),
+    ],
+)
+def test_a_windows_machine_has_the_newer_of_two_versions(
+    shown: tuple[int, ...], of_kernel32: tuple[int, ...], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Version(tuple[object, ...]):
+        platform_version = of_kernel32
+
+    registry = types.SimpleNamespace(
+        HKEY_LOCAL_MACHINE=1, OpenKey=lambda *_: contextlib.nullcontext(), QueryValueEx=lambda *_: (7171, 4)
+    )
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(sys, "getwindowsversion", lambda: Version((*shown, 2, "")), raising=False)
+    monkeypatch.setitem(sys.modules, "winreg", registry)
+    monkeypatch.setenv("PROCESSOR_ARCHITECTURE", "AMD64")
+    assert format_all(host.detect(with_windows_revision=True)) == expected
 
 
 @pytest.mark.parametrize("revision", [-1, 2**32, "1", 1.5, True])
