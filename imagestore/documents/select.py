@@ -34,6 +34,7 @@ from imagestore.documents.verdict import Selection as Selection
 from imagestore.documents.verdict import Verdict as Verdict
 from imagestore.errors import ContentNotFoundError, DocumentError
 from imagestore.platforms import Explanation, Rule
+from imagestore.platforms.normalize import normalize_features
 from imagestore.values import replace
 
 if TYPE_CHECKING:
@@ -320,7 +321,8 @@ def _by_config(platform: Platform | None, matcher: Matcher) -> Explanation:
     if platform is None:
         said = "has no image config, so there is no platform to judge it by"
         return Explanation(False, RULE_NO_IMAGE_CONFIG, said)
-    found = matcher.explain(platform)
+    # In normal form, as containerd has it: a feature that the config states twice counts once.
+    found = matcher.explain(replace(platform, os_features=normalize_features(platform.os_features)))
     return Explanation(found.matched, found.rule, partial(_said_of_config, found))
 
 

@@ -142,6 +142,15 @@ DIFFERENCES: Final = (
         test="documents/test_select.py::test_entries_that_are_neither_manifest_nor_index_are_refused",
     ),
     Difference(
+        identifier="strict-documents",
+        upstream="members of documents are read in any case, the last of two with one name counts, and what is missing "
+        "is empty or zero",
+        here="a document that readers could see differently is refused, and so is one beyond the bounds or without "
+        "what an image needs",
+        because="two readers must not see two images in one document",
+        test="documents/test_decode.py::test_ambiguous_or_unbounded_json_is_refused",
+    ),
+    Difference(
         identifier="single-manifests",
         upstream="a reference that leads straight to a manifest is taken unseen",
         here="its config is judged: an error where the handler declares a platform, else a warning on the record",

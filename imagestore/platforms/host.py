@@ -88,6 +88,17 @@ _NARROW: Final = {
     "s390x": "s390",
     "ppc64": "ppc",
 }
+#: Names under which 64-bit kernels answer programs that were started as 32-bit ones (linux32, setarch), also where the
+#: program has 64 bits and so can't be on such a machine.
+_PLAYED: Final = {
+    **{f"i{number}86": "x86_64" for number in range(3, 7)},
+    "s390": "s390x",
+    "ppc": "ppc64",
+    "ppcle": "ppc64le",
+    "mips": "mips64",
+    "sparc": "sparc64",
+    "riscv32": "riscv64",
+}
 #: Parts of a Windows version with their largest values, as containerd reads them.
 _VERSION_PARTS: Final = (("major version", 255), ("minor version", 255), ("build", 65535))
 _MAX_REVISION: Final = 2**32 - 1
@@ -101,7 +112,7 @@ class Facts:
         system: as in ``sys.platform`` or ``platform.system()``.
         machine: the kernel's machine name, as in ``os.uname().machine`` or ``PROCESSOR_ARCHITECTURE``.
         kernel_version: the kernel's version text, which tells illumos from Solaris.
-        cpuinfo: text of /proc/cpuinfo; None when it can't be read.
+        cpuinfo: text of /proc/cpuinfo; None when it can't be read, or nobody needs it.
         windows_version: major, minor, build.
         windows_revision: the update revision (UBR); None when unknown.
         bits: 64 or 32, of the program.
@@ -159,7 +170,10 @@ def detect(
     options = (with_amd64_level, with_windows_revision)
     if system is None and machine is None and not any(options) and all(fact is None for fact in given):
         return _detected()
-    facts = _facts() if system is None and machine is None else Facts(system or _system(), machine or _machine())
+    is_here = system is None and machine is None
+    facts = _facts() if is_here else Facts(system or _system(), machine or _machine())
+    if is_here and with_amd64_level and facts.cpuinfo is None and cpuinfo is None:
+        facts = replace(facts, cpuinfo=_cpuinfo())
     version = facts.windows_version if windows_version is None else _three(windows_version)
     facts = replace(
         facts,
@@ -246,14 +260,18 @@ def _detected() -> Platform:
 def _facts() -> Facts:
     """Look at this machine."""
     version, revision = _windows_version()
+    bits, machine = 64 if sys.maxsize > 2**32 else 32, _machine()
+    if bits == 64:
+        machine = _PLAYED.get(machine.lower(), machine)
     return Facts(
         system=_system(),
-        machine=_machine(),
+        machine=machine,
         kernel_version="" if sys.platform == "win32" else os.uname().version,
-        cpuinfo=_cpuinfo(),
+        # For ARM's variant only: it is long where processors are many, and older kernels wake each of them to write it.
+        cpuinfo=_cpuinfo() if machine.lower().startswith(("arm", "aarch64")) else None,
         windows_version=version,
         windows_revision=revision,
-        bits=64 if sys.maxsize > 2**32 else 32,
+        bits=bits,
         byte_order=sys.byteorder,
     )
 
@@ -306,7 +324,10 @@ def _windows_version() -> tuple[tuple[int, int, int] | None, int | None]:
     if sys.platform == "win32":
         import winreg
 
-        version = sys.getwindowsversion().platform_version
+        # The first is an old one for a program without a manifest. The second is that of a file, which stays at 26100
+        # where an enablement package makes Windows 26200 of it.
+        shown = sys.getwindowsversion()
+        version = max((shown[0], shown[1], shown[2]), shown.platform_version)
         try:
             with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SOFTWARE\Microsoft\Windows NT\CurrentVersion") as key:
                 revision = winreg.QueryValueEx(key, "UBR")[0]

@@ -28,7 +28,7 @@ def systems_differ(os_name: str, wanted: str) -> str:
 
 def architectures_differ(architecture: str, accepted: Fallbacks) -> str:
     """Another architecture, in normal form."""
-    return f"architecture {_cut(architecture)} ≠ {accepted.own[0]}{_also(accepted)}"
+    return f"architecture {_cut(architecture) or '(empty)'} ≠ {accepted.own[0]}{_also(accepted)}"
 
 
 def variants_differ(pair: Pair, accepted: Fallbacks) -> str:
@@ -60,7 +60,7 @@ def is_fallback(candidate: Platform, wanted: Platform, place: int) -> str:
 
 def version_unreadable(text: str) -> str:
     """An image's version that can't be compared with the wanted one."""
-    return f"os.version {_cut(text)!r} can't be read: expected major.minor.build[.revision]"
+    return f"os.version {_cut(text)!r} can't be read: expected major.minor.build[.revision], at most 255.255.65535"
 
 
 def version_unreadable_but_open(text: str, wanted: Platform) -> str:
@@ -143,7 +143,11 @@ def _names(host_build: int, image_build: int) -> str:
 
 
 def _shown(platform: Platform) -> str:
-    return _cut(format_all(platform))
+    if platform.os:
+        return _cut(format_all(platform))
+    # The text form would be "unknown", whatever else is stated.
+    named = pair_name((platform.architecture, platform.variant))
+    return f"{_cut(named) or 'any architecture'} of the host's os"
 
 
 def _cut(text: str) -> str:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support.golang import TOP, compile_program, run
 from tests.support.peers import need
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
-
-TOP = Path(__file__).parents[2]
-_SOURCES = TOP / "tests" / "integration" / "go_client"
-_DEBIANS_PACKAGES = "/usr/share/gocode"
 
 
 def build(folder: Path) -> Path:
@@ -24,24 +20,10 @@ def build(folder: Path) -> Path:
     package = folder / "go" / "src" / "imagestore" / "runtime" / "v1"
     package.mkdir(parents=True)
     proto = TOP / "imagestore" / "cri" / "_proto"
-    _run(
+    run(
         [need("protoc"), f"--proto_path={proto}", f"--go_out=plugins=grpc,paths=source_relative:{package}", "api.proto"]
     )
-    program = folder / "go_client"
-    environment = {
-        **os.environ,
-        "GO111MODULE": "off",
-        "GOPATH": f"{folder}/go:{_DEBIANS_PACKAGES}",
-        "GOFLAGS": "",
-        "GOCACHE": f"{folder}/cache",
-    }
-    _run([need("go"), "build", "-o", str(program), str(_SOURCES / "main.go")], environment)
-    return program
-
-
-def _run(command: list[str], environment: dict[str, str] | None = None) -> None:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    return compile_program("go_client", folder)
 
 
 class GoClient:

@@ -195,6 +195,20 @@ def test_no_more_configs_are_read_for_their_versions_than_for_platforms() -> Non
     assert found.verdicts[-1].reason.startswith("states no version, and the configs of 16 entries")
 
 
+def test_a_feature_that_a_config_states_twice_counts_once() -> None:
+    # containerd compares a config in normal form, and an index entry as it stands.
+    twice = parse("windows(10.0.20348+win32k+win32k)/amd64")
+    node = default_for(parse("windows(10.0.20348)/amd64"))
+    documents = Documents()
+    silent = documents.silent("silent", "windows(10.0.20348+win32k+win32k)/amd64")
+    found = select_from(silent, matcher=node, documents=documents)
+    assert chosen_by(found) == (0,)
+    assert found.offered == ("windows(10.0.20348+win32k)/amd64",)
+    assert found.verdicts[0].platform == twice
+    assert select_single(silent, twice, node, wanted="").chosen is not None
+    assert select_from(entry_for("windows(10.0.20348+win32k+win32k)/amd64"), matcher=node).chosen is None
+
+
 def test_single_manifest_is_judged_by_its_config() -> None:
     manifest = entry_for(name="manifest")
     found = select_single(manifest, parse("linux/386"), AMD64, wanted="linux/amd64")

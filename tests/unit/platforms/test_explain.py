@@ -70,7 +70,7 @@ from imagestore.platforms.rules import REFUSALS, Explanation, Rule
             "windows(10.0.20348)/amd64",
             "windows(10.0.x)/amd64",
             "os.version.unreadable",
-            "os.version '10.0.x' can't be read: expected major.minor.build[.revision]",
+            "os.version '10.0.x' can't be read: expected major.minor.build[.revision], at most 255.255.65535",
         ),
         (
             "windows/amd64",
@@ -195,6 +195,16 @@ def test_of_several_wanted_platforms_the_closest_refusal_is_told(build: type) ->
 def test_any_architecture_leaves_architectures_out() -> None:
     assert only_os(parse("linux/amd64")).explain(parse("linux/s390x")).rule == "match"
     assert everything().explain(parse("linux/s390x")).rule == "match.anything"
+
+
+def test_what_a_candidate_leaves_out_is_said() -> None:
+    host = Platform("linux", "amd64")
+    node = only(host, host=host)
+    assert node.explain(Platform("", "amd64", "v1")).reason == "amd64/v1 of the host's os fits linux/amd64"
+    assert node.explain(Platform("", "386")).reason == "386 of the host's os is fallback number 1 of linux/amd64"
+    assert node.explain(Platform("", "")).reason == "architecture (empty) ≠ amd64 (accepted: amd64, 386)"
+    anything = only_os(host, host=host)
+    assert anything.explain(Platform("", "")).reason == "any architecture of the host's os fits linux/amd64"
 
 
 def test_hostile_values_are_cut_in_the_sentence() -> None:

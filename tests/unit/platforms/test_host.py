@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +256,54 @@ def test_what_is_asked_of_this_machine_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert host.detect(with_amd64_level=True) == Platform("linux", "amd64", "v3")
 
 
+@pytest.mark.skipif(sys.maxsize < 2**32, reason="needs a 64-bit Python")
+@pytest.mark.parametrize(
+    ("machine", "byte_order", "expected"),
+    [
+        *(("i686", "little", "amd64"), ("i386", "little", "amd64"), ("x86_64", "little", "amd64")),
+        *(("armv8l", "little", "arm64"), ("armv7l", "little", "arm"), ("riscv32", "little", "riscv64")),
+        *(("ppcle", "little", "ppc64le"), ("ppc", "big", "ppc64"), ("mips", "little", "mips64le")),
+        *(("s390", "big", "s390x"), ("sparc", "big", "sparc64")),
+    ],
+)
+def test_a_64_bit_program_is_told_apart_where_the_kernel_plays_a_32_bit_one(
+    machine: str, byte_order: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As linux32 and setarch ask of it: containerd's programs know what they were built for.
+    monkeypatch.setattr(host, "_system", lambda: "linux")
+    monkeypatch.setattr(host, "_machine", lambda: machine)
+    assert host.detect(byte_order=byte_order).architecture == expected
+    assert host.detect(system="linux", machine="i686").architecture == "386"
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"), [("x86_64", ""), ("riscv64", ""), ("aarch64", "v8"), ("ARMv7l", "v8")]
+)
+def test_cpuinfo_is_read_only_where_it_tells_something(
+    machine: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def read_it() -> str:
+        read.append(machine)
+        return _text("arm64-neoverse")
+
+    monkeypatch.setattr(host, "_system", lambda: "linux")
+    monkeypatch.setattr(host, "_machine", lambda: machine)
+    monkeypatch.setattr(host, "_cpuinfo", read_it)
+    assert host.detect(bits=64).variant == expected
+    assert bool(read) == bool(expected)
+
+
+def test_cpuinfo_is_read_for_the_level_of_amd64_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_system", lambda: "linux")
+    monkeypatch.setattr(host, "_machine", lambda: "x86_64")
+    monkeypatch.setattr(host, "_cpuinfo", lambda: _text("amd64-level3"))
+    assert host.detect(with_amd64_level=True).variant == "v3"
+    assert host.detect(with_amd64_level=True, cpuinfo=_text("amd64-level2")).variant == "v2"
+    assert host.detect(with_amd64_level=True, cpuinfo="").variant == ""
+
+
 def test_what_is_given_of_another_machine_counts() -> None:
     assert host.detect(machine="s390x").architecture == "s390x"
     assert host.detect(system="freebsd14").os == "freebsd"
@@ -280,6 +330,30 @@ def test_a_windows_version_that_is_none_is_refused(version: Any) -> None:
     assert len(str(caught.value)) < 200
     with pytest.raises(InvalidPlatformError):
         host.describe(host.Facts("win32", "AMD64", windows_version=version))
+
+
+@pytest.mark.parametrize(
+    ("shown", "of_kernel32", "expected"),
+    [
+        ((10, 0, 26200), (10, 0, 26100), "windows(10.0.26200.7171)/amd64"),  # an enablement package changes few files
+        ((6, 2, 9200), (10, 0, 20348), "windows(10.0.20348.7171)/amd64"),  # a program without manifest
+        ((10, 0, 17763), (10, 0, 17763), "windows(10.0.17763.7171)/amd64"),
+    ],
+)
+def test_a_windows_machine_has_the_newer_of_two_versions(
+    shown: tuple[int, ...], of_kernel32: tuple[int, ...], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Version(tuple[object, ...]):
+        platform_version = of_kernel32
+
+    registry = types.SimpleNamespace(
+        HKEY_LOCAL_MACHINE=1, OpenKey=lambda *_: contextlib.nullcontext(), QueryValueEx=lambda *_: (7171, 4)
+    )
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(sys, "getwindowsversion", lambda: Version((*shown, 2, "")), raising=False)
+    monkeypatch.setitem(sys.modules, "winreg", registry)
+    monkeypatch.setenv("PROCESSOR_ARCHITECTURE", "AMD64")
+    assert format_all(host.detect(with_windows_revision=True)) == expected
 
 
 @pytest.mark.parametrize("revision", [-1, 2**32, "1", 1.5, True])
