@@ -262,6 +262,7 @@ def test_a_config_gives_platform_and_diff_ids() -> None:
         (config(rootfs={"type": "layers+base", "diff_ids": []}), "rootfs.type"),
         (config(rootfs={"type": "layers", "diff_ids": ["sha256:1"]}), r"diff_ids\[0\]"),
         (config(config={"Env": "A=1"}), r"\$\.config\.Env"),
+        (config(config={"env": "A=1"}), r"\$\.config\.Env: expected array or null, found string"),
         (config(Architecture="arm"), "Architecture: differs"),
         (config(config={}, Config={}), "Config: differs"),
         (config(rootfs={"type": "layers", "diff_ids": [], "Diff_IDs": []}), r"\$\.rootfs\.Diff_IDs: differs"),
@@ -270,6 +271,20 @@ def test_a_config_gives_platform_and_diff_ids() -> None:
 def test_bad_configs_are_refused_with_the_path(raw: bytes, reason: str) -> None:
     with pytest.raises(DocumentError, match=reason):
         ImageConfig.parse(raw)
+
+
+def test_settings_are_known_in_any_case_as_peers_read_them() -> None:
+    found = ImageConfig.parse(config(config={"user": "7", "ENV": ["A=1", None], "cmd": ["x"], "u\u017fed": 1})).settings
+    assert found == {"User": "7", "Env": ["A=1", ""], "Cmd": ["x"], "u\u017fed": 1}
+    assert ImageConfig.parse(config(config={"U\u017fer": "7"})).settings == {"User": "7"}
+
+
+@pytest.mark.parametrize("names", [("User", "user"), ("user", "User"), ("user", "USER")])
+def test_a_setting_that_stands_there_twice_is_refused(names: tuple[str, str]) -> None:
+    """Readers disagree on which counts, and the user decides whether a container may start."""
+    settings = dict(zip(names, ("1000", "0"), strict=True))
+    with pytest.raises(DocumentError, match=r"\$\.config\.user: differs from a known member only by case"):
+        ImageConfig.parse(config(config=settings))
 
 
 def test_a_config_with_another_number_of_layers_is_refused() -> None:
