@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
 from imagestore.documents.decode import decode, refuse_case_variants, validate
-from imagestore.documents.fields import check_media_type, parse_annotations, parse_descriptor
+from imagestore.documents.fields import (
+    check_media_type,
+    leave_out_unstated_version,
+    parse_annotations,
+    parse_descriptor,
+)
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -55,10 +60,9 @@ class Manifest:
         """
         document = decode(raw, what)
         refuse_case_variants(document, _MEMBERS, what)
+        leave_out_unstated_version(document)
         validate(document, "manifest", what)
-        found = check_media_type(
-            document, media_type, media_types.Kind.MANIFEST, what, docker_requires=media_types.DOCKER_MANIFEST
-        )
+        found = check_media_type(document, media_type, media_types.Kind.MANIFEST, what)
         layers = tuple(
             parse_descriptor(layer, f"$.layers[{position}]", what) for position, layer in enumerate(document["layers"])
         )
