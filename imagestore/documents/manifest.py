@@ -24,6 +24,7 @@ _MEMBERS: Final = frozenset(
     {"schemaVersion", "mediaType", "artifactType", "config", "layers", "subject", "annotations"}
     | {"manifests", "fsLayers"}  # other documents', refused by the schema: no reader may see them in another case
 )
+_IMAGE_LAYERS: Final = (media_types.Kind.LAYER, media_types.Kind.FOREIGN_LAYER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,15 @@ class Manifest:
 
     @property
     def is_image(self) -> bool:
-        """Whether the config is an image config, so that there is a platform and an image id."""
-        return self.config.kind is media_types.Kind.CONFIG
+        """Whether the config is an image config, so that there is a platform and an image id.
+
+        One whose media type tells nothing is, where all layers are those of images: peers read it as one.
+        """
+        if self.config.kind is media_types.Kind.CONFIG:
+            return True
+        if self.artifact_type or media_types.bare(self.config.media_type) not in media_types.UNTOLD_CONFIGS:
+            return False
+        return bool(self.layers) and all(layer.kind in _IMAGE_LAYERS for layer in self.layers)
 
     @property
     def children(self) -> tuple[Descriptor, ...]:

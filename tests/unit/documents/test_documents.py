@@ -280,6 +280,21 @@ def test_an_artifact_has_no_image_config() -> None:
     assert not artifact.is_image
 
 
+@pytest.mark.parametrize("named", [None, "", "application/octet-stream", "Application/JSON; a=b", "text/html"])
+def test_a_config_whose_type_tells_nothing_is_an_image_config_below_layers_of_images(named: str | None) -> None:
+    untold, layer = descriptor(mediaType=named), descriptor(mediaType=media_types.DOCKER_FOREIGN_LAYER)
+    layers = [descriptor(mediaType=media_types.DOCKER_LAYER_GZIP), layer]
+    assert Manifest.parse(manifest(config=untold, layers=layers)).is_image
+    for other in ({"layers": []}, {"layers": [*layers, descriptor(mediaType="a/b")]}, {"artifactType": "a/b"}):
+        assert not Manifest.parse(manifest(**{"config": untold, "layers": layers, **other})).is_image
+
+
+def test_a_layer_must_say_what_it_is() -> None:
+    for named in (None, "", "odd"):
+        with pytest.raises(DocumentError, match=r"layers\[0\]\.mediaType"):
+            Manifest.parse(manifest(layers=[descriptor(mediaType=named)]))
+
+
 def test_a_config_gives_platform_and_diff_ids() -> None:
     parsed = ImageConfig.parse(config(**{"os.version": "10.0.20348.1", "config": {"Cmd": ["x"]}, "history": None}))
     assert parsed.platform == Platform("linux", "amd64", os_version="10.0.20348.1")
