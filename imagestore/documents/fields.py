@@ -127,11 +127,17 @@ def _plain_platform(value: Any) -> Platform | None:
     return Platform(os, architecture, variant, os_version, tuple(features))
 
 
-def leave_out_unstated_version(document: dict[str, Any]) -> None:
-    """Null and 0 are no version, and peers ask for none; whoever states another one than 2 is refused."""
+def leave_out_unstated_version(document: dict[str, Any], what: str) -> None:
+    """Null and 0 are no version, and peers ask for none; whoever states another one than 2 is refused.
+
+    Raises:
+        DocumentError: it is no integer as JSON readers with types know them, though schemas do.
+    """
     version = document.get("schemaVersion")
     if version is None or (type(version) is int and version == 0):
         document.pop("schemaVersion", None)
+    elif type(version) is float:
+        raise DocumentError(what, [f"$.schemaVersion: expected an integer, found {version!r}"])
 
 
 def check_media_type(document: Mapping[str, Any], expected: str, kind: media_types.Kind, what: str) -> str:

@@ -65,7 +65,7 @@ class Index:
         """
         document = decode(raw, what, limit_bytes=limit_bytes)
         refuse_case_variants(document, _MEMBERS, what)
-        leave_out_unstated_version(document)
+        leave_out_unstated_version(document, what)
         plain = _judge(document, what)
         stated = check_media_type(document, media_type, media_types.Kind.INDEX, what)
         entries = tuple(

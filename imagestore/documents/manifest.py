@@ -61,7 +61,7 @@ class Manifest:
         """
         document = decode(raw, what)
         refuse_case_variants(document, _MEMBERS, what)
-        leave_out_unstated_version(document)
+        leave_out_unstated_version(document, what)
         validate(document, "manifest", what)
         found = check_media_type(document, media_type, media_types.Kind.MANIFEST, what)
         layers = tuple(

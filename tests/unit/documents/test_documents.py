@@ -173,6 +173,8 @@ def test_an_entry_of_no_media_type_or_an_odd_one_is_of_another_kind() -> None:
         (index(manifests=[{"digest": DIGEST, "mediaType": "x/y"}]), "'size' is a required property"),
         (index(manifests=[descriptor(mediaType=7)]), "mediaType: expected string or null, found integer"),
         (index(schemaVersion=False), r"\$\.schemaVersion"),
+        (index(schemaVersion=2.0), r"\$\.schemaVersion: expected an integer, found 2\.0"),
+        (index(schemaVersion=0.0), r"\$\.schemaVersion: expected an integer, found 0\.0"),
         (index(schemaVersion="2"), r"\$\.schemaVersion"),
     ],
 )
@@ -285,7 +287,8 @@ def test_a_config_whose_type_tells_nothing_is_an_image_config_below_layers_of_im
     untold, layer = descriptor(mediaType=named), descriptor(mediaType=media_types.DOCKER_FOREIGN_LAYER)
     layers = [descriptor(mediaType=media_types.DOCKER_LAYER_GZIP), layer]
     assert Manifest.parse(manifest(config=untold, layers=layers)).is_image
-    for other in ({"layers": []}, {"layers": [*layers, descriptor(mediaType="a/b")]}, {"artifactType": "a/b"}):
+    others: list[dict[str, Any]] = [{"layers": []}, {"layers": [*layers, descriptor(mediaType="a/b")]}]
+    for other in (*others, {"artifactType": "a/b"}):
         assert not Manifest.parse(manifest(**{"config": untold, "layers": layers, **other})).is_image
 
 
