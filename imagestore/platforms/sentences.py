@@ -28,7 +28,7 @@ def systems_differ(os_name: str, wanted: str) -> str:
 
 def architectures_differ(architecture: str, accepted: Fallbacks) -> str:
     """Another architecture, in normal form."""
-    return f"architecture {_cut(architecture)} ≠ {accepted.own[0]}{_also(accepted)}"
+    return f"architecture {_cut(architecture) or '(empty)'} ≠ {accepted.own[0]}{_also(accepted)}"
 
 
 def variants_differ(pair: Pair, accepted: Fallbacks) -> str:

@@ -197,6 +197,11 @@ def test_any_architecture_leaves_architectures_out() -> None:
     assert everything().explain(parse("linux/s390x")).rule == "match.anything"
 
 
+def test_a_document_that_names_no_architecture_is_said_to_be_empty_there() -> None:
+    found = default_for(parse("linux/amd64")).explain(Platform("linux", ""))
+    assert found.reason == "architecture (empty) ≠ amd64 (accepted: amd64, 386)"
+
+
 def test_hostile_values_are_cut_in_the_sentence() -> None:
     long = "x" * 100_000
     for candidate in (
