@@ -159,9 +159,13 @@ def _user(raw: bytes) -> str:
     # Validated when it entered the store, where it is an image config at all: an artifact's config may be anything.
     try:
         document: Any = json.loads(raw)
-        user = document["config"]["User"]
+        settings = document["config"]
     except (ValueError, RecursionError, TypeError, KeyError):
         return ""
+    if not isinstance(settings, dict):
+        return ""
+    # In any case, and the last one counts: so it is read by who starts the container.
+    user = next((value for name, value in reversed(settings.items()) if name.casefold() == "user"), "")
     name = user.partition(":")[0] if isinstance(user, str) else ""
     # What no system could start as must not spoil a whole list: messages are UTF-8, and have a limit.
     return name if len(name) <= _LONGEST_USER and is_utf8(name) else ""

@@ -30,6 +30,10 @@ DOCKER_SCHEMA1: Final = "application/vnd.docker.distribution.manifest.v1+json"
 DOCKER_SCHEMA1_SIGNED: Final = "application/vnd.docker.distribution.manifest.v1+prettyjws"
 
 
+#: What image configs are called by tools and registries that took them for any file; Docker takes these, too.
+UNTOLD_CONFIGS: Final = frozenset({"", "application/octet-stream", "application/json", "text/html"})
+
+
 class Kind(enum.Enum):
     """What the bytes of a media type are."""
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from imagestore.archive.source import Source
     from imagestore.cancel import CancelToken
 
-#: How Docker shows that an image has no name.
-_NO_TAG: Final = "<none>:<none>"
+#: How Docker shows that an image has no name, and others.
+_NO_TAGS: Final = ("<none>:<none>", "")
 _MEMBERS: Final = frozenset({"Config", "RepoTags", "Layers", "Parent", "LayerSources"})
 _MAX_IMAGES: Final = 1000
 _MAX_LAYERS: Final = 1000
@@ -69,7 +69,7 @@ def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
     what = f"{source.what}: {layout.DOCKER_MANIFEST}"
     places: dict[Digest, str] = {}
     made: dict[Digest, bytes] = {}
-    found: dict[Reference | None, dict[Digest, Descriptor]] = {}
+    found: dict[tuple[Reference | None, str], dict[Digest, Descriptor]] = {}
     # Images share layers and configs, and each is read once.
     known = _Known()
     for saved in parse(read(source, layout.DOCKER_MANIFEST, limit_bytes=MAX_DOCUMENT_BYTES), what):
@@ -77,9 +77,9 @@ def look_into(source: Source, *, cancel: CancelToken) -> ArchiveContents:
         manifest = _manifest(source, saved, places, known, cancel)
         target = Descriptor(media_types.DOCKER_MANIFEST, Digest.of(manifest), len(manifest))
         made[target.digest] = manifest
-        for name in _names(saved.tags, what):
+        for name in _names(saved.tags):
             found.setdefault(name, {})[target.digest] = target
-    images = tuple(ArchiveImage(name, "", tuple(entries.values())) for name, entries in found.items())
+    images = tuple(ArchiveImage(*name, tuple(entries.values())) for name, entries in found.items())
     return ArchiveContents(images, ArchiveOrigin(source, places, made))
 
 
@@ -121,15 +121,16 @@ def _texts(value: Any, path: str, what: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _names(tags: tuple[str, ...], what: str) -> Iterator[Reference | None]:
-    named = [tag for tag in tags if tag != _NO_TAG]
+def _names(tags: tuple[str, ...]) -> Iterator[tuple[Reference | None, str]]:
+    """References, or None and what there is instead of one."""
+    named = [tag for tag in tags if tag not in _NO_TAGS]
     if not named:
-        yield None
+        yield None, ""
     for tag in named:
         try:
-            yield Reference.parse(tag)
-        except InvalidReferenceError as error:
-            raise DocumentError(what, [f"RepoTags: {error}"]) from error
+            yield Reference.parse(tag), ""
+        except InvalidReferenceError:
+            yield None, tag
 
 
 def _manifest(

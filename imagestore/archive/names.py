@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from imagestore.errors import AlreadyExistsError, DigestMismatchError, ImageNotFoundError, InvalidInputError
+from imagestore.errors import (
+    AlreadyExistsError,
+    DigestMismatchError,
+    ImageNotFoundError,
+    InvalidInputError,
+    InvalidReferenceError,
+)
 from imagestore.reference import Reference
+from imagestore.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +27,10 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.metadata.records import ImageRecord
 
+#: A repository for hints.
+_EXAMPLE: Final = "registry.example/repository"
+#: Characters of a name in messages.
+_MAX_SHOWN: Final = 200
 _HINT: Final = "--replace moves the name to the archive's content; --name gives the archive's another name"
 _HINT_LACKING: Final = "--platform takes what the archive has; --replace moves the name to that content of the store"
 
@@ -55,12 +66,28 @@ def assign(
         return [(Reference.parse(name), wanted[0])], []
     nameless = [image for image in wanted if image.name is None]
     if len(nameless) == len(wanted):
-        label = next((image.label for image in nameless if image.label), "")
-        said = f"says only the tag {label!r}" if label else "has no name for its image"
-        hint = f"give it one, for example --name registry.example/repository:{label or 'tag'}"
-        raise InvalidInputError(f"{what}: {said}", hint=hint)
+        raise _unnamed(next((image.label for image in nameless if image.label), ""), what)
     notes = [f"{what}: {image} was left out, since it has no full name" for image in nameless]
     return [(image.name, image) for image in wanted if image.name is not None], notes
+
+
+def _unnamed(label: str, what: str) -> InvalidInputError:
+    """What is said of an archive whose images all lack a full name."""
+    said, tag = "has no name for its image", "tag"
+    if label:
+        try:
+            said, tag = f"says only the tag {label!r}", Reference.parse(f"{_EXAMPLE}:{label}").tag
+        except InvalidReferenceError:
+            said = f"has a name for its image that is no reference: {_fault(label)}"
+    return InvalidInputError(f"{what}: {said}", hint=f"give it one, for example --name {_EXAMPLE}:{tag}")
+
+
+def _fault(label: str) -> str:
+    try:
+        Reference.parse(label)
+    except InvalidReferenceError as error:
+        return str(error)
+    return cut(repr(label), _MAX_SHOWN)
 
 
 def check_digest(reference: Reference, target: Descriptor) -> None:

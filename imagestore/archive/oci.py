@@ -64,7 +64,7 @@ def _layout(source: Source) -> ArchiveContents:
         for entry in index.manifests
         if entry.kind not in _IMAGES
     )
-    images = grouped((*_name(entry, what), entry) for entry in usable)
+    images = grouped((*_name(entry), entry) for entry in usable)
     return ArchiveContents(images, ArchiveOrigin(source, dict(_places(source))), notes)
 
 
@@ -76,17 +76,16 @@ def grouped(entries: Iterable[tuple[Reference | None, str, Descriptor]]) -> tupl
     return tuple(ArchiveImage(name, label, tuple(each.values())) for (name, label), each in found.items())
 
 
-def _name(entry: Descriptor, what: str) -> tuple[Reference | None, str]:
-    """The full reference, or None and what there is instead."""
+def _name(entry: Descriptor) -> tuple[Reference | None, str]:
+    """The full reference, or None and what there is instead: a tag, or a name that is no reference."""
     full = entry.annotations.get(layout.NAME_KEY, "")
     short = entry.annotations.get(layout.REF_KEY, "")
-    text = full or (short if any(mark in short for mark in "/:@") else "")
-    if not text:
+    if not full and not any(mark in short for mark in "/:@"):
         return None, short
     try:
-        return Reference.parse(text), ""
-    except InvalidReferenceError as error:
-        raise DocumentError(what, [f"entry {entry.digest}: {error}"]) from error
+        return Reference.parse(full or short), ""
+    except InvalidReferenceError:
+        return None, full or short
 
 
 def _places(source: Source) -> Iterator[tuple[Digest, str]]:

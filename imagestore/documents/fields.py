@@ -46,12 +46,12 @@ def parse_descriptor(value: Mapping[str, Any], path: str, what: str) -> Descript
     if platform is not None:
         refuse_case_variants(platform, _PLATFORM_MEMBERS, what, path=f"{path}.platform")
     return Descriptor(
-        media_type=value["mediaType"],
+        media_type=value.get("mediaType") or "",
         digest=digest,
         size=size,
         platform=None if platform is None else parse_platform(platform),
         annotations=parse_annotations(value),
-        urls=tuple(value.get("urls") or ()),
+        urls=tuple(url for url in value.get("urls") or () if url),
         data=_inline(value.get("data"), digest, size, path, what),
         artifact_type=value.get("artifactType") or "",
     )
@@ -64,7 +64,7 @@ def parse_platform(value: Mapping[str, Any]) -> Platform:
         architecture=value.get("architecture") or "",
         variant=value.get("variant") or "",
         os_version=value.get("os.version") or "",
-        os_features=tuple(value.get("os.features") or ()),
+        os_features=tuple(feature or "" for feature in value.get("os.features") or ()),
     )
 
 
@@ -94,7 +94,7 @@ def plain_entry(value: Any) -> Descriptor | None:
             return None
     annotations = value.get("annotations", NO_ANNOTATIONS)
     if annotations is not NO_ANNOTATIONS:
-        if type(annotations) is not dict or "" in annotations:
+        if type(annotations) is not dict:
             return None
         for note in annotations.values():
             if type(note) is not str:
@@ -127,35 +127,45 @@ def _plain_platform(value: Any) -> Platform | None:
     return Platform(os, architecture, variant, os_version, tuple(features))
 
 
-def check_media_type(
-    document: Mapping[str, Any], expected: str, kind: media_types.Kind, what: str, *, docker_requires: str
-) -> str:
+def leave_out_unstated_version(document: dict[str, Any], what: str) -> None:
+    """Null and 0 are no version, and peers ask for none; whoever states another one than 2 is refused.
+
+    Raises:
+        DocumentError: it is no integer as JSON readers with types know them, though schemas do.
+    """
+    version = document.get("schemaVersion")
+    if version is None or (type(version) is int and version == 0):
+        document.pop("schemaVersion", None)
+    elif type(version) is float:
+        raise DocumentError(what, [f"$.schemaVersion: expected an integer, found {version!r}"])
+
+
+def check_media_type(document: Mapping[str, Any], expected: str, kind: media_types.Kind, what: str) -> str:
     """Agree on one media type between the descriptor (or the server's word) and the body's own.
 
     Args:
         expected: what the descriptor or the Content-Type said; empty when nobody said anything.
         kind: what the caller is about to read the document as.
-        docker_requires: Docker's type of that kind, whose body must state it.
 
     Returns:
         The media type.
 
     Raises:
-        DocumentError: they disagree, or name another kind.
+        DocumentError: they disagree, or name another kind, or Docker's manifest doesn't say that it is one.
     """
     stated = document.get("mediaType") or None
     if stated is not None and media_types.kind(stated) is not kind:
         raise DocumentError(what, [f"$.mediaType: {stated!r} is no {kind.value}"])
     if expected and stated is not None and media_types.bare(stated) != media_types.bare(expected):
         raise DocumentError(what, [f"$.mediaType: {stated!r}, but it was announced as {expected!r}"])
-    if stated is None and media_types.bare(expected) == docker_requires:
-        raise DocumentError(what, [f"$.mediaType: missing, which only OCI documents may do; announced as {expected!r}"])
+    if stated is None and media_types.bare(expected) == media_types.DOCKER_MANIFEST:
+        raise DocumentError(what, [f"$.mediaType: missing, which only OCI manifests may do; announced as {expected!r}"])
     return stated or expected
 
 
 def _inline(text: str | None, digest: Digest, size: int, path: str, what: str) -> bytes | None:
-    if text is None:
-        return None
+    if text is None or (not text and size):
+        return None  # no text is no data, as peers read it
     if size > _MAX_INLINE or len(text) > 2 * _MAX_INLINE:
         raise DocumentError(what, [f"{path}.data: longer than {_MAX_INLINE} bytes"])
     import base64  # hardly any document has inline data

@@ -21,6 +21,11 @@ _MEMBERS: Final = frozenset(
     {"architecture", "os", "os.version", "os.features", "variant", "rootfs", "config", "history", "created", "author"}
 )
 _LISTS: Final = ("Env", "Entrypoint", "Cmd")
+#: The settings that anybody reads, by how Unicode folds them.
+_SETTINGS: Final = {
+    name.casefold(): name
+    for name in (*_LISTS, *("User", "WorkingDir", "Labels", "StopSignal", "ExposedPorts", "Volumes", "ArgsEscaped"))
+}
 _ROOTFS_MEMBERS: Final = frozenset({"type", "diff_ids"})
 
 
@@ -33,7 +38,8 @@ class ImageConfig:
         platform: operating system, architecture, variant, version, features.
         diff_ids: digests of the uncompressed layers, lowest first.
         created: RFC 3339 text, or empty.
-        settings: the ``config`` member (Env, Cmd, User, ...) as plain JSON; untrusted input to whoever starts it.
+        settings: the ``config`` member (Env, Cmd, User, ...) as plain JSON, known names in their usual case; untrusted
+            input to whoever starts it.
     """
 
     raw: bytes = field(repr=False)
@@ -51,6 +57,8 @@ class ImageConfig:
         """
         document = decode(raw, what)
         refuse_case_variants(document, _MEMBERS, what)
+        if type(document.get("config")) is dict:
+            document["config"] = _named(document["config"], what)
         validate(document, "image-config", what)
         refuse_case_variants(document["rootfs"], _ROOTFS_MEMBERS, what, path="$.rootfs")
         diff_ids = []
@@ -70,6 +78,18 @@ class ImageConfig:
         """
         if len(self.diff_ids) != layer_count:
             raise DocumentError(what, [f"$.rootfs.diff_ids: {len(self.diff_ids)} diff ids for {layer_count} layers"])
+
+
+def _named(settings: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The settings by their usual names: who starts containers takes them in any case, and some tools write others.
+
+    Raises:
+        DocumentError: one stands there twice, and it depends on the reader which counts.
+    """
+    found = {_SETTINGS.get(name.casefold(), name): value for name, value in settings.items()}
+    if len(found) < len(settings):
+        refuse_case_variants(settings, frozenset(_SETTINGS.values()), what, path="$.config")
+    return found
 
 
 def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:

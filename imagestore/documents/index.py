@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants, validate
-from imagestore.documents.fields import check_media_type, parse_annotations, parse_descriptor, plain_entry
+from imagestore.documents.fields import (
+    check_media_type,
+    leave_out_unstated_version,
+    parse_annotations,
+    parse_descriptor,
+    plain_entry,
+)
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -59,10 +65,9 @@ class Index:
         """
         document = decode(raw, what, limit_bytes=limit_bytes)
         refuse_case_variants(document, _MEMBERS, what)
+        leave_out_unstated_version(document, what)
         plain = _judge(document, what)
-        stated = check_media_type(
-            document, media_type, media_types.Kind.INDEX, what, docker_requires=media_types.DOCKER_LIST
-        )
+        stated = check_media_type(document, media_type, media_types.Kind.INDEX, what)
         entries = tuple(
             parse_descriptor(entry, f"$.manifests[{position}]", what) if found is None else found
             for position, (entry, found) in enumerate(zip(document["manifests"], plain, strict=True))

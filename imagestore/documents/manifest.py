@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
 from imagestore.documents.decode import decode, refuse_case_variants, validate
-from imagestore.documents.fields import check_media_type, parse_annotations, parse_descriptor
+from imagestore.documents.fields import (
+    check_media_type,
+    leave_out_unstated_version,
+    parse_annotations,
+    parse_descriptor,
+)
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -19,6 +24,7 @@ _MEMBERS: Final = frozenset(
     {"schemaVersion", "mediaType", "artifactType", "config", "layers", "subject", "annotations"}
     | {"manifests", "fsLayers"}  # other documents', refused by the schema: no reader may see them in another case
 )
+_IMAGE_LAYERS: Final = (media_types.Kind.LAYER, media_types.Kind.FOREIGN_LAYER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +61,9 @@ class Manifest:
         """
         document = decode(raw, what)
         refuse_case_variants(document, _MEMBERS, what)
+        leave_out_unstated_version(document, what)
         validate(document, "manifest", what)
-        found = check_media_type(
-            document, media_type, media_types.Kind.MANIFEST, what, docker_requires=media_types.DOCKER_MANIFEST
-        )
+        found = check_media_type(document, media_type, media_types.Kind.MANIFEST, what)
         layers = tuple(
             parse_descriptor(layer, f"$.layers[{position}]", what) for position, layer in enumerate(document["layers"])
         )
@@ -73,8 +78,15 @@ class Manifest:
 
     @property
     def is_image(self) -> bool:
-        """Whether the config is an image config, so that there is a platform and an image id."""
-        return self.config.kind is media_types.Kind.CONFIG
+        """Whether the config is an image config, so that there is a platform and an image id.
+
+        One whose media type tells nothing is, where all layers are those of images: peers read it as one.
+        """
+        if self.config.kind is media_types.Kind.CONFIG:
+            return True
+        if self.artifact_type or media_types.bare(self.config.media_type) not in media_types.UNTOLD_CONFIGS:
+            return False
+        return bool(self.layers) and all(layer.kind in _IMAGE_LAYERS for layer in self.layers)
 
     @property
     def children(self) -> tuple[Descriptor, ...]:

@@ -176,7 +176,8 @@ def _configs() -> Iterator[InvalidImage]:
     yield InvalidImage("fewer-diff-ids", made(rootfs={"type": "layers", "diff_ids": []}), errors.DocumentError)
     yield InvalidImage("diff-ids-not-a-list", made(rootfs={"type": "layers", "diff_ids": "x"}), errors.DocumentError)
     yield InvalidImage("config-without-rootfs", made(rootfs=None), errors.DocumentError)
-    yield InvalidImage("config-without-os", made(os=None), errors.DocumentError)
+    digests = [str(Digest.of(b"lower")), str(Digest.of(b"upper"))]
+    yield InvalidImage("rootfs-of-unknown-type", made(rootfs={"type": "x", "diff_ids": digests}), errors.DocumentError)
 
 
 def _contents() -> Iterator[InvalidImage]:

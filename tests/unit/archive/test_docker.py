@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,11 +130,17 @@ def test_empty_members_of_gzip_cost_what_they_are_long(tmp_path: Path) -> None:
 
 
 def test_a_tag_that_says_there_is_none_is_passed_over(here: Node, tmp_path: Path) -> None:
-    files = saved(PLAIN)
-    entry = {**json.loads(files[layout.DOCKER_MANIFEST])[0], "RepoTags": ["a:1", "<none>:<none>"]}
-    files[layout.DOCKER_MANIFEST] = json.dumps([entry]).encode()
-    (image,) = here.store.import_images(write(tmp_path / "a.tar", files), options=KATA).images
+    archive = write(tmp_path / "a.tar", saved(PLAIN, ["a:1", "<none>:<none>", ""]))
+    (image,) = here.store.import_images(archive, options=KATA).images
     assert image.reference == "docker.io/library/a:1"
+
+
+def test_a_tag_that_is_no_reference_is_left_out_or_gives_way_to_another_name(here: Node, tmp_path: Path) -> None:
+    (image,) = here.store.import_images(write(tmp_path / "a.tar", saved(PLAIN, ["a:1", "A b"])), options=KATA).images
+    assert image.reference == "docker.io/library/a:1"
+    archive = write(tmp_path / "b.tar", saved(PLAIN, ["A b"]))
+    (image,) = here.store.import_images(archive, options=replace(KATA, name="b:1")).images
+    assert image.reference == "docker.io/library/b:1"
 
 
 def test_a_manifest_is_made_like_containerds(here: Node, tmp_path: Path) -> None:
@@ -218,7 +225,7 @@ HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] 
     "layers no texts": (edited(Layers=[1]), DocumentError, "$[0].Layers"),
     "too many layers": (edited(Layers=["x"] * 1001), DocumentError, "lists 1001 layers"),
     "fewer layers than diff ids": (edited(Layers=[]), DocumentError, "2 diff ids for 0 layers"),
-    "a tag that is none": (edited(RepoTags=["A b"]), DocumentError, "position"),
+    "a tag that is none": (edited(RepoTags=["A b"]), InvalidInputError, "a name for its image that is no reference: "),
     "a config elsewhere": (edited(Config="../../etc/passwd"), DocumentError, "has no file '../../etc/passwd'"),
     "an absolute layer": (edited(Layers=["/etc/passwd"] * 2), DocumentError, "has no file '/etc/passwd'"),
     "a config that is not what its name says": (renamed_config(), DigestMismatchError, "expected digest sha256:0000"),

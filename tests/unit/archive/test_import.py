@@ -225,6 +225,22 @@ def test_a_tag_alone_is_no_name(here: Node, tmp_path: Path) -> None:
     assert report.images[0].reference == "docker.io/library/python:3"
 
 
+@pytest.mark.parametrize("short", ["x/Stable", "a@b", "1.0+build/x", "x" * 200])
+def test_a_ref_name_that_is_no_reference_gives_way_to_another_name(here: Node, tmp_path: Path, short: str) -> None:
+    """The image-spec lets it be more than a reference, and skopeo writes there what it is told."""
+    archive = write(tmp_path / "a.tar", with_ref_name(short))
+    refused(here, archive, ImportOptions(), InvalidInputError, "has a name for its image that is no reference: ")
+    for options in (ImportOptions(name="python:3"), ImportOptions(images=(short,), name="python:4")):
+        assert here.store.import_images(archive, options=options).images[0].reference.endswith(options.name)
+
+
+def test_an_image_whose_name_is_no_reference_is_left_out_beside_others(here: Node, tmp_path: Path) -> None:
+    images = {"a:1": build_index(PLATFORMS, seed="a"), "B c": build_index(PLATFORMS, seed="b")}
+    report = here.store.import_images(write(tmp_path / "a.tar", layout_files(images)), observer=here.events.append)
+    assert [image.reference for image in report.images] == ["docker.io/library/a:1"]
+    assert any(isinstance(event, Noticed) and "B c was left out" in event.message for event in here.events)
+
+
 def test_several_images_are_imported_or_chosen_among(here: Node, tmp_path: Path) -> None:
     images = {"a:1": build_index(PLATFORMS, seed="a"), "b:1": build_index(PLATFORMS, seed="b"), "": build_index([])}
     archive = write(tmp_path / "a.tar", layout_files(images))

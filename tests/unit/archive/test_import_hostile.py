@@ -109,7 +109,7 @@ HOSTILE: dict[str, tuple[dict[str, bytes] | bytes, type[ImageStoreError], str]] 
         DocumentError,
         "has no file 'index.json'",
     ),
-    "a name that is none": (index_of(annotations={layout.NAME_KEY: "A B"}), DocumentError, "position"),
+    "a name that is none": (index_of(annotations={layout.NAME_KEY: "A B"}), InvalidInputError, "position"),
     "a digest with a path": (index_of(digest="sha256:../../../etc/passwd"), DocumentError, "$.manifests[0].digest"),
     "a digest that can't be verified": (
         index_of(digest="md5:d41d8cd98f00b204e9800998ecf8427e"),

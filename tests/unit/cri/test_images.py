@@ -112,6 +112,7 @@ class Raw:
         "no JSON",
         "[]",
         '{"config": 1}',
+        '{"config": [[1, 2]]}',
         '{"config": {"User": 7}}',
         "[" * 100_000,
         '{"config": null}',
@@ -121,6 +122,21 @@ class Raw:
 )
 def test_a_config_of_any_shape_has_at_most_no_user(text: str) -> None:
     assert Users().of(Digest.of(text.encode()), Raw(text)) == ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "user"),
+    [
+        ('{"user": "7"}', "7"),
+        ('{"U\u017fer": "7"}', "7"),
+        ('{"User": "1000", "user": "0"}', "0"),
+        ('{"USER": "0", "User": "1000", "Use": "1"}', "1000"),
+    ],
+)
+def test_the_user_is_the_one_that_a_container_starts_as(settings: str, user: str) -> None:
+    """Go's decoder takes any case, and the last one: a node that hears another number lets root through."""
+    text = f'{{"config": {settings}}}'
+    assert Users().of(Digest.of(text.encode()), Raw(text)) == user  # type: ignore[arg-type]
 
 
 def test_an_artifact_is_an_image_without_user_and_config(tmp_path: Path) -> None:

@@ -112,6 +112,34 @@ def test_null_and_missing_texts_are_empty_as_peers_read_them() -> None:
     assert found == {"Env": ["A=1", ""], "Cmd": [""], "Labels": {"a": "", "b": "c"}, "User": None}
 
 
+@pytest.mark.parametrize("version", [None, 0])
+def test_a_version_that_is_not_stated_is_none(version: int | None) -> None:
+    assert len(Index.parse(index(schemaVersion=version)).manifests) == 1
+    assert len(Manifest.parse(manifest(schemaVersion=version)).layers) == 1
+    bare = json.loads(index())
+    del bare["schemaVersion"]
+    assert len(Index.parse(json.dumps(bare).encode()).manifests) == 1
+
+
+def test_what_nobody_reads_breaks_no_document() -> None:
+    """Skopeo and containerd take these, and nothing that counts is in them."""
+    entry = descriptor(annotations={"": "x"}, urls=[None, "https://example.test/x"], data="")
+    entry["platform"] = {**LINUX, "os.features": [None, "x"], "features": [None]}
+    subject = {"mediaType": None, "digest": 7}
+    (parsed,) = Index.parse(index(manifests=[entry], annotations={"": "y"}, subject=subject)).manifests
+    assert (parsed.annotations, parsed.urls, parsed.data) == ({"": "x"}, ("https://example.test/x",), None)
+    assert parsed.platform == Platform("linux", "amd64", os_features=("", "x"))
+    assert Manifest.parse(manifest(annotations={"": "y"}, subject=subject)).annotations == {"": "y"}
+
+
+def test_an_entry_of_no_media_type_or_an_odd_one_is_of_another_kind() -> None:
+    entries = [descriptor(mediaType=each) for each in (None, "", "odd")]
+    del entries[1]["mediaType"]
+    parsed = Index.parse(index(manifests=entries)).manifests
+    assert [each.media_type for each in parsed] == ["", "", "odd"]
+    assert {each.kind for each in parsed} == {media_types.Kind.OTHER}
+
+
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
@@ -136,13 +164,18 @@ def test_null_and_missing_texts_are_empty_as_peers_read_them() -> None:
             index(manifests=[descriptor(platform={"os": "linux", "architecture": "amd64", "OS": "windows"})]),
             r"manifests\[0\]\.platform\.OS: differs",
         ),
-        (index(subject={"mediaType": "x/y", "digest": DIGEST}), r"\$\.subject: 'size' is a required property"),
+        (index(subject="x"), r"\$\.subject: expected object or null"),
         (index(manifests=[descriptor(data="!!")]), "is not base64"),
         (index(manifests=[descriptor(data="\u00e9\u00e9\u00e9\u00e9")]), "is not base64"),
         (index(manifests=[descriptor(data="e30=")]), "contradicts digest and size"),
         (index(manifests=[descriptor(annotations={"a": 1})]), "annotations"),
         (index(manifests=[descriptor(platform={"os": "linux", "architecture": 1})]), "architecture"),
-        (index(manifests=[{"digest": DIGEST, "size": 1}]), "mediaType"),
+        (index(manifests=[{"digest": DIGEST, "mediaType": "x/y"}]), "'size' is a required property"),
+        (index(manifests=[descriptor(mediaType=7)]), "mediaType: expected string or null, found integer"),
+        (index(schemaVersion=False), r"\$\.schemaVersion"),
+        (index(schemaVersion=2.0), r"\$\.schemaVersion: expected an integer, found 2\.0"),
+        (index(schemaVersion=0.0), r"\$\.schemaVersion: expected an integer, found 0\.0"),
+        (index(schemaVersion="2"), r"\$\.schemaVersion"),
     ],
 )
 def test_bad_indexes_are_refused_with_the_path(raw: bytes, reason: str) -> None:
@@ -159,7 +192,7 @@ def test_bad_indexes_are_refused_with_the_path(raw: bytes, reason: str) -> None:
         ({**LINUX, "os.version": "x" * 1025}, r"platform\['os\.version'\]: is 1025 characters long"),
         ({**LINUX, "os": "x" * 257}, r"platform\.os: is 257 characters long"),
         ({**LINUX, "architecture": 7}, r"platform\.architecture: expected string or null, found"),
-        ({**LINUX, "os.features": ["x", None]}, r"os\.features'\]\[1\]: expected string"),
+        ({**LINUX, "os.features": ["x", 1]}, r"os\.features'\]\[1\]: expected string or null"),
     ],
 )
 def test_platforms_of_entries_are_bounded(platform: dict[str, Any], reason: str) -> None:
@@ -212,7 +245,7 @@ def test_a_refusal_lists_every_fault() -> None:
     "members",
     [
         {"manifests": [{}] * 300_000},
-        {"subject": {**descriptor(), "annotations": {str(number): 1 for number in range(100_000)}}},
+        {"manifests": [descriptor(annotations={str(number): 1 for number in range(100_000)})]},
     ],
 )
 def test_a_document_of_nothing_but_faults_is_refused_without_seeking_them_all(members: dict[str, Any]) -> None:
@@ -238,14 +271,31 @@ def test_the_announced_media_type_must_agree_with_the_body() -> None:
         Manifest.parse(raw, media_type=media_types.DOCKER_MANIFEST)
 
 
-def test_docker_documents_must_state_their_type() -> None:
-    with pytest.raises(DocumentError, match="only OCI documents may do"):
+def test_a_docker_manifest_must_state_its_type_and_a_list_need_not() -> None:
+    with pytest.raises(DocumentError, match="only OCI manifests may do"):
         Manifest.parse(manifest(), media_type=media_types.DOCKER_MANIFEST)
+    assert Index.parse(index(), media_type=media_types.DOCKER_LIST).media_type == media_types.DOCKER_LIST
 
 
 def test_an_artifact_has_no_image_config() -> None:
     artifact = Manifest.parse(manifest(config=descriptor(mediaType="application/vnd.example+json"), layers=[]))
     assert not artifact.is_image
+
+
+@pytest.mark.parametrize("named", [None, "", "application/octet-stream", "Application/JSON; a=b", "text/html"])
+def test_a_config_whose_type_tells_nothing_is_an_image_config_below_layers_of_images(named: str | None) -> None:
+    untold, layer = descriptor(mediaType=named), descriptor(mediaType=media_types.DOCKER_FOREIGN_LAYER)
+    layers = [descriptor(mediaType=media_types.DOCKER_LAYER_GZIP), layer]
+    assert Manifest.parse(manifest(config=untold, layers=layers)).is_image
+    others: list[dict[str, Any]] = [{"layers": []}, {"layers": [*layers, descriptor(mediaType="a/b")]}]
+    for other in (*others, {"artifactType": "a/b"}):
+        assert not Manifest.parse(manifest(**{"config": untold, "layers": layers, **other})).is_image
+
+
+def test_a_layer_must_say_what_it_is() -> None:
+    for named in (None, "", "odd"):
+        with pytest.raises(DocumentError, match=r"layers\[0\]\.mediaType"):
+            Manifest.parse(manifest(layers=[descriptor(mediaType=named)]))
 
 
 def test_a_config_gives_platform_and_diff_ids() -> None:
@@ -258,10 +308,11 @@ def test_a_config_gives_platform_and_diff_ids() -> None:
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (config(os=None), r"\$\.os"),
+        (config(os=1), r"\$\.os"),
         (config(rootfs={"type": "layers+base", "diff_ids": []}), "rootfs.type"),
         (config(rootfs={"type": "layers", "diff_ids": ["sha256:1"]}), r"diff_ids\[0\]"),
         (config(config={"Env": "A=1"}), r"\$\.config\.Env"),
+        (config(config={"env": "A=1"}), r"\$\.config\.Env: expected array or null, found string"),
         (config(Architecture="arm"), "Architecture: differs"),
         (config(config={}, Config={}), "Config: differs"),
         (config(rootfs={"type": "layers", "diff_ids": [], "Diff_IDs": []}), r"\$\.rootfs\.Diff_IDs: differs"),
@@ -270,6 +321,27 @@ def test_a_config_gives_platform_and_diff_ids() -> None:
 def test_bad_configs_are_refused_with_the_path(raw: bytes, reason: str) -> None:
     with pytest.raises(DocumentError, match=reason):
         ImageConfig.parse(raw)
+
+
+@pytest.mark.parametrize("kind", [{}, {"type": None}, {"type": ""}])
+def test_a_config_need_not_say_what_peers_do_not_ask_for(kind: dict[str, Any]) -> None:
+    parsed = ImageConfig.parse(config(os=None, architecture=None, rootfs={**kind, "diff_ids": [DIGEST]}))
+    assert (parsed.platform, len(parsed.diff_ids)) == (Platform("", ""), 1)
+    assert ImageConfig.parse(b'{"rootfs": {"diff_ids": null}}').platform == Platform("", "")
+
+
+def test_settings_are_known_in_any_case_as_peers_read_them() -> None:
+    found = ImageConfig.parse(config(config={"user": "7", "ENV": ["A=1", None], "cmd": ["x"], "u\u017fed": 1})).settings
+    assert found == {"User": "7", "Env": ["A=1", ""], "Cmd": ["x"], "u\u017fed": 1}
+    assert ImageConfig.parse(config(config={"U\u017fer": "7"})).settings == {"User": "7"}
+
+
+@pytest.mark.parametrize("names", [("User", "user"), ("user", "User"), ("user", "USER")])
+def test_a_setting_that_stands_there_twice_is_refused(names: tuple[str, str]) -> None:
+    """Readers disagree on which counts, and the user decides whether a container may start."""
+    settings = dict(zip(names, ("1000", "0"), strict=True))
+    with pytest.raises(DocumentError, match=r"\$\.config\.user: differs from a known member only by case"):
+        ImageConfig.parse(config(config=settings))
 
 
 def test_a_config_with_another_number_of_layers_is_refused() -> None:

@@ -174,7 +174,7 @@ def test_nobody_else_can_read_the_store(tmp_path: Path) -> None:
         os.umask(before)
 
 
-@pytest.mark.parametrize("name", ["config-without-os", "config-without-rootfs", "diff-ids-not-a-list"])
+@pytest.mark.parametrize("name", ["rootfs-of-unknown-type", "config-without-rootfs", "diff-ids-not-a-list"])
 def test_an_image_config_is_checked_before_anybody_sees_it(tmp_path: Path, name: str) -> None:
     """CVE-2022-23648, CVE-2026-53488: what a consumer gets has the types it expects, and nothing was expanded."""
     with Bench(tmp_path, {REFERENCE: INVALID[name].image}) as bench:
