@@ -9,7 +9,7 @@ from imagestore import digest as digests
 from imagestore.errors import RegistryError, SizeMismatchError
 from imagestore.pieces import PieceReader
 from imagestore.registry.blob import Body
-from imagestore.registry.document_answer import naming_coding
+from imagestore.registry.coding import UnpackedBody, coding_hint, is_gzip, naming_coding
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
 from imagestore.registry.transport.answer import Answer
@@ -98,12 +98,17 @@ def _open(
         response.close()
         verdict, response = send(replace(call, byte_range=""), 0)
     host = session.endpoint.host
+    length = parse_length(response.headers.get("Content-Length"))
+    is_other_length = verdict is Verdict.WRONG_SIZE
+    if is_gzip(response) and (is_other_length or (verdict is Verdict.WHOLE and length is None)):
+        unpacked = UnpackedBody(response, descriptor, is_coded=is_other_length)
+        return Body(unpacked, 0, descriptor.size, host, give_back, coding_hint(response))
+    hint = coding_hint(response)
     if verdict is Verdict.WHOLE:
-        return Body(response, 0, descriptor.size, host, give_back)
+        return Body(response, 0, descriptor.size, host, give_back, hint)
     if verdict is Verdict.PART:
         part = parse_content_range(response.headers.get("Content-Range"))
         end = part.last + 1 if part is not None else descriptor.size
-        return Body(response, offset, end, host, give_back)
-    announced = parse_length(response.headers.get("Content-Length")) or 0
+        return Body(response, offset, end, host, give_back, hint)
     with response, naming_coding(response):
-        raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=announced)
+        raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=length or 0)

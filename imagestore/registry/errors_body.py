@@ -42,6 +42,10 @@ def failure(response: Response, *, what: str, retry_after: float | None = None) 
         retry_after: seconds the registry asks to wait, when it does.
     """
     body = read_some(response)
+    if response.headers.get("Content-Encoding"):
+        from imagestore.registry.coding import plain
+
+        body = plain(response, body, _MAX_READ_BYTES)
     said = escape(_complaints(body, response.headers.get("Content-Type")))
     error = _classified(response, what, said, body, retry_after)
     error.said = said
