@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import digest as digests
 from imagestore.errors import RegistryError, SizeMismatchError
+from imagestore.log import get_logger
 from imagestore.pieces import PieceReader
 from imagestore.registry.blob import Body
 from imagestore.registry.coding import UnpackedBody, coding_hint, is_gzip, naming_coding
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from imagestore.registry.places import HostPlaces
     from imagestore.registry.session import Call, Session
 
+_log = get_logger(__name__)
+
+_CROWDED: Final = frozenset({429, 503})
 #: What may be said of a request for its Range field alone; of a login, the blob itself and limits the others speak.
 _OF_REQUESTS: Final = frozenset({400, 403, 405, 406, 409, 411, 412, 413, 415, 422})
 
@@ -58,12 +62,22 @@ def open_blob(
         SizeMismatchError: the host announces another size.
         OperationCancelledError: cancelled, or past the deadline.
     """
-    give_back = places.take(session.endpoint.origin, cancel=session.cancel)
-    try:
-        return _open(session, call, descriptor, offset, give_back, is_exact=is_exact)
-    except BaseException:
-        give_back()
-        raise
+    origin = session.endpoint.origin
+    while True:
+        give_back = places.take(origin, cancel=session.cancel)
+        try:
+            return _open(session, call, descriptor, offset, give_back, is_exact=is_exact)
+        except BaseException as error:
+            give_back()
+            # Tries alone don't outlast a large layer. Once nobody of ours is served there, the refusal stands.
+            if not (session.is_last and _is_crowded(error) and places.narrow(origin)):
+                raise
+            _log.debug("%s: refuses one more transfer beside others of ours: %s", session.endpoint.host, error)
+
+
+def _is_crowded(error: BaseException) -> bool:
+    """Whether a host refuses as those do that limit connections: they have no time to name."""
+    return isinstance(error, RegistryError) and error.status in _CROWDED and getattr(error, "retry_after", None) is None
 
 
 def _open(
