@@ -20,6 +20,7 @@ from imagestore.errors import (
 )
 from imagestore.patterns import pattern
 from imagestore.registry.transport import urls
+from imagestore.registry.transport.faults import PROXY_LOGIN
 from imagestore.text import cut
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ def failure(response: Response, *, what: str, retry_after: float | None = None) 
     said = escape(_complaints(body, response.headers.get("Content-Type")))
     error = _classified(response, what, said, body, retry_after)
     error.said = said
+    if response.proxy and response.status != 407:
+        through = f"it is asked through proxy {response.proxy}, which may be who answered"
+        error.hint = f"{through}; {error.hint}" if error.hint else through
     return error
 
 
@@ -71,7 +75,7 @@ def _classified(response: Response, what: str, said: str, body: bytes, retry_aft
     hint = tls_hint(response, body)
     if status == 407:
         message = f"{what}: the proxy on the way to {host} answered 407" + (f": {said}" if said else "")
-        hint = "it wants a login: http://USER:PASSWORD@HOST:PORT in HTTP_PROXY or HTTPS_PROXY"
+        hint = PROXY_LOGIN
     return ProtocolError(message, host=host, status=status, hint=hint)
 
 
