@@ -31,6 +31,8 @@ _MAX_SHOWN: Final = 2048
 _MAX_COMPLAINTS: Final = 10
 # The word of a sentence, and not of an address, which any page may have.
 _WANTS_TLS: Final = pattern(rb"(?i)\bhttps\b(?!:)|plain http request")
+# nginx, without one and with one that it doesn't accept.
+_WANTS_CLIENT: Final = pattern(rb"(?i)no required ssl certificate|the ssl certificate error")
 _MAY_BE_HIDDEN: Final = "it does not exist, or it needs a login at {host}"
 
 
@@ -80,12 +82,16 @@ def _classified(response: Response, what: str, said: str, body: bytes, retry_aft
 
 
 def tls_hint(response: Response, body: bytes) -> str:
-    """What to do where plain HTTP was answered by a server that speaks TLS; empty for any other answer.
+    """What to do where plain HTTP was answered by a server that speaks TLS, or that wants a client certificate.
 
     Args:
-        response: the answer.
+        response: the answer; any other gives an empty text.
         body: its first bytes; nginx says it in a page for browsers, Go in text.
     """
+    if response.status == 400 and response.url.startswith("https:") and _WANTS_CLIENT.search(body):
+        from imagestore.registry.transport.tls import CLIENT_HINT
+
+        return CLIENT_HINT
     if response.status != 400 or not response.url.startswith("http:") or not _WANTS_TLS.search(body):
         return ""
     host = urls.host_port(urls.origin_of(response.url))
