@@ -179,6 +179,16 @@ def test_resolve_refuses_what_is_no_index_and_no_manifest(
         bench.client.resolve(TAGGED, cancel=bench.cancel)
 
 
+def test_a_page_instead_of_a_document_is_named_as_that(router: respx.MockRouter, bench: Any) -> None:
+    page = {"Content-Type": "text/html; charset=utf-8"}
+    router.route().respond(200, headers=page, content=b"<html>sign in</html>")
+    with pytest.raises(ProtocolError, match="text/html") as by_tag:
+        bench.client.resolve(TAGGED, cancel=bench.cancel)
+    with pytest.raises(ProtocolError, match="text/html") as by_digest:
+        bench.client.document(TAGGED, WANTED, cancel=bench.cancel)
+    assert by_tag.value.hint == by_digest.value.hint != ""
+
+
 @pytest.mark.parametrize("content", [b'{"schemaVersion": 1}', b'{"fsLayers": []}'])
 def test_schema_1_is_told_by_its_members_where_no_type_says_it(
     router: respx.MockRouter, bench: Any, content: bytes
