@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.descriptor import Descriptor
     from imagestore.errors import RegistryError
-    from imagestore.registry.exchange import Response
     from imagestore.registry.operation import Operation
     from imagestore.registry.session import Surroundings
 
@@ -40,23 +39,35 @@ def _nothing() -> None:
     """What there is to undo for a body that holds nothing."""
 
 
+class Source(Protocol):
+    """Where an opened transfer's bytes come from: an answer, or what unpacks it."""
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Put the next bytes into a buffer; 0 only at the end."""
+
+    def close(self) -> None:
+        """Give up the connection; may be called again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Body:
     """An opened transfer.
 
     Attributes:
-        response: its body is the blob from ``start`` on.
+        response: brings the blob from ``start`` on.
         start: offset of the body's first byte in the blob.
         end: offset behind the last byte that this answer promises.
         host: who serves it.
         on_close: called once the body is closed; may be called again.
+        hint: what to do if it turns out to be something else.
     """
 
-    response: Response
+    response: Source
     start: int
     end: int
     host: str
     on_close: Callable[[], None] = _nothing
+    hint: str = ""
 
     def close(self) -> None:
         """Give up the connection; may be called again."""
@@ -211,6 +222,7 @@ class BlobStream:
                 failure: RegistryError = RegistryUnavailableError(
                     f"{self._body.host}: the body ended after {self._position} of {self.descriptor.size} bytes",
                     host=self._body.host,
+                    hint=self._body.hint,
                 )
             except RegistryUnavailableError as error:
                 failure = error
@@ -262,7 +274,9 @@ class BlobStream:
                 what = f"blob {self.descriptor.digest} from {body.host}"
                 if self._end < self.descriptor.size:
                     what = f"bytes {body.start} to {self._end} of {what}"
-                raise SizeMismatchError(what, expected=self._end, actual=self._arrived)
+                error = SizeMismatchError(what, expected=self._end, actual=self._arrived)
+                error.hint = body.hint
+                raise error
             fresh = self._arrived - self._position
         if fresh < count:
             buffer[:fresh] = buffer[count - fresh : count]

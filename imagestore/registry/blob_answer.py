@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore import digest as digests
 from imagestore.errors import RegistryError, SizeMismatchError
+from imagestore.log import get_logger
 from imagestore.pieces import PieceReader
 from imagestore.registry.blob import Body
-from imagestore.registry.document_answer import naming_coding
+from imagestore.registry.coding import UnpackedBody, coding_hint, is_gzip, naming_coding
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
 from imagestore.registry.transport.answer import Answer
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from imagestore.registry.places import HostPlaces
     from imagestore.registry.session import Call, Session
 
+_log = get_logger(__name__)
+
+_CROWDED: Final = frozenset({429, 503})
 #: What may be said of a request for its Range field alone; of a login, the blob itself and limits the others speak.
 _OF_REQUESTS: Final = frozenset({400, 403, 405, 406, 409, 411, 412, 413, 415, 422})
 
@@ -58,12 +62,22 @@ def open_blob(
         SizeMismatchError: the host announces another size.
         OperationCancelledError: cancelled, or past the deadline.
     """
-    give_back = places.take(session.endpoint.origin, cancel=session.cancel)
-    try:
-        return _open(session, call, descriptor, offset, give_back, is_exact=is_exact)
-    except BaseException:
-        give_back()
-        raise
+    origin = session.endpoint.origin
+    while True:
+        give_back = places.take(origin, cancel=session.cancel)
+        try:
+            return _open(session, call, descriptor, offset, give_back, is_exact=is_exact)
+        except BaseException as error:
+            give_back()
+            # Tries alone don't outlast a large layer. Once nobody of ours is served there, the refusal stands.
+            if not (session.is_last and _is_crowded(error) and places.narrow(origin)):
+                raise
+            _log.debug("%s: refuses one more transfer beside others of ours: %s", session.endpoint.host, error)
+
+
+def _is_crowded(error: BaseException) -> bool:
+    """Whether a host refuses as those do that limit connections: they have no time to name."""
+    return isinstance(error, RegistryError) and error.status in _CROWDED and getattr(error, "retry_after", None) is None
 
 
 def _open(
@@ -98,12 +112,17 @@ def _open(
         response.close()
         verdict, response = send(replace(call, byte_range=""), 0)
     host = session.endpoint.host
+    length = parse_length(response.headers.get("Content-Length"))
+    is_other_length = verdict is Verdict.WRONG_SIZE
+    if is_gzip(response) and (is_other_length or (verdict is Verdict.WHOLE and length is None)):
+        unpacked = UnpackedBody(response, descriptor, is_coded=is_other_length)
+        return Body(unpacked, 0, descriptor.size, host, give_back, coding_hint(response))
+    hint = coding_hint(response)
     if verdict is Verdict.WHOLE:
-        return Body(response, 0, descriptor.size, host, give_back)
+        return Body(response, 0, descriptor.size, host, give_back, hint)
     if verdict is Verdict.PART:
         part = parse_content_range(response.headers.get("Content-Range"))
         end = part.last + 1 if part is not None else descriptor.size
-        return Body(response, offset, end, host, give_back)
-    announced = parse_length(response.headers.get("Content-Length")) or 0
+        return Body(response, offset, end, host, give_back, hint)
     with response, naming_coding(response):
-        raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=announced)
+        raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=length or 0)

@@ -377,6 +377,7 @@ class RegistryClient:
         def attempt(endpoint: Endpoint, behind: int) -> T:
             attempts = policy.mirror_attempts if behind else policy.attempts
             longest = policy.mirror_wait_seconds if behind else policy.longest_wait_seconds
-            return ask(Session(endpoint, self._lines(endpoint), self._shared, operation, cancel, attempts, longest))
+            line = self._lines(endpoint)
+            return ask(Session(endpoint, line, self._shared, operation, cancel, attempts, longest, not behind))
 
         return first_served(able, attempt, what=what, breaker=self._breaker, observer=self._shared.observer)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from imagestore.digest import Verifier
+from imagestore import digest as digests
+from imagestore.digest import Digest, Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
-from imagestore.errors import DigestMismatchError, IntegrityError, SizeMismatchError
+from imagestore.errors import DigestMismatchError, SizeMismatchError
 from imagestore.registry import manifests
-from imagestore.registry.errors_body import escape, failure
+from imagestore.registry.coding import coding, is_gzip, naming_coding, plain
+from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import parse_length
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from imagestore.descriptor import Descriptor
-    from imagestore.digest import Digest
     from imagestore.registry.exchange import Response
 
 
 def from_head(response: Response, wanted: Digest | None, what: str) -> Descriptor | None:
     """The descriptor that the answer to a HEAD gives; None when it doesn't say enough. See ``manifests.from_head``."""
     with response:
-        return manifests.from_head(response.headers, wanted=wanted, what=what) if response.status == 200 else None
+        # The length of what was coded isn't the document's.
+        says_enough = response.status == 200 and not coding(response)
+        return manifests.from_head(response.headers, wanted=wanted, what=what) if says_enough else None
 
 
 def from_get(response: Response, wanted: Digest | None, what: str) -> tuple[Descriptor, bytes, bool]:
@@ -35,7 +35,8 @@ def from_get(response: Response, wanted: Digest | None, what: str) -> tuple[Desc
     with response, naming_coding(response):
         if response.status != 200:
             raise failure(response, what=what)
-        body = response.read(MAX_DOCUMENT_BYTES)
+        # No index or manifest begins as gzip does.
+        body = plain(response, response.read(MAX_DOCUMENT_BYTES), MAX_DOCUMENT_BYTES)
         target = manifests.from_body(body, response.headers, wanted=wanted, what=what)
         claimed = manifests.announced_digest(response.headers)
         if claimed != target.digest and claimed is not None and coding(response):
@@ -56,6 +57,8 @@ def verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
             raise failure(response, what=what)
         if manifests.is_document(descriptor):
             manifests.check_type(descriptor, response.headers, what)
+        if is_gzip(response):
+            return _either(response, descriptor, what)
         announced = parse_length(response.headers.get("Content-Length"))
         if announced not in (None, descriptor.size):
             raise SizeMismatchError(what, expected=descriptor.size, actual=announced or 0)
@@ -68,22 +71,10 @@ def verified(response: Response, descriptor: Descriptor, what: str) -> bytes:
     return bytes(body)
 
 
-@contextmanager
-def naming_coding(response: Response) -> Iterator[None]:
-    """Say of bytes that differ that somebody on the way coded them, where the answer says so.
-
-    Content that is stored coded may be marked so too: only bytes that differ tell.
-    """
-    try:
-        yield
-    except IntegrityError as error:
-        if coding(response):
-            marked = f"the answer is marked Content-Encoding: {coding(response)}"
-            error.hint = f"{marked}: what stands before the registry must leave content as it is stored"
-        raise
-
-
-def coding(response: Response) -> str:
-    """The content coding that an answer names; empty for none."""
-    named = response.headers.get("Content-Encoding").strip().lower()
-    return "" if named == "identity" else escape(named[:100])
+def _either(response: Response, descriptor: Descriptor, what: str) -> bytes:
+    """What came if that is the document (it is stored compressed), else what is inside."""
+    body = response.read(MAX_DOCUMENT_BYTES)
+    if len(body) != descriptor.size or Digest.of(body, descriptor.digest.algorithm) != descriptor.digest:
+        body = plain(response, body, descriptor.size)
+        digests.verify(body, descriptor.digest, descriptor.size, what=what)
+    return body

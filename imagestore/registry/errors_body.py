@@ -20,6 +20,7 @@ from imagestore.errors import (
 )
 from imagestore.patterns import pattern
 from imagestore.registry.transport import urls
+from imagestore.registry.transport.faults import PROXY_LOGIN
 from imagestore.text import cut
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ _MAX_SHOWN: Final = 2048
 _MAX_COMPLAINTS: Final = 10
 # The word of a sentence, and not of an address, which any page may have.
 _WANTS_TLS: Final = pattern(rb"(?i)\bhttps\b(?!:)|plain http request")
+# nginx, without one and with one that it doesn't accept.
+_WANTS_CLIENT: Final = pattern(rb"(?i)no required ssl certificate|the ssl certificate error")
 _MAY_BE_HIDDEN: Final = "it does not exist, or it needs a login at {host}"
 
 
@@ -42,9 +45,16 @@ def failure(response: Response, *, what: str, retry_after: float | None = None) 
         retry_after: seconds the registry asks to wait, when it does.
     """
     body = read_some(response)
+    if response.headers.get("Content-Encoding"):
+        from imagestore.registry.coding import plain
+
+        body = plain(response, body, _MAX_READ_BYTES)
     said = escape(_complaints(body, response.headers.get("Content-Type")))
     error = _classified(response, what, said, body, retry_after)
     error.said = said
+    if response.proxy and response.status != 407:
+        through = f"it is asked through proxy {response.proxy}, which may be who answered"
+        error.hint = f"{through}; {error.hint}" if error.hint else through
     return error
 
 
@@ -67,17 +77,21 @@ def _classified(response: Response, what: str, said: str, body: bytes, retry_aft
     hint = tls_hint(response, body)
     if status == 407:
         message = f"{what}: the proxy on the way to {host} answered 407" + (f": {said}" if said else "")
-        hint = "it wants a login: http://USER:PASSWORD@HOST:PORT in HTTP_PROXY or HTTPS_PROXY"
+        hint = PROXY_LOGIN
     return ProtocolError(message, host=host, status=status, hint=hint)
 
 
 def tls_hint(response: Response, body: bytes) -> str:
-    """What to do where plain HTTP was answered by a server that speaks TLS; empty for any other answer.
+    """What to do where plain HTTP was answered by a server that speaks TLS, or that wants a client certificate.
 
     Args:
-        response: the answer.
+        response: the answer; any other gives an empty text.
         body: its first bytes; nginx says it in a page for browsers, Go in text.
     """
+    if response.status == 400 and response.url.startswith("https:") and _WANTS_CLIENT.search(body):
+        from imagestore.registry.transport.tls import CLIENT_HINT
+
+        return CLIENT_HINT
     if response.status != 400 or not response.url.startswith("http:") or not _WANTS_TLS.search(body):
         return ""
     host = urls.host_port(urls.origin_of(response.url))

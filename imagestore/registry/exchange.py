@@ -72,6 +72,10 @@ class Response(Protocol):
     def url(self) -> str:
         """Absolute address that answered."""
 
+    @property
+    def proxy(self) -> str:
+        """Address of the proxy that may have answered instead, without its login; empty where none can have."""
+
     def chunks(self) -> Iterator[bytes]:
         """Body bytes as they come off the wire, in sizes of the transport's choosing; never decoded."""
 

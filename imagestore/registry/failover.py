@@ -1,14 +1,22 @@
 """One endpoint after the other until one serves, and an error that tells about each.
 
 A mirror that fails, refuses or doesn't have the thing is passed over. The last endpoint is the registry itself, and its
-verdict is the one raised: a mirror's "not found" says nothing about the registry.
+verdict is the one raised: a mirror's "not found" says nothing about the registry. Where the registry can't be reached,
+a mirror that only asked for patience is asked once more, and waited for.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from imagestore.errors import DocumentError, IntegrityError, ProtocolError, RegistryError
+from imagestore.errors import (
+    DocumentError,
+    IntegrityError,
+    ProtocolError,
+    RateLimitedError,
+    RegistryError,
+    RegistryUnavailableError,
+)
 from imagestore.observe import SourceSwitched
 
 if TYPE_CHECKING:
@@ -49,6 +57,7 @@ def first_served(
     candidates = [endpoint for endpoint in endpoints if endpoint.is_upstream or not breaker.is_resting(endpoint)]
     candidates = candidates or list(endpoints[-1:])
     failures: list[RegistryError | IntegrityError | DocumentError] = []
+    limited: Endpoint | None = None
     for position, endpoint in enumerate(candidates):
         behind = len(candidates) - position - 1
         # Asked only now: a permit after a rest is the one probe, and must not be taken for a host that isn't needed.
@@ -61,8 +70,20 @@ def first_served(
             failures.append(error)
             if behind:
                 observer(SourceSwitched(endpoint.host, candidates[position + 1].host, str(error)))
+                if limited is None and isinstance(error, RateLimitedError):
+                    limited = endpoint
         else:
             breaker.succeeded(endpoint)
+            return served
+    last = failures[-1]
+    if limited is not None and isinstance(last, RegistryUnavailableError) and not last.status:
+        observer(SourceSwitched(candidates[-1].host, limited.host, str(last)))
+        try:
+            served = attempt(limited, 0)
+        except (RegistryError, IntegrityError, DocumentError) as error:
+            breaker.failed(limited, error)
+        else:
+            breaker.succeeded(limited)
             return served
     raise _combined(failures)
 

@@ -17,6 +17,7 @@ from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.documents.index import Index
 from imagestore.errors import DocumentError, ProtocolError, ReferenceNotFoundError
 from imagestore.patterns import pattern
+from imagestore.registry.coding import plain
 from imagestore.registry.errors_body import failure
 from imagestore.registry.links import next_target
 from imagestore.registry.manifests import stated_type
@@ -234,7 +235,7 @@ def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Ca
                 return None
             if response.status != 200:
                 raise failure(response, what=call.what)
-            body = response.read(MAX_DOCUMENT_BYTES)
+            body = plain(response, response.read(MAX_DOCUMENT_BYTES), MAX_DOCUMENT_BYTES)
         return _Page(body, response.headers, _next_query(session, call, response))
 
     return read

@@ -24,6 +24,8 @@ _DOCUMENTS: Final = frozenset({Kind.INDEX, Kind.MANIFEST})
 # What servers send when they don't know or don't care.
 _GENERIC: Final = frozenset({"application/json", "application/octet-stream", "text/plain", "text/json"})
 
+_PAGE_HINT: Final = "a page for browsers came: no registry answers there, or something in between wants a login first"
+
 
 def is_document(descriptor: Descriptor) -> bool:
     """Whether content is served by the manifests endpoint; everything else is a blob."""
@@ -87,7 +89,9 @@ def from_body(body: bytes, headers: Headers, *, wanted: Digest | None, what: str
     media_type = stated_type(headers) or _type_inside(body, what)
     _refuse_schema1(media_type, what)
     if media_types.kind(media_type) not in _DOCUMENTS:
-        raise ProtocolError(f"{what}: expected an index or a manifest, found media type {media_type[:100] or 'none'!r}")
+        found = media_type[:100] or "none"
+        hint = _PAGE_HINT if media_type == "text/html" else ""
+        raise ProtocolError(f"{what}: expected an index or a manifest, found media type {found!r}", hint=hint)
     return Descriptor(media_type, digest, len(body))
 
 
@@ -100,7 +104,8 @@ def check_type(descriptor: Descriptor, headers: Headers, what: str) -> None:
     came = stated_type(headers)
     expected = media_types.bare(descriptor.media_type)
     if came and came != expected:
-        raise ProtocolError(f"{what}: expected media type {expected}, the server sent {came[:100]}")
+        hint = _PAGE_HINT if came == "text/html" else ""
+        raise ProtocolError(f"{what}: expected media type {expected}, the server sent {came[:100]}", hint=hint)
 
 
 def check_size(size: int, what: str) -> None:

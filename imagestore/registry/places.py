@@ -38,6 +38,8 @@ class HostPlaces:
         self._changed = threading.Condition()
         self._taken: dict[Origin, int] = {}
         self._waiting: dict[Origin, deque[object]] = {}
+        # Of hosts that have fewer.
+        self._fewer: dict[Origin, int] = {}
 
     def take(self, origin: Origin, *, cancel: CancelToken) -> Callable[[], None]:
         """Wait for a place.
@@ -49,7 +51,7 @@ class HostPlaces:
             OperationCancelledError: cancelled while waiting, or past the deadline.
         """
         with self._changed:
-            if not self._waiting and self._taken.get(origin, 0) < self._most:
+            if not self._waiting and self._is_free(origin):
                 self._taken[origin] = self._taken.get(origin, 0) + 1
                 return self._giving_back(origin)
         ticket = object()
@@ -57,7 +59,7 @@ class HostPlaces:
             queue = self._waiting.setdefault(origin, deque())
             queue.append(ticket)
             try:
-                while queue[0] is not ticket or self._taken.get(origin, 0) >= self._most:
+                while queue[0] is not ticket or not self._is_free(origin):
                     cancel.check()
                     self._changed.wait(cancel.remaining_seconds())
                 self._taken[origin] = self._taken.get(origin, 0) + 1
@@ -68,10 +70,26 @@ class HostPlaces:
                 self._changed.notify_all()
         return self._giving_back(origin)
 
+    def narrow(self, origin: Origin) -> bool:
+        """The host serves no more than it does now. Who was refused has given its place back, and may take one again.
+
+        Returns:
+            Whether it serves anybody of us, so that a place will be given back.
+        """
+        with self._changed:
+            served = self._taken.get(origin, 0)
+            if served:
+                self._fewer[origin] = min(served, self._fewer.get(origin, served))
+            return bool(served)
+
     def have_room(self) -> bool:
         """Whether a pull may take one place more than it began with: nobody waits, and others find some too."""
         with self._changed:
-            return not self._waiting and max(self._taken.values(), default=0) + 1 + _LEFT <= self._most
+            is_scarce = self._waiting or self._fewer
+            return not is_scarce and max(self._taken.values(), default=0) + 1 + _LEFT <= self._most
+
+    def _is_free(self, origin: Origin) -> bool:
+        return self._taken.get(origin, 0) < self._fewer.get(origin, self._most)
 
     def _giving_back(self, origin: Origin) -> Callable[[], None]:
         is_held = [True]
@@ -86,6 +104,8 @@ class HostPlaces:
                     self._taken[origin] = left
                 else:
                     del self._taken[origin]
+                    if origin not in self._waiting:
+                        self._fewer.pop(origin, None)
                 if self._waiting:
                     self._changed.notify_all()
 

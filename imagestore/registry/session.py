@@ -104,6 +104,7 @@ class Session:
         cancel: ends it.
         attempts: tries of one request, the first included.
         longest_wait_seconds: a host that asks for a longer wait is given up.
+        is_last: no other host is asked behind it.
     """
 
     endpoint: Endpoint
@@ -113,6 +114,7 @@ class Session:
     cancel: CancelToken
     attempts: int
     longest_wait_seconds: float
+    is_last: bool = True
 
     def call(self, call: Call, use: Callable[[Response], T]) -> T:
         """Send until there is an answer that another try wouldn't change, and use it.

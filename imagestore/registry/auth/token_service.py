@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 from imagestore.errors import AuthenticationError, ProtocolError, RateLimitedError, RegistryUnavailableError
 from imagestore.registry.auth.realm import Realm
 from imagestore.registry.auth.tokens import MAX_REPLY_BYTES, TokenReply, parse_reply
+from imagestore.registry.coding import coding_hint, plain
 from imagestore.registry.exchange import Request
 from imagestore.registry.retry import parse_retry_after
 from imagestore.registry.transport import urls
@@ -145,7 +146,7 @@ class TokenService:
         for _ in range(MAX_REDIRECTS + 1):
             with self._sender.send(request, cancel=cancel) as response:
                 if 200 <= response.status < 300:
-                    return parse_reply(response.read(MAX_REPLY_BYTES), where)
+                    return _reply(response, where)
                 if response.status not in allowed:
                     raise _RefusedError(response.status, _error_code(response), _retry_after(response))
                 location = response.headers.get("Location")
@@ -192,10 +193,20 @@ class TokenService:
         )
 
 
+def _reply(response: Response, where: str) -> TokenReply:
+    body = plain(response, response.read(MAX_REPLY_BYTES), MAX_REPLY_BYTES)
+    try:
+        return parse_reply(body, where)
+    except AuthenticationError as error:
+        error.hint = coding_hint(response)
+        raise
+
+
 def _error_code(response: Response) -> str:
     """The machine-readable word of an error answer, or an empty text."""
     try:
-        value = json.loads(response.read(_MAX_ERROR_BYTES).decode("utf-8"))
+        body = plain(response, response.read(_MAX_ERROR_BYTES), _MAX_ERROR_BYTES)
+        value = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError, ProtocolError, RegistryUnavailableError):
         return ""
     if not isinstance(value, dict):

@@ -56,6 +56,7 @@ class Answer:
         body: reads it.
         guard: wraps each step of reading; translates errors.
         on_close: what to undo when closed.
+        proxy: through which it came, if that may have answered itself.
     """
 
     def __init__(
@@ -68,11 +69,13 @@ class Answer:
         body: Readable,
         guard: Callable[[], AbstractContextManager[None]],
         on_close: ExitStack,
+        proxy: str = "",
     ) -> None:
         self.status = status
         self.headers = Headers(tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields))
         self.url = url
         self.peer = peer
+        self.proxy = proxy
         self._body = body
         self._guard = guard
         self._on_close = on_close

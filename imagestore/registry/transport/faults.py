@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+#: What to do about a proxy that answers 407.
+PROXY_LOGIN: Final = (
+    "it wants a login, or another one than it was given: http://USER:PASSWORD@HOST:PORT in HTTP_PROXY or HTTPS_PROXY"
+)
+
 
 class TransportError(Exception):
     """The connection broke."""

@@ -23,6 +23,7 @@ from imagestore.log import DEBUG, get_logger
 from imagestore.registry.exchange import Origin, Request, Response, Sender
 from imagestore.registry.transport import addresses, faults, tls, urls
 from imagestore.registry.transport.answer import Answer, check_head
+from imagestore.registry.transport.faults import PROXY_LOGIN
 from imagestore.registry.transport.message import outgoing
 from imagestore.registry.transport.network import Exchange, Pace, Route
 from imagestore.registry.transport.pool import Pool
@@ -44,6 +45,7 @@ _log = get_logger(__name__)
 _NOWHERE: Final = Origin("https", "nowhere.invalid", 443)
 USER_AGENT: Final = f"imagestore/{__version__}"
 _DEFAULT_PACE: Final = Pace()
+_VARIABLES: Final = "proxies are named in HTTP_PROXY and HTTPS_PROXY, hosts that need none in NO_PROXY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +131,19 @@ class HttpSender:
         is_named_by_server = home is not None and origin != home
         is_trusted = origin.host in trusted_hosts
         public_only = home is not None and origin != home and not is_trusted and not self._peers.is_private(home)
-        pool = self._pool(origin, towards, public_only=public_only)
+        proxy = self._proxy_for(origin)
+        pool = self._pool(origin, towards, proxy, public_only=public_only)
         started = time.monotonic()
         try:
-            answer = self._exchange(pool, request, towards, urls.host_port(origin), cancel)
+            answer = self._exchange(pool, request, towards, origin, proxy, cancel)
         except ImageStoreError as error:
             seconds = time.monotonic() - started
             _log.debug("%s %s -> %s after %.3f s", request.method, urls.shown(request.url), error, seconds)
-            proxy = "" if self._unix_socket else self._proxies.proxy_for(origin)
-            if proxy and isinstance(error, RegistryUnavailableError):
-                through = f"it is asked through proxy {urls.shown(proxy)}"
-                error.hint = f"{through}; {error.hint}" if error.hint else through
+            through = f"through proxy {urls.shown(proxy)}"
+            if proxy and isinstance(error, RegistryUnavailableError) and through not in str(error):
+                error.hint = f"it is asked {through}; {error.hint}" if error.hint else f"it is asked {through}"
             raise
-        if answer.peer is not None and not is_named_by_server and not self._proxies.proxy_for(origin):
+        if answer.peer is not None and not is_named_by_server and not proxy:
             self._peers.note(origin, answer.peer)
         if _log.isEnabledFor(DEBUG):
             seconds = time.monotonic() - started
@@ -158,12 +160,18 @@ class HttpSender:
             pool.close()
 
     def _exchange(
-        self, pool: Exchanges, request: Request, towards: ConnectionSettings, host: str, cancel: CancelToken
+        self,
+        pool: Exchanges,
+        request: Request,
+        towards: ConnectionSettings,
+        origin: Origin,
+        proxy: str,
+        cancel: CancelToken,
     ) -> Answer:
-        exchange = Exchange(cancel, self._timeouts.pace)
+        exchange, host = Exchange(cancel, self._timeouts.pace), urls.host_port(origin)
         with ExitStack() as stack:
             stack.enter_context(cancel.on_cancel(exchange.shut_down))
-            with _guarded(exchange, host, "while waiting for a response"):
+            with _guarded(exchange, host, "while waiting for a response", proxy):
                 connect = towards.dial_timeout_seconds or self._timeouts.connect
                 idle = self._timeouts.idle
                 sent = outgoing(request, user_agent=USER_AGENT, connect_seconds=connect, idle_seconds=idle)
@@ -179,14 +187,18 @@ class HttpSender:
                 url=request.url,
                 peer=exchange.peer,
                 body=incoming,
-                guard=lambda: _guarded(exchange, host, "while reading a response"),
+                guard=lambda: _guarded(exchange, host, "while reading a response", proxy),
                 on_close=stack.pop_all(),
+                # Through a tunnel nobody but the host answers.
+                proxy=urls.shown(proxy) if origin.scheme == "http" else "",
             )
 
-    def _pool(self, origin: Origin, settings: ConnectionSettings, *, public_only: bool) -> Exchanges:
+    def _proxy_for(self, origin: Origin) -> str:
+        return "" if self._given is not None or self._unix_socket else self._proxies.proxy_for(origin)
+
+    def _pool(self, origin: Origin, settings: ConnectionSettings, proxy: str, *, public_only: bool) -> Exchanges:
         if self._given is not None:
             return self._given
-        proxy = "" if self._unix_socket else self._proxies.proxy_for(origin)
         if public_only:
             _refuse_private_literal(origin)
             # Behind a proxy the proxy resolves names; only literals can be judged here.
@@ -245,14 +257,26 @@ def _refuse_private_literal(origin: Origin) -> None:
 
 
 @contextmanager
-def _guarded(exchange: Exchange, host: str, when: str) -> Iterator[None]:
+def _guarded(exchange: Exchange, host: str, when: str, proxy: str) -> Iterator[None]:
     """The border: what this package raises becomes what callers know."""
     try:
         yield
     except (faults.TransportError, OSError) as error:
         exchange.check()
         failure = tls.failure_in(error)
+        if exchange.is_reaching_proxy:
+            raise _no_proxy(error, failure, host, proxy) from (failure or error)
         raise _translated(error, failure, exchange, host, when) from (failure or error)
+
+
+def _no_proxy(error: Exception, failure: ssl.SSLError | None, host: str, proxy: str) -> RegistryUnavailableError:
+    if failure is not None:
+        what, reason = "no TLS connection", tls.describe(failure)
+    else:
+        is_late = isinstance(error, faults.ConnectWaitError)
+        what, reason = "no connection", "not within the time allowed" if is_late else _reason(error)
+    message = f"{host}: {what} through proxy {urls.shown(proxy)}, which can't be reached: {reason}"
+    return RegistryUnavailableError(message, host=host, hint=_VARIABLES)
 
 
 def _translated(
@@ -272,7 +296,9 @@ def _translated(
         case faults.WaitError():
             what = f"no answer within the time allowed {when} ({_reason(error)})"
         case faults.ProxyError():
-            what = f"the proxy refused: {_reason(error)}"
+            reason = _reason(error)
+            hint = PROXY_LOGIN if reason.startswith("407") else _VARIABLES
+            return RegistryUnavailableError(f"{host}: the proxy refused: {reason}", host=host, hint=hint)
         case faults.ConnectError():
             what = f"no connection: {_reason(error)}"
         case _:

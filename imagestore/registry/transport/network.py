@@ -66,6 +66,8 @@ class Exchange:
         self._is_over = False
         #: Whether the peer closed its side while we were reading.
         self.saw_end = False
+        #: Whether a connection to a proxy is being made, and nothing was sent to it yet.
+        self.is_reaching_proxy = False
 
     @property
     def peer(self) -> str | None:

@@ -213,6 +213,7 @@ class _Network(httpcore.NetworkBackend):
     ) -> httpcore.NetworkStream:
         exchange = self.current
         assert exchange is not None
+        exchange.is_reaching_proxy = True
         options = list(socket_options or ())
 
         def connect(to: Resolved, seconds: float | None) -> httpcore.NetworkStream:
@@ -242,6 +243,8 @@ class _Stream(httpcore.NetworkStream):
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         exchange = self._begin()
+        if exchange is not None:
+            exchange.is_reaching_proxy = False
         self._inner.write(buffer, timeout if exchange is None else exchange.allowed_seconds(timeout))
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.connection import ConnectionSettings
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 
     from imagestore.registry.exchange import Origin
 
+#: What to do about a server that wants to know who asks.
+CLIENT_HINT: Final = "if the server wants a client certificate, name it as 'client' in the registry's hosts.toml"
+# OpenSSL's numbers: not yet valid, expired; another host name, another address.
+_OUT_OF_TIME: Final = frozenset({9, 10})
+_OTHER_NAME: Final = frozenset({62, 64})
+_OLD_VERSIONS: Final = frozenset({"TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"})
+# Before TLS 1.3 there is no alert of its own for this.
+_NO_CLIENT: Final = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE"})
+_REFUSED_CLIENT: Final = frozenset(
+    {"TLSV1_ALERT_UNKNOWN_CA", "TLSV1_ALERT_ACCESS_DENIED"}
+    | {f"SSLV3_ALERT_{what}" for what in ("BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "CERTIFICATE_EXPIRED")}
+    | {f"SSLV3_ALERT_{what}" for what in ("CERTIFICATE_REVOKED", "UNSUPPORTED_CERTIFICATE")}
+)
 _HEX_DIGITS: Final = frozenset("0123456789abcdef")
 
 Stamp = tuple[tuple[int, int, int], ...]
@@ -177,7 +191,23 @@ def hint(failure: ssl.SSLError) -> str:
     import ssl
 
     if isinstance(failure, ssl.SSLCertVerificationError):
+        # One that a given transport made has none.
+        code = getattr(failure, "verify_code", 0)
+        if code in _OUT_OF_TIME:
+            clock = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+            return f"the server's certificate has to be renewed, unless the clock here is wrong: it shows {clock}"
+        if code in _OTHER_NAME:
+            return "ask for the registry by a name that its certificate holds, or give it one that holds this name"
         return "if the registry has a private authority, name its file as 'ca' in the registry's hosts.toml"
+    reason = str(failure.reason or "")
+    if reason.endswith("UNRECOGNIZED_NAME"):
+        return "the server has no certificate for this name: ask for the registry by the name that it is known by"
+    if reason in _OLD_VERSIONS:
+        return "the server speaks no TLS that is taken here, which is 1.2 and 1.3"
+    if reason in _NO_CLIENT:
+        return CLIENT_HINT
+    if reason in _REFUSED_CLIENT:
+        return "the server doesn't accept the client certificate that is named as 'client' in its hosts.toml"
     if failure.reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"}:
         return 'if the registry speaks plain HTTP, say so with server = "http://..." in its hosts.toml'
     return ""

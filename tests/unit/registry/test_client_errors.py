@@ -78,6 +78,13 @@ def test_a_page_that_wants_tls_is_understood_though_it_is_not_shown(page: bytes,
     assert refuse(page, content_type="text/html").hint == ""
 
 
+@pytest.mark.parametrize("words", ["No required SSL certificate was sent", "The SSL certificate error"])
+def test_a_page_that_wants_a_client_certificate_is_understood(words: str) -> None:
+    page = f"<center><h1>400 Bad Request</h1></center><center>{words}</center>".encode()
+    assert "name it as 'client'" in refuse(page, content_type="text/html").hint
+    assert refuse(page, content_type="text/html", url="http://localhost:5000/v2/").hint == ""
+
+
 def test_a_body_that_breaks_still_gives_the_status() -> None:
     class Breaking:
         def readinto(self, buffer: memoryview) -> int:

@@ -22,6 +22,7 @@ from imagestore.errors import (
     ProtocolError,
     RegistryUnavailableError,
 )
+from imagestore.registry.errors_body import failure
 from imagestore.registry.exchange import Origin, Request
 from imagestore.registry.retry import is_transient
 from imagestore.registry.transport.http import HttpSender, Timeouts
@@ -93,7 +94,9 @@ def test_a_proxys_refusal_is_unavailable_and_shows_no_login(raw_server: RawServe
     with pytest.raises(RegistryUnavailableError, match="the proxy refused: 407") as raised:
         fetch(rules, "https://registry.example/v2/")
     assert not is_transient(raised.value)
-    assert "hunter2" not in str(raised.value)
+    assert "hunter2" not in str(raised.value) + raised.value.hint
+    assert f"proxy http://{proxy.host}" in raised.value.hint
+    assert "it wants a login" in raised.value.hint
     assert proxy.requests[0].startswith("CONNECT registry.example:443 HTTP/1.1\r\n")
 
 
@@ -102,9 +105,39 @@ def test_a_proxy_that_cannot_be_reached_is_named_without_its_login(scheme: str) 
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     proxy = f"http://user:hunter2@127.0.0.1:{port}"
-    with pytest.raises(RegistryUnavailableError, match="no connection") as raised:
+    with pytest.raises(RegistryUnavailableError) as raised:
         fetch(ProxyRules(http=proxy, https=proxy), f"{scheme}://registry.example/v2/")
-    assert raised.value.hint == f"it is asked through proxy http://127.0.0.1:{port}"
+    named = f"no connection through proxy http://127.0.0.1:{port}, which can't be reached: Connection refused"
+    assert str(raised.value) == f"registry.example: {named}"
+    assert "HTTPS_PROXY" in raised.value.hint
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_whose_name_is_not_known_is_told_from_the_registrys(scheme: str) -> None:
+    proxy = "http://user:hunter2@nowhere.invalid:3128"
+    with pytest.raises(RegistryUnavailableError, match=r"through proxy http://nowhere\.invalid:3128, which") as raised:
+        fetch(ProxyRules(http=proxy, https=proxy), f"{scheme}://registry.example/v2/")
+    assert "name resolution failed" in str(raised.value)
+
+
+def test_a_proxy_that_speaks_no_tls_is_not_taken_for_the_registry() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        proxy = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        answering = threading.Thread(target=lambda: answer_one(listener))
+        answering.start()
+        with pytest.raises(RegistryUnavailableError, match="no TLS connection through proxy https://") as raised:
+            fetch(ProxyRules(https=proxy), "https://registry.example/v2/")
+        answering.join()
+    assert "hosts.toml" not in raised.value.hint
+
+
+def test_who_may_have_answered_for_a_registry_is_known(raw_server: RawServers) -> None:
+    proxy = raw_server(lambda connection: connection.sendall(b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n"))
+    rules = ProxyRules(http=f"http://user:hunter2@{proxy.host}")
+    with contextlib.closing(HttpSender(proxies=rules, timeouts=SHORT)) as sender:
+        response = sender.send(Request("GET", "http://registry.example/v2/"), cancel=CancelToken())
+        hint = failure(response, what="image").hint
+    assert hint.startswith(f"it is asked through proxy http://{proxy.host}, which may be who answered; ")
 
 
 def test_a_certificate_that_is_not_accepted_behind_a_proxy_names_the_proxy_too(raw_server: RawServers) -> None:

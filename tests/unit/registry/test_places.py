@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from imagestore.cancel import CancelToken
+from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import (
@@ -23,6 +24,7 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.reference import Reference
+from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.exchange import Origin
 from imagestore.registry.places import HostPlaces
 from imagestore.registry.policy import TransferPolicy
@@ -280,3 +282,102 @@ def test_places_are_waited_for_by_retries_too(make_bench: MakeBench) -> None:
     for _ in range(2):
         with pytest.raises(RegistryError, match="503"):
             bench.client.blob(Reference.parse("registry.example/a:1"), LAYER, cancel=CancelToken(5))
+
+
+def test_a_host_that_serves_no_more_has_fewer_places_until_it_is_idle() -> None:
+    places, cancel = HostPlaces(5), CancelToken()
+    assert not places.narrow(ONE)
+    given = [places.take(ONE, cancel=cancel) for _ in range(2)]
+    assert places.narrow(ONE)
+    assert not places.have_room()
+    with pytest.raises(DeadlineExceededError):
+        places.take(ONE, cancel=CancelToken(0.01))
+    places.take(OTHER, cancel=cancel)()
+    given.pop()()
+    # It may turn out to serve even less, but never more.
+    assert places.narrow(ONE)
+    with pytest.raises(DeadlineExceededError):
+        places.take(ONE, cancel=CancelToken(0.01))
+    given.pop()()
+    assert len([places.take(ONE, cancel=cancel) for _ in range(5)]) == 5
+
+
+class OneAtATime:
+    """Refuses a transfer while another one lasts."""
+
+    def __init__(self, status: int, fields: dict[str, str]) -> None:
+        self.status = status
+        self.fields = fields
+        self.is_busy = False
+        self.was_refused = threading.Event()
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if self.is_busy:
+            self.was_refused.set()
+            return httpx.Response(self.status, headers=self.fields)
+        self.is_busy = True
+        return httpx.Response(200, headers={"Content-Length": str(len(CONTENT))}, stream=Busy(self))
+
+
+class Busy(httpx.SyncByteStream):
+    def __init__(self, host: OneAtATime) -> None:
+        self.host = host
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield CONTENT
+
+    def close(self) -> None:
+        self.host.is_busy = False
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "waits"),
+    [(503, {}, True), (429, {}, True), (500, {}, False), (429, {"Retry-After": "1"}, False), (404, {}, False)],
+)
+def test_who_is_refused_beside_a_long_transfer_waits_for_its_end(
+    make_bench: MakeBench, status: int, fields: dict[str, str], waits: bool
+) -> None:
+    host = OneAtATime(status, fields)
+    bench = make_bench(host, policy=TransferPolicy(attempts=2))
+    reference = Reference.parse("registry.example/team/app:1")
+    found: list[object] = []
+
+    def second() -> None:
+        try:
+            with bench.client.blob(reference, LAYER, cancel=CancelToken(60)) as stream:
+                found.append(drain(stream))
+        except RegistryError as error:
+            found.append(error.status)
+
+    thread = threading.Thread(target=second)
+    with bench.client.blob(reference, LAYER, cancel=CancelToken(60)) as first:
+        thread.start()
+        assert host.was_refused.wait(60)
+        if waits:
+            while not bench.client._places._waiting:
+                time.sleep(0.001)
+        else:
+            thread.join()
+        assert drain(first) == CONTENT
+    thread.join()
+    assert found == [CONTENT if waits else status]
+    assert not bench.client._places._fewer
+
+
+class Mirrored:
+    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+        return endpoints_from(host, RegistryHosts((HostConfig("https://mirror.example/v2"),)))
+
+
+def test_a_mirror_that_is_crowded_is_passed_over(make_bench: MakeBench) -> None:
+    host = OneAtATime(503, {})
+    bench = make_bench(
+        lambda request: host(request) if request.url.host == "mirror.example" else httpx.Response(200, content=CONTENT),
+        endpoints=Mirrored(),
+    )
+    reference = Reference.parse("registry.example/team/app:1")
+    with bench.client.blob(reference, LAYER, cancel=CancelToken(60)) as first:
+        with bench.client.blob(reference, LAYER, cancel=CancelToken(60)) as second:
+            assert drain(second) == CONTENT
+            assert second.hosts == ("registry.example",)
+        assert drain(first) == CONTENT

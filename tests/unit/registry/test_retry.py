@@ -19,6 +19,7 @@ from imagestore.errors import (
     OperationCancelledError,
     ProtocolError,
     RateLimitedError,
+    ReferenceNotFoundError,
     RegistryUnavailableError,
 )
 from imagestore.observe import Waiting
@@ -293,6 +294,47 @@ def test_a_mirror_that_limits_without_naming_a_time_is_passed_over_and_asked_for
     for _ in range(2):
         bench.client.resolve(REFERENCE, cancel=bench.cancel)
     assert asked == ["mirror.example", "registry.example", "mirror.example"]
+    assert bench.time.slept == []
+
+
+@pytest.mark.parametrize("fields", [{}, {"Retry-After": "20"}])
+def test_a_mirror_that_limits_is_waited_for_where_the_registry_is_out_of_reach(
+    make_bench: MakeBench, fields: dict[str, str]
+) -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        if request.url.host != "mirror.example":
+            raise httpx.ConnectError("no route to host")
+        is_limited = bench.time.seconds < started + 15
+        return httpx.Response(429, headers=fields) if is_limited else httpx.Response(200, headers=GOOD)
+
+    bench = make_bench(answer, endpoints=WithMirror())
+    started = bench.time.seconds
+    found = bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    assert str(found.digest) == GOOD["Docker-Content-Digest"]
+    assert asked[0] == asked[-1] == "mirror.example"
+
+
+def test_a_mirror_that_goes_on_limiting_leaves_the_registrys_failure(make_bench: MakeBench) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host != "mirror.example":
+            raise httpx.ConnectError("no route to host")
+        return httpx.Response(429)
+
+    bench = make_bench(answer, endpoints=WithMirror())
+    with pytest.raises(RegistryUnavailableError, match=r"registry\.example: no connection") as raised:
+        bench.client.resolve(REFERENCE, cancel=bench.cancel)
+    assert "mirror.example answered 429" in raised.value.hint
+
+
+def test_a_mirror_that_limits_is_not_waited_for_where_the_registry_answers(make_bench: MakeBench) -> None:
+    bench = make_bench(
+        lambda request: httpx.Response(429 if request.url.host == "mirror.example" else 404), endpoints=WithMirror()
+    )
+    with pytest.raises(ReferenceNotFoundError):
+        bench.client.resolve(REFERENCE, cancel=bench.cancel)
     assert bench.time.slept == []
 
 

@@ -33,6 +33,7 @@ from imagestore.errors import (
     RegistryUnavailableError,
 )
 from imagestore.registry.exchange import Origin, Request
+from imagestore.registry.transport import tls
 from imagestore.registry.transport.http import HttpSender
 from imagestore.registry.transport.proxies import ProxyRules
 from tests.unit.registry.wire import OK, SHORT, RawServers
@@ -124,6 +125,63 @@ class TestTls:
         paths = (str(tmp_path / pair[0]), str(tmp_path / pair[1]) if pair[1] else "")
         settings = ConnectionSettings(ca_files=(str(tmp_path / "ca.pem"),), client_pairs=(paths,))
         assert self.ask(server, settings) == b"hello"
+
+    @pytest.mark.parametrize(
+        ("names", "fields", "words"),
+        [
+            (
+                ["127.0.0.1"],
+                {"not_after": datetime.datetime(2021, 1, 1, tzinfo=datetime.UTC)},
+                "renewed, unless the clock",
+            ),
+            (
+                ["127.0.0.1"],
+                {"not_before": datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)},
+                "renewed, unless the clock",
+            ),
+            (["other.example"], {}, "by a name that its certificate holds"),
+            (["127.0.0.2"], {}, "by a name that its certificate holds"),
+        ],
+    )
+    def test_a_certificate_of_a_known_authority_gets_other_advice(
+        self, server: Any, authority: trustme.CA, tmp_path: Path, names: list[str], fields: dict[str, Any], words: str
+    ) -> None:
+        server.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        if "not_before" in fields:
+            fields = {**fields, "not_after": datetime.datetime(2121, 1, 1, tzinfo=datetime.UTC)}
+        issued = authority.issue_cert(*names, key_type=trustme.KeyType.ECDSA, **fields)
+        issued.configure_cert(server.context)
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        with pytest.raises(RegistryUnavailableError, match="certificate") as raised:
+            self.ask(server, ConnectionSettings(ca_files=(str(tmp_path / "ca.pem"),)))
+        assert words in raised.value.hint
+        assert "'ca'" not in raised.value.hint
+
+    @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+    def test_a_server_that_wants_a_client_certificate_gets_advice(
+        self, server: Any, authority: trustme.CA, tmp_path: Path, version: ssl.TLSVersion
+    ) -> None:
+        server.context.verify_mode = ssl.CERT_REQUIRED
+        server.context.maximum_version = version
+        authority.configure_trust(server.context)
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        with pytest.raises(RegistryUnavailableError) as raised:
+            self.ask(server, ConnectionSettings(ca_files=(str(tmp_path / "ca.pem"),)))
+        assert "name it as 'client'" in raised.value.hint
+
+    @pytest.mark.parametrize(
+        ("reason", "words"),
+        [
+            ("TLSV1_UNRECOGNIZED_NAME", "no certificate for this name"),
+            ("TLSV1_ALERT_UNRECOGNIZED_NAME", "no certificate for this name"),
+            ("TLSV1_ALERT_PROTOCOL_VERSION", "1.2 and 1.3"),
+            ("TLSV1_ALERT_UNKNOWN_CA", "doesn't accept the client certificate"),
+        ],
+    )
+    def test_a_servers_alert_is_explained(self, reason: str, words: str) -> None:
+        failure = ssl.SSLError(1, "alert")
+        failure.reason = reason
+        assert words in tls.hint(failure)
 
     def test_an_authority_without_the_extensions_of_rfc_5280_is_trusted(self, tmp_path: Path) -> None:
         # As "openssl req -x509" and "openssl x509 -req" made them for years; containerd takes them.

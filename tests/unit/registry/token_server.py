@@ -33,6 +33,7 @@ class FakeResponse:
     body: bytes = b""
     headers: Headers = field(default_factory=Headers)
     url: str = ""
+    proxy: str = ""
 
     def chunks(self) -> Iterator[bytes]:
         yield self.body

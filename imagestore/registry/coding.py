@@ -1,0 +1,188 @@
+"""Content codings that nobody asked for.
+
+We ask for content as it is stored. Some servers compress all the same, and a cache that doesn't heed ``Vary`` gives
+everybody what it once kept for a client that asked for gzip. Other clients take that, so gzip is undone here: within
+the size that the descriptor (or the kind of document) allows, whatever the compressed bytes promise. What counts is the
+digest, as ever: content that is *stored* compressed may be marked in the same way, and then is taken as it came.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from imagestore.errors import DocumentError, IntegrityError
+from imagestore.registry.errors_body import escape
+from imagestore.registry.transport import urls
+
+if TYPE_CHECKING:
+    import zlib
+    from collections.abc import Iterator
+
+    from imagestore.descriptor import Descriptor
+    from imagestore.registry.exchange import Response
+
+_GZIP: Final = frozenset({"gzip", "x-gzip"})
+_MAGIC: Final = b"\x1f\x8b"
+_PIECE_BYTES: Final = 64 * 1024
+# Of zlib: a gzip header is expected.
+_WINDOW_BITS: Final = 31
+# So many bytes show whether something is gzip, and what is inside: a header with a name is shorter.
+_TELLING_BYTES: Final = 1024
+
+
+def coding(response: Response) -> str:
+    """The content coding that an answer names; empty for none."""
+    named = response.headers.get("Content-Encoding").strip().lower()
+    return "" if named == "identity" else escape(named[:100])
+
+
+def is_gzip(response: Response) -> bool:
+    """Whether an answer says that its body was compressed in the one way that is undone."""
+    return coding(response) in _GZIP
+
+
+@contextmanager
+def naming_coding(response: Response) -> Iterator[None]:
+    """Say of bytes that differ that somebody on the way coded them, where the answer says so.
+
+    Content that is stored coded may be marked so too: only bytes that differ tell.
+    """
+    try:
+        yield
+    except (IntegrityError, DocumentError) as error:
+        error.hint = coding_hint(response) or error.hint
+        raise
+
+
+def coding_hint(response: Response) -> str:
+    """What to do about a body that isn't what it should be; empty where no coding is to blame."""
+    named = coding(response)
+    if not named:
+        return ""
+    marked = f"the answer is marked Content-Encoding: {named}"
+    return f"{marked}: what stands before the registry must leave content as it is stored"
+
+
+def plain(response: Response, body: bytes, limit_bytes: int) -> bytes:
+    """A body without its gzip coding; as it is where it has none, or can't be had within the limit.
+
+    Args:
+        response: the answer it came with.
+        body: all of it.
+        limit_bytes: most that may come out of it.
+    """
+    if not is_gzip(response) or not body.startswith(_MAGIC):
+        return body
+    import zlib
+
+    unpacker = _unpacker()
+    try:
+        unpacked = unpacker.decompress(body, limit_bytes + 1)
+    except zlib.error:
+        return body
+    return unpacked if unpacker.eof and len(unpacked) <= limit_bytes else body
+
+
+class UnpackedBody:
+    """A blob's body without the gzip coding that it got on its way, if it did.
+
+    Args:
+        response: the answer; closed with this.
+        descriptor: of the blob. Not much more than its size is read of compressed bytes either.
+        is_coded: whether it surely did, since the answer's length isn't the blob's. Without a length the first bytes
+            tell: a compressed blob must have been compressed twice.
+    """
+
+    def __init__(self, response: Response, descriptor: Descriptor, *, is_coded: bool) -> None:
+        self._response = response
+        self._descriptor = descriptor
+        self._is_coded = is_coded
+        self._unpacker: zlib._Decompress | None = None
+        # Compressing what can't be compressed adds a few bytes to each block.
+        self._allowed = descriptor.size + descriptor.size // 8 + _PIECE_BYTES
+        self._piece = memoryview(bytearray(_PIECE_BYTES))
+        # As they came, and not handed out or unpacked yet.
+        self._received = b""
+        self._has_begun = False
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Put the next bytes into a buffer; 0 at the end of the answer.
+
+        Raises:
+            IntegrityError: it isn't what it is marked as.
+            RegistryError: as the answer's own.
+        """
+        if not self._has_begun:
+            self._begin()
+            self._has_begun = True
+        unpacker = self._unpacker
+        if unpacker is not None:
+            return self._unpack_into(buffer, unpacker)
+        if not self._received:
+            return self._response.readinto(buffer)
+        count = min(len(buffer), len(self._received))
+        buffer[:count] = self._received[:count]
+        self._received = self._received[count:]
+        return count
+
+    def close(self) -> None:
+        """Close the answer."""
+        self._response.close()
+
+    def _begin(self) -> None:
+        while len(self._received) < _TELLING_BYTES and (piece := self._receive()):
+            self._received += piece
+        if not self._is_coded:
+            inside = _beginning(self._received)
+            is_stored_so = self._descriptor.media_type.endswith("gzip") and not inside.startswith(_MAGIC)
+            self._is_coded = bool(inside) and not is_stored_so
+        if self._is_coded:
+            self._unpacker = _unpacker()
+
+    def _unpack_into(self, buffer: memoryview, unpacker: zlib._Decompress) -> int:
+        import zlib
+
+        while not unpacker.eof:
+            self._received = self._received or self._receive()
+            try:
+                # Also at the end of what comes: some may be left inside.
+                unpacked = unpacker.decompress(self._received, len(buffer))
+            except zlib.error as error:
+                raise self._no_gzip() from error
+            has_ended = not self._received
+            self._received = unpacker.unconsumed_tail
+            if unpacked:
+                buffer[: len(unpacked)] = unpacked
+                return len(unpacked)
+            if has_ended:
+                break
+        return 0
+
+    def _receive(self) -> bytes:
+        count = self._response.readinto(self._piece)
+        self._allowed -= count
+        if self._allowed < 0:
+            raise self._no_gzip()
+        return bytes(self._piece[:count])
+
+    def _no_gzip(self) -> IntegrityError:
+        what = f"blob {self._descriptor.digest} from {urls.host_port(urls.origin_of(self._response.url))}"
+        return IntegrityError(f"{what}: can't be unpacked", hint=coding_hint(self._response))
+
+
+def _beginning(packed: bytes) -> bytes:
+    """A few bytes of what is inside; none where it isn't gzip."""
+    import zlib
+
+    try:
+        return _unpacker().decompress(packed, len(_MAGIC))
+    except zlib.error:
+        return b""
+
+
+def _unpacker() -> zlib._Decompress:
+    # Hardly anybody needs it.
+    import zlib
+
+    return zlib.decompressobj(_WINDOW_BITS)
