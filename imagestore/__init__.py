@@ -84,7 +84,8 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     return config.load(Path(path))
 
 
-__getattr__ = late.names(__name__, _HOMES, _MODULES)
+if not TYPE_CHECKING:  # to a type checker it would make any misspelled name one of type Any
+    __getattr__ = late.names(__name__, _HOMES, _MODULES)
 
 
 def __dir__() -> list[str]:
