@@ -12,7 +12,7 @@ from imagestore.cli.options import handler_option
 @click.command()
 @click.argument("name", required=False, shell_complete=complete.images)
 @handler_option("Only images of this handler.")
-@click.option("-q", "--quiet", is_flag=True, help="Only image ids.")
+@click.option("-q", "--quiet", is_flag=True, help="Only image ids, in place of the table.")
 @click.option("--no-trunc", is_flag=True, help="Whole image ids.")
 @output_option
 @pass_app

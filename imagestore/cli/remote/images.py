@@ -39,12 +39,12 @@ def show_list(
         refuse_unreadable(name)
     found = _listed(service, name or "", handler or "")
     named = [(each, text) for each in found for text in describe.names_meant(each, name or "")]
+    if output == "json":
+        render.dump_json({"images": [describe.image(each, text) for each, text in named]})
+        return
     if is_quiet:
         for each, _ in named:
             print(render.printable(each.id))
-        return
-    if output == "json":
-        render.dump_json({"images": [describe.image(each, text) for each, text in named]})
         return
     headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "IMAGE ID", "SIZE")
     rows = [

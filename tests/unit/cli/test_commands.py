@@ -28,6 +28,12 @@ def test_images_lists_a_line_for_each_image_and_handler(line: Line) -> None:
     assert line("images", "-q", "--runtime-handler", HYPERV).strip() == line.json("images")["images"][0]["id"]
 
 
+def test_json_that_is_asked_for_is_json_also_when_only_ids_are_wanted(line: Line) -> None:
+    line("pull", line.python)
+    assert line.json("images", "-q") == line.json("images")
+    assert line.json("images", "--quiet", line.python) == line.json("images")
+
+
 def test_pull_names_image_handler_and_id(line: Line) -> None:
     out = line("pull", line.python)
     assert out.startswith(f"{line.python} ({PROCESS}): sha256:")

@@ -168,6 +168,11 @@ def test_the_json_has_the_members_of_a_local_store(line: Commands, local: Comman
     )
 
 
+def test_json_that_is_asked_for_is_json_also_when_only_ids_are_wanted(line: Commands) -> None:
+    line("pull", PYTHON)
+    assert line.json("images", "-q") == line.json("images")
+
+
 def test_removal_everywhere_takes_every_handlers_image(line: Commands) -> None:
     line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", "kata")
     assert line("rmi", PYTHON, "--all-handlers").splitlines() == [
