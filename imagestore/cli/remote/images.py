@@ -176,6 +176,18 @@ def pull(
             render.dump_json({"images": [describe.image(status, reference) for reference, status in pulled]})
 
 
+def refuse_empty_handler(handler: str | None) -> None:
+    """A request without a handler, where it means more than the default handler's images as in a local store.
+
+    Raises:
+        UsageError: the handler is an empty text.
+    """
+    if handler == "":
+        import click
+
+        raise click.UsageError("an empty --runtime-handler: to CRI it means every handler's image; name one")
+
+
 def refuse_local_options(given: dict[str, object]) -> None:
     """Options that only a local store can follow.
 

@@ -202,6 +202,17 @@ def test_digests_mean_what_they_mean_in_a_local_store(line: Commands, local: Com
     assert line.json("images", name)["images"] == []
 
 
+@pytest.mark.parametrize("words", [("images",), ("rmi", PYTHON), ("rmi", "-o", "json", PYTHON)])
+def test_an_empty_handler_is_not_every_handler(line: Commands, words: tuple[str, ...]) -> None:
+    """In a local store it is the default one; an unset variable of a script must not remove what others have."""
+    line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
+    before = line.json("images")
+    line(*words, "--runtime-handler", "", status=ExitStatus.USAGE)
+    assert "an empty --runtime-handler" in line.error
+    assert line.json("images") == before
+    assert line.json("inspecti", PYTHON, "--runtime-handler", "")["runtimeHandler"] == PROCESS
+
+
 def test_a_digest_everywhere_takes_every_handlers_image(line: Commands) -> None:
     line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
     index = line.json("inspecti", PYTHON)["target"]["digest"]
