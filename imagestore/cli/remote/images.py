@@ -83,9 +83,13 @@ def show_image(service: CriImageService, name: str, handler: str | None, *, outp
         ("image id", shown["id"]),
         ("platform", (shown["platform"] or {}).get("text", "-")),
         ("wanted platform", str(shown["wantedPlatform"] or "-")),
+        ("target", describe.pointer(shown["target"])),
+        ("manifest", describe.pointer(shown["manifest"])),
         ("size", render.size(shown["size"])),
+        ("updated", shown["updatedAt"] or "-"),
         *((key.lower(), render.shortened(value)) for key, value in config.items() if value),
         *(("warning", str(warning)) for warning in shown["warnings"] or ()),
+        *(("layer", text) for text in describe.layer_lines(shown["layers"])),
     ]
     render.table(("FIELD", "VALUE"), facts)
 

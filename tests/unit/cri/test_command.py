@@ -143,7 +143,10 @@ def test_pull_list_inspect_and_remove_by_handler(line: Commands) -> None:
     shown = line.json("inspecti", PYTHON, "--runtime-handler", HYPERV)
     assert shown["platform"]["os.version"] == "10.0.17763.4851"
     assert shown["config"]["Cmd"] == ["/bin/true"]
-    assert "windows(10.0.17763.4851)/amd64" in line("inspecti", PYTHON, "--runtime-handler", HYPERV)
+    whole = line("inspecti", PYTHON, "--runtime-handler", HYPERV)
+    assert "windows(10.0.17763.4851)/amd64" in whole
+    told = [shown["updatedAt"], *(each["digest"] for each in (shown["target"], shown["manifest"], *shown["layers"]))]
+    assert [each for each in told if each not in whole] == []
     assert line("rmi", PYTHON, "--runtime-handler", HYPERV) == f"removed {PYTHON} ({HYPERV})\n"
     assert line.json("rmi", PYTHON)["removed"] == [{"reference": PYTHON, "runtimeHandler": PROCESS}]
     assert line("rmi", PYTHON) == ""
