@@ -150,6 +150,14 @@ def test_match_reads_an_index_from_a_file_without_store_or_network(line: Line, t
     assert line.json("match", "--index", str(path), "--runtime-handler", PROCESS) == answer
 
 
+def test_what_is_wrong_with_standard_input_is_told_of_standard_input(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"[]")))
+    line("match", "--index", "-", status=7)
+    assert line.error.startswith("imagestore: standard input: expected a JSON object")
+
+
 def test_the_matrix_shows_a_platform_that_any_handlers_search_has_read(line: Line, tmp_path: Path) -> None:
     silent = build_index([Entry(build_image("windows(10.0.17763.1)/amd64")), "linux/amd64"])
     with RegistryServer({"registry.example/silent:1": silent}) as server:
