@@ -64,6 +64,7 @@ def open(  # noqa: A001 - reads as imagestore.open(...)
         config: runtime handlers and their platforms; without one there is a single, default handler.
 
     Raises:
+        InvalidInputError: an empty text for the folder.
         StoreError: the folder can't be used (StoreReadOnlyError, StoreFullError, StoreCorruptError, if that is why).
     """
     from imagestore.store import ImageStore
