@@ -198,6 +198,7 @@ def test_leases_that_were_deleted_before_a_failure_are_told(line: Line, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
+        (("create", ""), 2),
         (("delete", "gone"), 3),
         (("renew", "gone"), 3),
         (("create", "--content", "x"), 2),
