@@ -236,7 +236,7 @@ class ImageStore(Archives, Upkeep):
             return Image(record, self.content)
         others = ", ".join(sorted({each.handler for each in lookup.by_name(self.metadata, name)}))
         under = f" under runtime handler {handler!r}" if handler is not None else ""
-        hint = f"it is there under: {others}" if others else "pull it first"
+        hint = f"it is there under: {others}" if others else lookup.mend(name)
         raise ImageNotFoundError(f"image {name!r} is not in the store{under}", hint=hint)
 
     def list(

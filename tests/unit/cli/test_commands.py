@@ -150,6 +150,16 @@ def test_match_reads_an_index_from_a_file_without_store_or_network(line: Line, t
     assert line.json("match", "--index", str(path), "--runtime-handler", PROCESS) == answer
 
 
+@pytest.mark.parametrize("words", ["inspecti {}", "pin {}", "tag {} other:1", "export {}.tar {}"])
+def test_a_name_without_a_tag_is_told_which_tag_it_means(line: Line, tmp_path: Path, words: str) -> None:
+    line("pull", line.python)
+    name = line.python.removesuffix(":3")
+    line(*words.replace("{}.tar", str(tmp_path / "a.tar")).format(name).split(), status=3)
+    assert f"it names no tag and so means {name}:latest" in line.error
+    line("inspecti", "0123", status=3)
+    assert "latest" not in line.error
+
+
 def test_what_is_wrong_with_standard_input_is_told_of_standard_input(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -268,6 +268,7 @@ def test_the_server_shows_itself(line: Commands) -> None:
     [
         (("images", "--runtime-handler", "gvisor"), ExitStatus.CONFIG, "'gvisor' is not configured"),
         (("inspecti", "none:1"), ExitStatus.NOT_FOUND, "'none:1' is not on unix:///"),
+        (("inspecti", "none"), ExitStatus.NOT_FOUND, "means docker.io/library/none:latest"),
         (("pull", "registry.example/none:1"), ExitStatus.NOT_FOUND, "404"),
         (("pull", PYTHON, "--deadline", "0"), ExitStatus.DEADLINE, "did not finish"),
         (("pull", PYTHON, "--platform", "linux/amd64"), ExitStatus.USAGE, "--platform is for a local store"),
