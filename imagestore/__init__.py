@@ -64,6 +64,7 @@ def open(  # noqa: A001 - reads as imagestore.open(...)
         config: runtime handlers and their platforms; without one there is a single, default handler.
 
     Raises:
+        InvalidInputError: an empty text for the folder.
         StoreError: the folder can't be used (StoreReadOnlyError, StoreFullError, StoreCorruptError, if that is why).
     """
     from imagestore.store import ImageStore
@@ -84,7 +85,8 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     return config.load(Path(path))
 
 
-__getattr__ = late.names(__name__, _HOMES, _MODULES)
+if not TYPE_CHECKING:  # to a type checker it would make any misspelled name one of type Any
+    __getattr__ = late.names(__name__, _HOMES, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -39,6 +39,21 @@ def refuse_unreadable(text: str) -> None:
             raise
 
 
+def mend(text: str) -> str:
+    """What to do about a name that no image has.
+
+    >>> mend("python:3"), mend("python")
+    ('pull it first', 'it names no tag and so means docker.io/library/python:latest; name the tag, or pull it first')
+    """
+    try:
+        reference = Reference.parse(text)
+    except InvalidReferenceError:
+        return "pull it first"
+    if reference.digest is not None or text.endswith(f":{reference.tag}") or _ID.fullmatch(text) is not None:
+        return "pull it first"
+    return f"it names no tag and so means {reference}; name the tag, or pull it first"
+
+
 def by_name(metadata: MetadataStore, text: str) -> list[ImageRecord]:
     """Records under a reference, for every handler; empty when the text isn't one or has none.
 

@@ -71,6 +71,7 @@ class ImageStore(Archives, Upkeep):
             for as long as it is open this process writes no store.
 
     Raises:
+        InvalidInputError: an empty text for a folder; the current one is ``"."``.
         StoreError: the folder can't be used (StoreReadOnlyError, StoreFullError, StoreCorruptError, StoreMissingError,
             if that is why).
     """
@@ -90,6 +91,8 @@ class ImageStore(Archives, Upkeep):
         is_making: bool = True,
         is_freeing: bool = True,
     ) -> None:
+        if not all(os.fspath(folder) for folder in (root, *sources)):
+            raise InvalidInputError("the store's folder, or a source: expected a path, it is empty")
         self.root = Path(root).absolute()  # whoever opens a store may go elsewhere, as daemons do
         self.host = host or platforms.host.detect()
         self.config = config or configuration.default(self.host)
@@ -233,7 +236,7 @@ class ImageStore(Archives, Upkeep):
             return Image(record, self.content)
         others = ", ".join(sorted({each.handler for each in lookup.by_name(self.metadata, name)}))
         under = f" under runtime handler {handler!r}" if handler is not None else ""
-        hint = f"it is there under: {others}" if others else "pull it first"
+        hint = f"it is there under: {others}" if others else lookup.mend(name)
         raise ImageNotFoundError(f"image {name!r} is not in the store{under}", hint=hint)
 
     def list(

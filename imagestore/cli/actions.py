@@ -76,13 +76,13 @@ def show_images(
         app: has the store.
         name: reference, image id or the beginning of one; None for all.
         handler: only this runtime handler's.
-        is_quiet: only ids.
+        is_quiet: only ids, in place of the table.
         has_whole_ids: in the table.
         output: ``table`` or ``json``.
     """
     if name is not None:
         _refuse_unreadable(name)
-    if output == "json" and not is_quiet:
+    if output == "json":
         from imagestore.cli import describe
 
         shown = app.store.list(name=name, runtime_handler=handler)

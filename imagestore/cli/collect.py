@@ -101,6 +101,8 @@ def _policy(
     app: App, rules: tuple[int | None, float | None, float | None, float | None], handler: str | None
 ) -> Policy | None:
     keep_last, unused_for, high, low = rules
+    if low is not None and high is None:
+        raise click.UsageError("--low goes with --high")
     if all(rule is None for rule in rules):
         if handler is not None:
             raise click.UsageError("--runtime-handler goes with --keep-last, --unused-for or --high")

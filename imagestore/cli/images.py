@@ -12,7 +12,7 @@ from imagestore.cli.options import handler_option
 @click.command()
 @click.argument("name", required=False, shell_complete=complete.images)
 @handler_option("Only images of this handler.")
-@click.option("-q", "--quiet", is_flag=True, help="Only image ids.")
+@click.option("-q", "--quiet", is_flag=True, help="Only image ids, in place of the table.")
 @click.option("--no-trunc", is_flag=True, help="Whole image ids.")
 @output_option
 @pass_app
@@ -24,9 +24,10 @@ def images(app: App, name: str | None, runtime_handler: str | None, quiet: bool,
     if name is not None and not name:
         raise click.UsageError("an empty name means no image")
     if app.remote is not None:
-        from imagestore.cli.remote.images import show_list
+        from imagestore.cli.remote import images as remote
 
-        show_list(app.service, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
+        remote.refuse_empty_handler(runtime_handler)
+        remote.show_list(app.service, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
         return
     actions.show_images(app, name, runtime_handler, is_quiet=quiet, has_whole_ids=no_trunc, output=output)
 
@@ -94,6 +95,7 @@ def rmi(
         from imagestore.cli.remote import images as remote
 
         remote.refuse_local_options({"--gc": collect})
+        remote.refuse_empty_handler(runtime_handler)
         remote.remove(app.service, names, runtime_handler, is_everywhere=all_handlers, output=output)
         return
     actions.remove(app, names, runtime_handler, is_everywhere=all_handlers, frees=collect, output=output)

@@ -65,6 +65,8 @@ def create(
     """Make a lease; without ID one is chosen and printed."""
     from imagestore import gc_labels
 
+    if lease_id == "":
+        raise click.UsageError("an empty ID means no lease; leave it out to have one chosen")
     held = [Digest.parse(text) for text in digests]
     kept = dict(_label(text) for text in labels)
     if flat:

@@ -60,6 +60,9 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
 #: The commands that --endpoint is for.
 REMOTE_COMMANDS: Final = frozenset({"images", "pull", "inspecti", "rmi", "fsinfo", "info", "version", "node"})
 
+#: Folders of content in a root: ours and containerd's, which people give in their place.
+_CONTENT: Final = ("content", "io.containerd.content.v1.content")
+
 _STATUS_TEXT: Final = "\n".join(
     ["\b", "Exit statuses:", *(f"  {status.value:>3}  {meaning}" for status, meaning in MEANINGS.items())]
 )
@@ -133,7 +136,10 @@ def cli(
     for source in sources:
         # Not Path.is_dir(), which raises where the folder may not be looked into.
         if not os.path.isdir(source / "blobs"):
-            say(f"imagestore: --source {printable(str(source))}: has no folder blobs, so nothing comes from there")
+            inside = (source / name for name in _CONTENT if os.path.isdir(source / name / "blobs"))
+            meant = "".join(f"; {each} has one" for each in inside)
+            told = f"--source {source}: has no folder blobs, so nothing comes from there{meant}"
+            say(f"imagestore: {printable(told)}")
     app = App(root, config_path, sources)
     app.remote = _remote(ctx, endpoint, image_endpoint, crictl_config)
     ctx.obj = app

@@ -85,7 +85,7 @@ def _from_file(app: App, path: Path, wanted: Mapping[str, HandlerPlatform]) -> d
 
     raw = _read(path)
     documents = Documents(_content(app), None, None, CancelToken())
-    target = target_of(raw, what=str(path))
+    target = target_of(raw, what="standard input" if str(path) == "-" else str(path))
     documents.remember(target, raw)
     return match_handlers(target, documents, wanted)
 

@@ -74,7 +74,7 @@ def parse_documents(data: bytes, what: str) -> list[dict[str, Any]]:
     try:
         import yaml
     except ImportError as error:
-        raise ConfigError(f"{what}: PyYAML is not installed", hint="install imagestore[node]") from error
+        raise ConfigError(f"{what}: PyYAML is not installed", hint="pip install 'imagestore[node]'") from error
     try:
         text = data.decode("utf-8")
         values = list(_Reader(yaml.parse(text, Loader=yaml.SafeLoader), what).documents())
@@ -158,18 +158,19 @@ class _Reader:
 
 
 def _number(text: str) -> int | float | None:
-    """What Kubernetes' reader counts with; beyond 64 bits decimal numbers lose digits, as they do there."""
+    """What Kubernetes' reader counts with; beyond 64 bits decimals lose digits, and others are texts, as there."""
     if text[0] == ".":
         plain = _BETWEEN_DIGITS.sub("", text)
     elif text[0] in "+-0123456789":
         plain = text.replace("_", "")
     else:
         return None
-    whole = _integer(plain) if _INTEGER.fullmatch(plain) else None
-    if whole is not None and whole in _INTEGERS:
-        return whole
+    if _INTEGER.fullmatch(plain):
+        whole = _integer(plain)
+        if whole in _INTEGERS:
+            return whole
     if not _FLOAT.fullmatch(plain):
-        return whole
+        return None
     number = float(plain)
     if not math.isfinite(number):
         return None

@@ -191,7 +191,7 @@ class NodeMetrics:
             from prometheus_client.core import REGISTRY
             from prometheus_client.core import Metric as Family
         except ImportError as error:
-            raise ConfigError("prometheus_client is not installed", hint="install imagestore[metrics]") from error
+            raise ConfigError("prometheus_client is not installed", hint="pip install 'imagestore[metrics]'") from error
         node = self
 
         class Collector:

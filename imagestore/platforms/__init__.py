@@ -82,7 +82,8 @@ _HOMES = {
 _MODULES = frozenset({"host", "windows"})
 
 
-__getattr__ = late.names(__name__, _HOMES, _MODULES)
+if not TYPE_CHECKING:  # to a type checker it would make any misspelled name one of type Any
+    __getattr__ = late.names(__name__, _HOMES, _MODULES)
 
 
 def __dir__() -> list[str]:

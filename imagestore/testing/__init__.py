@@ -83,7 +83,8 @@ __all__ = [
 ]
 
 
-__getattr__ = late.names(__name__, _HOMES)
+if not TYPE_CHECKING:  # to a type checker it would make any misspelled name one of type Any
+    __getattr__ = late.names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

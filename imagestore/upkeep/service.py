@@ -402,4 +402,4 @@ class Upkeep(abc.ABC):
 
 def _missing(name: str, handler: str | None) -> ImageNotFoundError:
     under = f" under runtime handler {handler!r}" if handler else ""
-    return ImageNotFoundError(f"image {name!r} is not in the store{under}", hint="pull it first")
+    return ImageNotFoundError(f"image {name!r} is not in the store{under}", hint=lookup.mend(name))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.cli import describe
+from imagestore.cli import describe, render
 from imagestore.patterns import pattern
 from imagestore.platforms import Platform
 from imagestore.reference import Reference
@@ -116,6 +116,28 @@ def _platform(config: Mapping[str, Any]) -> dict[str, Any] | None:
     if not all(isinstance(member, str) for member in members) or not members[0]:
         return None
     return describe.platform(Platform(*members))
+
+
+def pointer(value: object) -> str:
+    """A descriptor in a line of a table; ``-`` where the server doesn't tell it.
+
+    >>> pointer({"digest": "sha256:1", "mediaType": "text/plain"}), pointer(None)
+    ('sha256:1 (text/plain)', '-')
+    """
+    members = _table(value)
+    digest, media_type = members.get("digest"), members.get("mediaType")
+    return f"{digest} ({media_type})" if isinstance(digest, str) and isinstance(media_type, str) else "-"
+
+
+def layer_lines(value: object) -> list[str]:
+    """Layers in lines of a table; a server doesn't say where their files are."""
+    layers = map(_table, value) if isinstance(value, list) else ()
+    sizes = ((each.get("digest"), each.get("size")) for each in layers)
+    return [
+        f"{digest} ({render.size(size)})"
+        for digest, size in sizes
+        if isinstance(digest, str) and type(size) is int and 0 <= size < 2**63
+    ]
 
 
 def parsed(text: str) -> Any:

@@ -10,7 +10,7 @@ from imagestore.cli.failure import say, say_untried
 from imagestore.cli.remote import describe
 from imagestore.errors import ImageNotFoundError, ImageStoreError, InvalidInputError, UnsupportedError
 from imagestore.image_service import ImageSpec
-from imagestore.lookup import refuse_unreadable
+from imagestore.lookup import mend, refuse_unreadable
 from imagestore.reference import Reference
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def show_list(
         refuse_unreadable(name)
     found = _listed(service, name or "", handler or "")
     named = [(each, text) for each in found for text in describe.names_meant(each, name or "")]
+    if output == "json":
+        render.dump_json({"images": [describe.image(each, text) for each, text in named]})
+        return
     if is_quiet:
         for each, _ in named:
             print(render.printable(each.id))
-        return
-    if output == "json":
-        render.dump_json({"images": [describe.image(each, text) for each, text in named]})
         return
     headings = ("IMAGE", "TAG", "RUNTIME HANDLER", "PLATFORM", "IMAGE ID", "SIZE")
     rows = [
@@ -71,7 +71,7 @@ def show_image(service: CriImageService, name: str, handler: str | None, *, outp
     details = service.inspect(ImageSpec(name, handler or ""))
     if details is None:
         under = f" under runtime handler {handler!r}" if handler else ""
-        raise ImageNotFoundError(f"image {name!r} is not on {service.endpoint}{under}", hint="pull it first")
+        raise ImageNotFoundError(f"image {name!r} is not on {service.endpoint}{under}", hint=mend(name))
     shown = describe.image_in_full(details, describe.names_meant(details.image, name)[0])
     if output == "json":
         render.dump_json(shown)
@@ -83,9 +83,13 @@ def show_image(service: CriImageService, name: str, handler: str | None, *, outp
         ("image id", shown["id"]),
         ("platform", (shown["platform"] or {}).get("text", "-")),
         ("wanted platform", str(shown["wantedPlatform"] or "-")),
+        ("target", describe.pointer(shown["target"])),
+        ("manifest", describe.pointer(shown["manifest"])),
         ("size", render.size(shown["size"])),
+        ("updated", shown["updatedAt"] or "-"),
         *((key.lower(), render.shortened(value)) for key, value in config.items() if value),
         *(("warning", str(warning)) for warning in shown["warnings"] or ()),
+        *(("layer", text) for text in describe.layer_lines(shown["layers"])),
     ]
     render.table(("FIELD", "VALUE"), facts)
 
@@ -174,6 +178,18 @@ def pull(
                 print(render.printable(f"{reference} ({status.spec.runtime_handler or '-'}): {status.id}"))
         elif pulled:
             render.dump_json({"images": [describe.image(status, reference) for reference, status in pulled]})
+
+
+def refuse_empty_handler(handler: str | None) -> None:
+    """A request without a handler, where it means more than the default handler's images as in a local store.
+
+    Raises:
+        UsageError: the handler is an empty text.
+    """
+    if handler == "":
+        import click
+
+        raise click.UsageError("an empty --runtime-handler: to CRI it means every handler's image; name one")
 
 
 def refuse_local_options(given: dict[str, object]) -> None:

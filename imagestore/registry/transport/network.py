@@ -278,7 +278,8 @@ class _Lookup:
             start(self._run, f"resolve {self._host}")
             exchange.wait_for(self._is_done, "name resolution")
         if self._error is not None:
-            raise ConnectError(f"name resolution failed: {self._error}") from self._error
+            reason = getattr(self._error, "strerror", None) or self._error
+            raise ConnectError(f"name resolution failed: {reason}") from self._error
         return self._addresses
 
     def _run(self) -> None:

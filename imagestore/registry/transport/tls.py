@@ -98,7 +98,7 @@ def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl
             context.load_verify_locations(path)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"{settings.named(path)}ca {path}: not a readable PEM file of certificates: {error}"
+                f"{settings.named(path)}ca {path}: not a readable PEM file of certificates: {_reason(error, path)}"
             ) from error
     for certificate, key in settings.client_pairs:
         try:
@@ -110,11 +110,20 @@ def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl
         except (OSError, ssl.SSLError, ValueError) as error:
             named = f"{certificate} with key {key}" if key else certificate
             where = settings.named(certificate)
-            raise ConfigError(f"{where}client certificate {named}: can't be used: {error}") from error
+            raise ConfigError(f"{where}client certificate {named}: can't be used: {_reason(error, named)}") from error
     if settings.skip_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _reason(error: Exception, told: str) -> str:
+    """What went wrong, without the number of a system's error; ``told`` is the one file that is named already."""
+    import ssl
+
+    if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename in (None, told) else f"{error.filename}: {error.strerror}"
 
 
 def _check_regular(path: str) -> None:

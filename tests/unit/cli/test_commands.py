@@ -28,6 +28,12 @@ def test_images_lists_a_line_for_each_image_and_handler(line: Line) -> None:
     assert line("images", "-q", "--runtime-handler", HYPERV).strip() == line.json("images")["images"][0]["id"]
 
 
+def test_json_that_is_asked_for_is_json_also_when_only_ids_are_wanted(line: Line) -> None:
+    line("pull", line.python)
+    assert line.json("images", "-q") == line.json("images")
+    assert line.json("images", "--quiet", line.python) == line.json("images")
+
+
 def test_pull_names_image_handler_and_id(line: Line) -> None:
     out = line("pull", line.python)
     assert out.startswith(f"{line.python} ({PROCESS}): sha256:")
@@ -142,6 +148,24 @@ def test_match_reads_an_index_from_a_file_without_store_or_network(line: Line, t
     line.root.mkdir()
     (line.root / "metadata.db").write_text("no database")
     assert line.json("match", "--index", str(path), "--runtime-handler", PROCESS) == answer
+
+
+@pytest.mark.parametrize("words", ["inspecti {}", "pin {}", "tag {} other:1", "export {}.tar {}"])
+def test_a_name_without_a_tag_is_told_which_tag_it_means(line: Line, tmp_path: Path, words: str) -> None:
+    line("pull", line.python)
+    name = line.python.removesuffix(":3")
+    line(*words.replace("{}.tar", str(tmp_path / "a.tar")).format(name).split(), status=3)
+    assert f"it names no tag and so means {name}:latest" in line.error
+    line("inspecti", "0123", status=3)
+    assert "latest" not in line.error
+
+
+def test_what_is_wrong_with_standard_input_is_told_of_standard_input(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"[]")))
+    line("match", "--index", "-", status=7)
+    assert line.error.startswith("imagestore: standard input: expected a JSON object")
 
 
 def test_the_matrix_shows_a_platform_that_any_handlers_search_has_read(line: Line, tmp_path: Path) -> None:

@@ -145,6 +145,14 @@ def test_a_source_that_has_nothing_is_named(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, told)
 
 
+@pytest.mark.parametrize("folder", ["content", "io.containerd.content.v1.content"])
+def test_a_root_that_is_given_for_its_content_is_told_where_that_is(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "root" / folder / "blobs").mkdir(parents=True)
+    done = shell(f"{COMMAND} --source {tmp_path}/root images", tmp_path)
+    told = f"has no folder blobs, so nothing comes from there; {tmp_path}/root/{folder} has one\n"
+    assert (done.returncode, done.stderr) == (0, f"imagestore: --source {tmp_path}/root: {told}")
+
+
 def test_a_source_that_cannot_be_looked_into_ends_no_command(tmp_path: Path) -> None:
     # As a folder that another user closed, which would not keep root out.
     source = tmp_path / ("x" * 300)

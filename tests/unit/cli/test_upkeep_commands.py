@@ -90,11 +90,16 @@ def test_watermarks_remove_nothing_from_a_disk_with_space(line: Line) -> None:
     assert len(line.json("gc", "-n", "--high", "0")["evicted"]) == 1
 
 
+@pytest.mark.parametrize("more", [(), ("--keep-last", "3")])
+def test_a_low_watermark_alone_names_the_option_it_goes_with(line: Line, more: tuple[str, ...]) -> None:
+    line("gc", "--low", "5", *more, status=2)
+    assert "--low goes with --high" in line.error
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ("--runtime-handler", "x"),
-        ("--low", "5"),
         ("--high", "5", "--low", "6"),
         ("--unused-for", "soon"),
         ("--keep-last", "-1"),
@@ -193,6 +198,7 @@ def test_leases_that_were_deleted_before_a_failure_are_told(line: Line, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
+        (("create", ""), 2),
         (("delete", "gone"), 3),
         (("renew", "gone"), 3),
         (("create", "--content", "x"), 2),

@@ -28,7 +28,7 @@ def test_hints_of_what_is_found_can_be_looked_up() -> None:
 
 def test_other_names_are_refused() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = config.nothing
+        _ = config.nothing  # type: ignore[attr-defined]
 
 
 def test_without_a_file_nothing_that_reads_files_is_loaded() -> None:

@@ -143,7 +143,10 @@ def test_pull_list_inspect_and_remove_by_handler(line: Commands) -> None:
     shown = line.json("inspecti", PYTHON, "--runtime-handler", HYPERV)
     assert shown["platform"]["os.version"] == "10.0.17763.4851"
     assert shown["config"]["Cmd"] == ["/bin/true"]
-    assert "windows(10.0.17763.4851)/amd64" in line("inspecti", PYTHON, "--runtime-handler", HYPERV)
+    whole = line("inspecti", PYTHON, "--runtime-handler", HYPERV)
+    assert "windows(10.0.17763.4851)/amd64" in whole
+    told = [shown["updatedAt"], *(each["digest"] for each in (shown["target"], shown["manifest"], *shown["layers"]))]
+    assert [each for each in told if each not in whole] == []
     assert line("rmi", PYTHON, "--runtime-handler", HYPERV) == f"removed {PYTHON} ({HYPERV})\n"
     assert line.json("rmi", PYTHON)["removed"] == [{"reference": PYTHON, "runtimeHandler": PROCESS}]
     assert line("rmi", PYTHON) == ""
@@ -166,6 +169,11 @@ def test_the_json_has_the_members_of_a_local_store(line: Commands, local: Comman
         line.json("fsinfo")["imageFilesystems"][0]["usedBytes"]
         == local.json("fsinfo")["imageFilesystems"][0]["usedBytes"]
     )
+
+
+def test_json_that_is_asked_for_is_json_also_when_only_ids_are_wanted(line: Commands) -> None:
+    line("pull", PYTHON)
+    assert line.json("images", "-q") == line.json("images")
 
 
 def test_removal_everywhere_takes_every_handlers_image(line: Commands) -> None:
@@ -195,6 +203,17 @@ def test_digests_mean_what_they_mean_in_a_local_store(line: Commands, local: Com
     assert line.error == ""
     assert len(listed) == len(gone)
     assert line.json("images", name)["images"] == []
+
+
+@pytest.mark.parametrize("words", [("images",), ("rmi", PYTHON), ("rmi", "-o", "json", PYTHON)])
+def test_an_empty_handler_is_not_every_handler(line: Commands, words: tuple[str, ...]) -> None:
+    """In a local store it is the default one; an unset variable of a script must not remove what others have."""
+    line("pull", PYTHON, "--runtime-handler", PROCESS, "--runtime-handler", HYPERV)
+    before = line.json("images")
+    line(*words, "--runtime-handler", "", status=ExitStatus.USAGE)
+    assert "an empty --runtime-handler" in line.error
+    assert line.json("images") == before
+    assert line.json("inspecti", PYTHON, "--runtime-handler", "")["runtimeHandler"] == PROCESS
 
 
 def test_a_digest_everywhere_takes_every_handlers_image(line: Commands) -> None:
@@ -249,6 +268,7 @@ def test_the_server_shows_itself(line: Commands) -> None:
     [
         (("images", "--runtime-handler", "gvisor"), ExitStatus.CONFIG, "'gvisor' is not configured"),
         (("inspecti", "none:1"), ExitStatus.NOT_FOUND, "'none:1' is not on unix:///"),
+        (("inspecti", "none"), ExitStatus.NOT_FOUND, "means docker.io/library/none:latest"),
         (("pull", "registry.example/none:1"), ExitStatus.NOT_FOUND, "404"),
         (("pull", PYTHON, "--deadline", "0"), ExitStatus.DEADLINE, "did not finish"),
         (("pull", PYTHON, "--platform", "linux/amd64"), ExitStatus.USAGE, "--platform is for a local store"),

@@ -15,7 +15,11 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-OWN = st.dictionaries(st.sampled_from(["wantedPlatform", "warnings", "createdAt", "updatedAt", "layers"]), JSON)
+DESCRIPTOR = st.dictionaries(st.sampled_from(["mediaType", "digest", "size"]), JSON)
+OWN = st.dictionaries(
+    st.sampled_from(["wantedPlatform", "warnings", "createdAt", "updatedAt", "layers", "target", "manifest"]),
+    JSON | DESCRIPTOR | st.lists(DESCRIPTOR, max_size=3),
+)
 CONFIG = st.dictionaries(st.sampled_from(["os", "architecture", "variant", "os.version", "config", "created"]), JSON)
 IMAGE = ServedImage("sha256:1", (), (), 1, spec=ImageSpec(""))
 
@@ -26,6 +30,9 @@ def test_any_info_is_shown_or_left_out(own: object, containerds: object, other: 
     shown = describe.image_in_full(ImageDetails(IMAGE, info), "")
     assert isinstance(shown["warnings"], list | None)
     assert shown["info"].keys() == info.keys()
+    assert describe.pointer(shown["target"])
+    assert describe.pointer(shown["manifest"])
+    assert all(describe.layer_lines(shown["layers"]))
     json.dumps(shown)
 
 

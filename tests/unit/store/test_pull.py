@@ -28,6 +28,18 @@ from imagestore.testing import Entry, build_artifact, build_image, build_index, 
 from tests.support.node import CONFIG, HOST, HYPERV, PLATFORMS, PROCESS, PYTHON, node, python_image, snapshot
 
 
+def test_an_empty_path_is_not_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the command line: an unset variable must not make a store wherever its program runs."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError, match="expected a path, it is empty"):
+        ImageStore("")
+    with pytest.raises(InvalidInputError, match="expected a path, it is empty"):
+        ImageStore("store", sources=[""])
+    assert list(tmp_path.iterdir()) == []
+    ImageStore(Path()).close()
+    assert (tmp_path / "metadata.db").exists()
+
+
 def test_each_handler_gets_the_manifest_its_sandbox_can_run(tmp_path: Path) -> None:
     with node(tmp_path) as here:
         process = here.store.pull(PYTHON, runtime_handler=PROCESS)
