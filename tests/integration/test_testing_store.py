@@ -29,7 +29,6 @@ FINAL = {
     "duplicate-keys",
     "extra-bytes",
     "foreign-realm",
-    "gzip-coding",
     "huge-manifest",
     "redirect-loop",
     "wrong-length",
