@@ -93,6 +93,22 @@ class Image:
 
         return ImageConfig.parse(raw, what=f"image config {self.id}")
 
+    @functools.cached_property
+    def config_if_any(self) -> ImageConfig | None:
+        """The image config, parsed; None for an artifact.
+
+        Raises:
+            DocumentError: it breaks its rules.
+            ContentNotFoundError, IntegrityError: the store was damaged from outside.
+        """
+        manifest = self.manifest_document
+        if not manifest.is_image:
+            return None
+        raw = self._document(self.id)
+        from imagestore.documents.image_config import image_config
+
+        return image_config(manifest, raw, what=f"image config {self.id}")
+
     @property
     def layers(self) -> tuple[Descriptor, ...]:
         """The layers' descriptors, lowest first."""

@@ -12,6 +12,7 @@ from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ContentNotFoundError, SizeMismatchError
 from imagestore.pieces import PieceReader
 from imagestore.platforms import format_all
+from imagestore.text import cut
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from imagestore.digest import Digest
     from imagestore.reference import Reference
 
+#: Characters of a label in messages.
+_MAX_SHOWN: Final = 200
 _INCOMPLETE: Final = "the archive is incomplete, or was exported for other platforms"
 
 
@@ -51,7 +54,7 @@ class ArchiveImage:
     entries: tuple[Descriptor, ...]
 
     def __str__(self) -> str:
-        return str(self.name or self.label or "an image without a name")
+        return str(self.name or cut(self.label, _MAX_SHOWN) or "an image without a name")
 
 
 @dataclass(frozen=True, slots=True)

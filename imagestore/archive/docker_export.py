@@ -14,7 +14,7 @@ from imagestore.archive.spool import COMPRESSIONS, gunzip
 from imagestore.archive.writing import FILE_MODE, Member
 from imagestore.digest import Digest, Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
-from imagestore.documents.image_config import ImageConfig
+from imagestore.documents.image_config import image_config
 from imagestore.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -57,8 +57,9 @@ def _saved_image(
     """An entry of ``manifest.json``; its files are added to ``files``."""
     what = f"image config {manifest.config.digest}"
     raw = content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES)
-    config = ImageConfig.parse(raw, what=what)
-    config.check_layers(len(manifest.layers), what=what)
+    config = image_config(manifest, raw, what=what)
+    if config is None:
+        raise InvalidInputError(f"{what}: is an artifact's, which a docker-archive can't hold")
     # Docker knows images by sha256 alone; the id of an image under another algorithm is not part of this format.
     config_name = f"{Digest.of(raw).encoded}.json"
     files[config_name] = Member.of(config_name, raw)

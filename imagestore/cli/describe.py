@@ -52,8 +52,7 @@ def image(value: Image, pins: Set[str]) -> dict[str, Any]:
 
 def image_in_full(value: Image, pins: Set[str]) -> dict[str, Any]:
     """One record with its config and its layers' files."""
-    manifest = value.manifest_document
-    config = value.config if manifest.is_image else None
+    config = value.config_if_any
     diff_ids = config.diff_ids if config is not None else ()
     layers = [
         {**layer.members(), "path": str(path)} for layer, path in zip(value.layers, value.layer_paths, strict=True)

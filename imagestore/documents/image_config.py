@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from imagestore import media_types
 from imagestore.digest import Digest
 from imagestore.documents.decode import decode, refuse_case_variants, validate
 from imagestore.documents.fields import parse_platform
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Self
 
+    from imagestore.documents.manifest import Manifest
     from imagestore.platforms.spec import Platform
 
 _MEMBERS: Final = frozenset(
@@ -78,6 +80,21 @@ class ImageConfig:
         """
         if len(self.diff_ids) != layer_count:
             raise DocumentError(what, [f"$.rootfs.diff_ids: {len(self.diff_ids)} diff ids for {layer_count} layers"])
+
+
+def image_config(manifest: Manifest, raw: bytes, *, what: str) -> ImageConfig | None:
+    """The config of a manifest that is_image; None where its media type tells nothing, and neither do its bytes.
+
+    Such a file beside layers of images is an artifact's: Docker refuses it, and other peers carry it.
+
+    Raises:
+        DocumentError: it breaks its rules, or doesn't fit the manifest's layers.
+    """
+    if manifest.config.kind is not media_types.Kind.CONFIG and b"rootfs" not in raw.lower():
+        return None
+    config = ImageConfig.parse(raw, what=what)
+    config.check_layers(len(manifest.layers), what=what)
+    return config
 
 
 def _named(settings: Mapping[str, Any], what: str) -> dict[str, Any]:

@@ -81,6 +81,7 @@ class Manifest:
         """Whether the config is an image config, so that there is a platform and an image id.
 
         One whose media type tells nothing is, where all layers are those of images: peers read it as one.
+        Its bytes may still say otherwise (``image_config``).
         """
         if self.config.kind is media_types.Kind.CONFIG:
             return True

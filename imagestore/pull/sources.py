@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.digest import verify
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
-from imagestore.documents.image_config import ImageConfig
+from imagestore.documents.image_config import image_config
 from imagestore.documents.index import Index
 from imagestore.documents.manifest import Manifest
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from imagestore.content.local import LocalContentStore
     from imagestore.descriptor import Descriptor
     from imagestore.digest import Digest
+    from imagestore.documents.image_config import ImageConfig
     from imagestore.platforms import Platform
     from imagestore.pull.origin import Origin
     from imagestore.reference import Reference
@@ -64,7 +65,7 @@ class Documents:
         # Parsed once, however many handlers ask.
         self._indexes: dict[_Key, Index] = {}
         self._manifests: dict[_Key, Manifest] = {}
-        self._configs: dict[_Key, ImageConfig] = {}
+        self._configs: dict[_Key, ImageConfig | None] = {}
 
     def raw(self, descriptor: Descriptor) -> bytes:
         """A document's bytes, as its descriptor promises them.
@@ -140,8 +141,11 @@ class Documents:
         if not manifest.is_image:
             return None
         what = f"image config {manifest.config.digest}"
-        config = _once(self._configs, manifest.config, lambda: ImageConfig.parse(self.raw(manifest.config), what=what))
-        config.check_layers(len(manifest.layers), what=what)
+        config = _once(
+            self._configs, manifest.config, lambda: image_config(manifest, self.raw(manifest.config), what=what)
+        )
+        if config is not None:  # which another manifest may have, with other layers
+            config.check_layers(len(manifest.layers), what=what)
         return config
 
     def config_platform(self, descriptor: Descriptor) -> Platform | None:

@@ -17,7 +17,7 @@ from imagestore import platforms
 from imagestore.content.disk import replace_text, translated
 from imagestore.digest import Digest, Verifier
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
-from imagestore.documents.image_config import ImageConfig
+from imagestore.documents.image_config import image_config
 from imagestore.errors import (
     ContentNotFoundError,
     DocumentError,
@@ -255,8 +255,7 @@ def _config_faults(content: ContentStore, record: ImageRecord, manifest: Manifes
         return
     what = f"image config of {subject}"
     try:
-        config = ImageConfig.parse(content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES), what=what)
-        config.check_layers(len(manifest.layers), what=what)
+        config = image_config(manifest, content.read(manifest.config.digest, limit_bytes=MAX_DOCUMENT_BYTES), what=what)
     except ContentNotFoundError:  # which the manifest's faults say
         return
     except IntegrityError:
@@ -264,6 +263,8 @@ def _config_faults(content: ContentStore, record: ImageRecord, manifest: Manifes
         return
     except DocumentError as error:
         yield Fault(FaultKind.RECORD_WRONG, subject, str(error))
+        return
+    if config is None:
         return
     ours, theirs = platforms.normalize(record.platform), platforms.normalize(config.platform)
     # A record with a warning was accepted although index and config disagree.

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from imagestore.archive import layout
+from imagestore.archive.contents import ArchiveImage
 from imagestore.archive.importing import ImportOptions
 from imagestore.cancel import CancelToken
 from imagestore.digest import Digest
@@ -239,6 +240,10 @@ def test_an_image_whose_name_is_no_reference_is_left_out_beside_others(here: Nod
     report = here.store.import_images(write(tmp_path / "a.tar", layout_files(images)), observer=here.events.append)
     assert [image.reference for image in report.images] == ["docker.io/library/a:1"]
     assert any(isinstance(event, Noticed) and "B c was left out" in event.message for event in here.events)
+
+
+def test_a_label_of_any_length_is_cut_where_it_is_shown() -> None:
+    assert str(ArchiveImage(None, "x" * 1_000_000, ())) == "x" * 197 + "..."
 
 
 def test_several_images_are_imported_or_chosen_among(here: Node, tmp_path: Path) -> None:

@@ -292,6 +292,26 @@ def test_a_config_whose_type_tells_nothing_is_an_image_config_below_layers_of_im
         assert not Manifest.parse(manifest(**{"config": untold, "layers": layers, **other})).is_image
 
 
+MANIFEST_TYPE = media_types.OCI_MANIFEST
+
+
+@pytest.mark.parametrize(
+    "named",
+    [f" {MANIFEST_TYPE}", f"{MANIFEST_TYPE}\n", f"{MANIFEST_TYPE} ;a=b", f"{MANIFEST_TYPE};\r\na=b", "\u2003", "a\0b"],
+)
+def test_blanks_around_a_media_type_are_refused_since_they_make_it_another_one_to_some_readers(named: str) -> None:
+    with pytest.raises(DocumentError, match=r"manifests\[0\]\.mediaType"):
+        Index.parse(index(manifests=[descriptor(mediaType=named)]))
+
+
+def test_the_end_of_a_line_is_no_part_of_a_name() -> None:
+    for named in ("\n", "application/json\n"):
+        with pytest.raises(DocumentError, match=r"config\.mediaType"):
+            Manifest.parse(manifest(config=descriptor(mediaType=named)))
+    with pytest.raises(DocumentError, match=r"rootfs\.type"):
+        ImageConfig.parse(config(rootfs={"type": "\n", "diff_ids": []}))
+
+
 def test_a_layer_must_say_what_it_is() -> None:
     for named in (None, "", "odd"):
         with pytest.raises(DocumentError, match=r"layers\[0\]\.mediaType"):

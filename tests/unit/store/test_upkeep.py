@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from imagestore.cancel import CancelToken
+from imagestore.cli import describe
 from imagestore.digest import Digest
 from imagestore.errors import (
     DeadlineExceededError,
@@ -26,6 +27,7 @@ from imagestore.metadata.records import HolderKind
 from imagestore.platforms import Platform
 from imagestore.store import ImageStore
 from imagestore.testing import Entry, build_artifact, build_image, build_index
+from imagestore.testing.images.bodies import BytesBody
 from imagestore.upkeep.check import CheckOptions, CheckProgress, FaultKind
 from imagestore.upkeep.policy import Policy
 from imagestore.upkeep.rebuild import rebuild
@@ -211,6 +213,19 @@ def test_an_artifact_has_no_image_config_to_find_fault_with(tmp_path: Path) -> N
     notes = "registry.example/library/notes:1"
     with node(tmp_path, {notes: build_artifact("application/vnd.example", {"a.txt": b"hello"})}) as here:
         here.store.pull(notes)
+        assert here.store.check().faults == ()
+
+
+@pytest.mark.parametrize("raw", [b"{}", b"a: yaml"])
+def test_an_artifact_whose_config_is_any_file_beside_layers_of_images_stays_one(tmp_path: Path, raw: bytes) -> None:
+    notes = "registry.example/library/notes:1"
+    pointer = {"mediaType": "application/json", "digest": str(Digest.of(raw)), "size": len(raw)}
+    made = build_image(members={"config": pointer})
+    made = replace(made, blobs={**made.blobs, Digest.of(raw): BytesBody(raw)})
+    with node(tmp_path, {notes: made}) as here:
+        image = here.store.pull(notes)
+        assert image.platform == Platform("unknown", "unknown")
+        assert describe.image_in_full(image, set())["config"] is None
         assert here.store.check().faults == ()
 
 
