@@ -114,8 +114,10 @@ def _open(
     host = session.endpoint.host
     length = parse_length(response.headers.get("Content-Length"))
     is_other_length = verdict is Verdict.WRONG_SIZE
-    if is_gzip(response) and (is_other_length or (verdict is Verdict.WHOLE and length is None)):
-        unpacked = UnpackedBody(response, descriptor, is_coded=is_other_length)
+    # Another length may as well be another content: where a host is behind, that one is asked instead.
+    is_coded = is_other_length and session.is_last
+    if is_gzip(response) and (is_coded or (verdict is Verdict.WHOLE and length is None)):
+        unpacked = UnpackedBody(response, descriptor, is_coded=is_coded)
         return Body(unpacked, 0, descriptor.size, host, give_back, coding_hint(response))
     hint = coding_hint(response)
     if verdict is Verdict.WHOLE:

@@ -14,12 +14,14 @@ import pytest
 
 from imagestore import media_types
 from imagestore.cancel import CancelToken
+from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import AuthenticationError, DigestMismatchError, ImageStoreError, IntegrityError
 from imagestore.reference import Reference
 from imagestore.registry.auth.realm import Realm
 from imagestore.registry.auth.token_service import TokenService
+from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.exchange import Headers, Request
 from tests.support.streams import drain
 from tests.unit.registry.token_server import FakeResponse
@@ -56,6 +58,27 @@ def serving(body: bytes, *, coding: str = "gzip", length: bool = False, pieces: 
 def read(bench: Any, descriptor: Descriptor) -> bytes:
     with bench.client.blob(REFERENCE, descriptor, cancel=bench.cancel) as stream:
         return drain(stream)
+
+
+class Mirrored:
+    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+        return endpoints_from(host, RegistryHosts((HostConfig("https://mirror.example/v2"),)))
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>" * 1000, gzip.compress(PLAIN), gzip.compress(b"short")], ids=["page", "longer", "shorter"]
+)
+def test_a_mirror_that_has_other_compressed_content_is_passed_over(make_bench: MakeBench, body: bytes) -> None:
+    wrong, content = serving(body, length=True), PLAIN[:3000]
+    bench = make_bench(
+        lambda request: (
+            wrong.handle_request(request)
+            if request.url.host == "mirror.example"
+            else httpx.Response(200, content=content)
+        ),
+        endpoints=Mirrored(),
+    )
+    assert read(bench, layer(content)) == content
 
 
 @pytest.mark.parametrize("coding", ["gzip", "X-GZip "])
