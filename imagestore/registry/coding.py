@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DocumentError, IntegrityError
+from imagestore.media_types import Kind
 from imagestore.registry.errors_body import escape
 from imagestore.registry.transport import urls
 
@@ -135,7 +136,9 @@ class UnpackedBody:
             self._received += piece
         if not self._is_coded:
             inside = _beginning(self._received)
-            is_stored_so = self._descriptor.media_type.endswith("gzip") and not inside.startswith(_MAGIC)
+            # Of what isn't an image's nobody knows how it is stored.
+            may_be_stored_so = self._descriptor.media_type.endswith("gzip") or self._descriptor.kind is Kind.OTHER
+            is_stored_so = may_be_stored_so and not inside.startswith(_MAGIC)
             self._is_coded = bool(inside) and not is_stored_so
         if self._is_coded:
             self._unpacker = _unpacker()

@@ -131,10 +131,11 @@ def test_a_large_blob_is_unpacked_in_pieces(make_bench: MakeBench) -> None:
 @pytest.mark.parametrize(
     "content", [PACKED, gzip.compress(b"short", mtime=0), b"", b"\x1f"], ids=["long", "short", "empty", "cut"]
 )
-def test_a_layer_that_is_stored_compressed_may_be_marked_so(
-    make_bench: MakeBench, content: bytes, length: bool
+@pytest.mark.parametrize("media_type", [media_types.OCI_LAYER_GZIP, "application/octet-stream"])
+def test_a_blob_that_is_stored_compressed_may_be_marked_so(
+    make_bench: MakeBench, content: bytes, length: bool, media_type: str
 ) -> None:
-    assert read(make_bench(serving(content, length=length, pieces=700)), layer(content)) == content
+    assert read(make_bench(serving(content, length=length, pieces=700)), layer(content, media_type)) == content
 
 
 def test_a_transfer_that_breaks_inside_is_fetched_again(make_bench: MakeBench) -> None:
