@@ -14,18 +14,16 @@ import pytest
 
 from imagestore import media_types
 from imagestore.cancel import CancelToken
-from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import AuthenticationError, DigestMismatchError, ImageStoreError, IntegrityError
 from imagestore.reference import Reference
 from imagestore.registry.auth.realm import Realm
 from imagestore.registry.auth.token_service import TokenService
-from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.exchange import Headers, Request
 from tests.support.streams import drain
 from tests.unit.registry.token_server import FakeResponse
-from tests.unit.registry.wire import Body
+from tests.unit.registry.wire import Body, Mirrored
 
 MakeBench = Callable[..., Any]
 
@@ -58,11 +56,6 @@ def serving(body: bytes, *, coding: str = "gzip", length: bool = False, pieces: 
 def read(bench: Any, descriptor: Descriptor) -> bytes:
     with bench.client.blob(REFERENCE, descriptor, cancel=bench.cancel) as stream:
         return drain(stream)
-
-
-class Mirrored:
-    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
-        return endpoints_from(host, RegistryHosts((HostConfig("https://mirror.example/v2"),)))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from imagestore.cancel import CancelToken
-from imagestore.config.hosts import HostConfig, RegistryHosts
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import (
@@ -24,11 +23,11 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.reference import Reference
-from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.exchange import Origin
 from imagestore.registry.places import HostPlaces
 from imagestore.registry.policy import TransferPolicy
 from tests.support.streams import drain
+from tests.unit.registry.wire import Mirrored
 
 ONE, OTHER = Origin("https", "one.example", 443), Origin("https", "other.example", 443)
 CONTENT = b"x" * 1000
@@ -362,11 +361,6 @@ def test_who_is_refused_beside_a_long_transfer_waits_for_its_end(
     thread.join()
     assert found == [CONTENT if waits else status]
     assert not bench.client._places._fewer
-
-
-class Mirrored:
-    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
-        return endpoints_from(host, RegistryHosts((HostConfig("https://mirror.example/v2"),)))
 
 
 def test_a_mirror_that_is_crowded_is_passed_over(make_bench: MakeBench) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 
+from imagestore.config.hosts import HostConfig, RegistryHosts
+from imagestore.registry.endpoints import Endpoint, endpoints_from
 from imagestore.registry.transport.http import Timeouts
 from imagestore.registry.transport.network import Pace
 
@@ -39,3 +41,10 @@ class Body(httpx.SyncByteStream):
             if isinstance(piece, Exception):
                 raise piece
             yield piece
+
+
+class Mirrored:
+    """A registry behind one mirror."""
+
+    def endpoints(self, host: str) -> tuple[Endpoint, ...]:
+        return endpoints_from(host, RegistryHosts((HostConfig("https://mirror.example/v2"),)))
