@@ -17,6 +17,7 @@ from imagestore.patterns import pattern
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from imagestore.config import Config
     from imagestore.server.settings import ProxyContent
     from imagestore.store import ImageStore
 
@@ -201,9 +202,11 @@ def serve(
         tracing=Tracing(named_exporter()) if tracing else None,
     )
 
-    def open_store() -> ImageStore:
+    def open_store(config: Config | None) -> ImageStore:
         # An App of its own each time: it reads the configuration once.
         opened = App(given_root, given_config, sources)
+        if config is not None:
+            opened.config = config
         opened.missing, opened.is_freeing = "make", True
         return opened.store
 

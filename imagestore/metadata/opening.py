@@ -175,6 +175,13 @@ class Opened:
                 f"{self._path}: was replaced while this process had it open", hint="open the store again, or start anew"
             )
 
+    def is_replaced(self) -> bool:
+        """Whether another file is in the place of the one that was opened; one that is only gone may come back."""
+        try:
+            return self._file is not None and not os.path.samestat(os.stat(self._path), self._file)
+        except OSError:
+            return False
+
     def is_still_there(self) -> bool:
         """Whether the file is the one that was opened."""
         try:

@@ -82,6 +82,16 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
         is_ours = self._opened.is_still_there() and not self._way.was_overtaken
         return self._watch.generation() if is_ours else None
 
+    def is_outdated(self) -> bool:
+        """Whether the store has to be opened again, to know what is so now.
+
+        Another file is in the database's place, or somebody writes what could only be read when it was opened.
+        """
+        try:
+            return self._opened.is_replaced() or (self._opened.is_still_there() and self._way.was_overtaken)
+        except OSError:  # just now it is being exchanged
+            return False
+
     def journaled(self) -> Journaled:
         """What the journal says; later changes get higher numbers than any in it."""
         with self._writing() as db:

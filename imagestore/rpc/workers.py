@@ -2,7 +2,7 @@
 
 gRPC runs on one event loop; nothing there may block. A call hands its work to ``quick`` or ``transfer``; when the
 caller leaves or its deadline passes, the work's token is cancelled, which closes its sockets. Replacing the store (a
-new configuration) lets calls in flight finish with the one they began with.
+new configuration, a rebuilt database) lets calls in flight finish with the one they began with.
 """
 
 from __future__ import annotations
@@ -147,6 +147,10 @@ class StoreWorkers:
         # Closed meanwhile, it says None.
         generation = lent.store.metadata.generation()
         return None if generation is None else (lent.number, generation)
+
+    def is_outdated(self) -> bool:
+        """Whether the store serves a database that isn't the one on disk any more; quick enough for the event loop."""
+        return self._current.store.metadata.is_outdated()
 
     def _with_store(self, work: Callable[[ImageStore], T]) -> T:
         with self.lend() as store:

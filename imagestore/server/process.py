@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imagestore.collect import GarbageReport
+    from imagestore.config import Config
     from imagestore.server.faces import Faces
     from imagestore.server.settings import ServerSettings
     from imagestore.store import ImageStore
@@ -50,6 +51,8 @@ log = logging.getLogger(__name__)
 
 #: How often it is looked whether calls are over.
 _LOOK_SECONDS: Final = 0.05
+#: How often it is looked whether the database is still the one that was opened.
+_DATABASE_SECONDS: Final = 1.0
 #: For calls to end that were told to.
 _LAST_SECONDS: Final = 1.0
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -60,13 +63,14 @@ class ServerProcess:
 
     Args:
         settings: what it was started with.
-        open_store: opens the store with the configuration as it is on disk now; called again at each reload.
+        open_store: opens the store with a configuration, or with the one on disk now; called again at each reload, and
+            when another database was put in the place of ours.
 
     Raises:
         InvalidInputError: there is nothing to listen at.
     """
 
-    def __init__(self, settings: ServerSettings, open_store: Callable[[], ImageStore]) -> None:
+    def __init__(self, settings: ServerSettings, open_store: Callable[[Config | None], ImageStore]) -> None:
         self._settings = settings
         self._open_store = open_store
         self._notifier = Notifier(os.environ)
@@ -90,8 +94,10 @@ class ServerProcess:
         self._reload_wanted = asyncio.Event()
         self._stop_wanted = asyncio.Event()
         self._hurry = asyncio.Event()
+        # Of two that open the store, the one who read the configuration later has to come last.
+        self._opening = asyncio.Lock()
         async with contextlib.AsyncExitStack() as stack:
-            store = await asyncio.to_thread(self._open_store)
+            store = await asyncio.to_thread(self._open_store, None)
             workers = StoreWorkers(store, pull_threads=self._settings.max_concurrent_pulls)
             stack.push_async_callback(asyncio.to_thread, workers.close)
             self._workers = workers
@@ -127,7 +133,7 @@ class ServerProcess:
         return faces
 
     async def _serve(self, faces: Faces) -> None:
-        tasks = [asyncio.create_task(self._reload_when_told())]
+        tasks = [asyncio.create_task(self._reload_when_told()), asyncio.create_task(self._follow_database())]
         if self._notifier.watchdog_seconds is not None:
             tasks.append(asyncio.create_task(self._feed_watchdog(self._notifier.watchdog_seconds)))
         if self._settings.gc_seconds:
@@ -188,13 +194,14 @@ class ServerProcess:
             await self._reload_wanted.wait()
             self._reload_wanted.clear()
             self._notifier.reloading()
-            status = await self._reload()
+            async with self._opening:
+                status = await self._reload()
             self._notifier.ready(status)
 
     async def _reload(self) -> str:
         """Read the configuration again; a broken one changes nothing."""
         try:
-            store = await asyncio.to_thread(self._open_store)
+            store = await asyncio.to_thread(self._open_store, None)
         except ImageStoreError as error:
             text = f"the configuration stays as it was: {error}"
             log.error("reload failed", extra={"error": str(error), "hint": error.hint})
@@ -207,6 +214,28 @@ class ServerProcess:
         if self._metrics is not None:
             self._metrics.reloaded("success")
         return f"reloaded; runtime handlers: {', '.join(handlers)}"
+
+    async def _follow_database(self) -> None:
+        """A rebuild leaves us with a file that is nobody's memory any more; then open the one that is."""
+        said = ""
+        while True:
+            await asyncio.sleep(_DATABASE_SECONDS)
+            async with self._opening:
+                if not self._workers.is_outdated():
+                    continue
+                with self._workers.lend() as serving:
+                    config = serving.config
+                try:
+                    store = await asyncio.to_thread(self._open_store, config)
+                except ImageStoreError as error:
+                    # Whoever put it there may not be ready yet.
+                    if str(error) != said:
+                        log.error("can't be opened again", extra={"error": str(error), "hint": error.hint})
+                    said = str(error)
+                    continue
+                await asyncio.to_thread(self._workers.replace, store)
+            said = ""
+            log.warning("opened again", extra={"reason": "another database is in the place of the one that was open"})
 
     async def _feed_watchdog(self, seconds: float) -> None:
         """Show the service manager that the loop turns and the threads for quick calls take work."""

@@ -12,9 +12,12 @@ import pytest
 
 from imagestore.errors import UnknownRuntimeHandlerError
 from imagestore.image_service import ImageSpec
+from imagestore.store import ImageStore
+from imagestore.upkeep.rebuild import rebuild
 from tests.support.node import CONFIG
 from tests.support.server import serving, until
 from tests.support.slow_pulls import LARGE, MIB, SMALL, pulling, received, registry
+from tests.unit.store.test_upkeep import damage_database
 
 # -- reload ----------------------------------------------------------------------------------------------------------
 
@@ -48,6 +51,25 @@ def test_reload_changes_handlers_and_keeps_the_records_of_removed_ones(tmp_path:
         assert [each.spec.runtime_handler for each in client.list()] == ["extra"]
         client.remove(spec)
         assert client.list() == []
+
+
+def test_a_server_opens_the_database_that_a_rebuild_made(tmp_path: Path) -> None:
+    """With the configuration it has: what is on disk may be half written just then."""
+    config, root = tmp_path / "config.toml", tmp_path / "root"
+    config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))
+    with registry() as source, serving(root, config=config) as server, server.client() as client:
+        spec = ImageSpec(source.server.reference(SMALL))
+        image_id = client.pull(spec)
+        config.write_text("version = [broken")
+        damage_database(root)
+        assert rebuild(root).restored
+        until(lambda: server.log("opened again"), "the server to open the store again")
+        assert [each.id for each in client.list()] == [image_id]
+        client.remove(spec)
+        assert client.list() == []
+        assert client.pull(spec) == image_id
+    with ImageStore(root) as store:
+        assert [str(image.id) for image in store.list()] == [image_id]
 
 
 def test_pull_that_waits_in_line_keeps_its_handler_over_a_reload(tmp_path: Path) -> None:

@@ -481,8 +481,10 @@ def test_a_list_or_a_mark_never_reads_another_database_than_the_one_that_is_open
             work()
     assert not database.exists()
     assert here.store.metadata.generation() is None, "no answer that was kept stands any more"
+    assert not here.store.metadata.is_outdated(), "there is nothing else to open"
     os.replace(tmp_path / "other.db", database)
     assert here.store.metadata.generation() is None
+    assert here.store.metadata.is_outdated()
     for work in (here.store.metadata.find_images, lambda: here.store.metadata.garbage([])):
         with pytest.raises(StoreError, match="was replaced while this process had it open"):
             work()
