@@ -6,7 +6,7 @@ and in its order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import ConfigError
 from imagestore.node.features import ENSURE_SECRET_PULLED_IMAGES, FeatureGates
@@ -21,6 +21,8 @@ from imagestore.values import dataclass, field, replace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Self
+
+T = TypeVar("T", int, Duration)
 
 DEFAULT_RUNTIME_ENDPOINT: Final = "unix:///run/containerd/containerd.sock"
 _TWO_MINUTES: Final = Duration(120 * NANOSECONDS)
@@ -82,18 +84,21 @@ class KubeletImageSettings:
     gates: FeatureGates = field(default_factory=FeatureGates)
 
     @classmethod
-    def parse(cls, value: Mapping[str, object], *, path: str = "") -> Self:
+    def parse(cls, value: Mapping[str, object], *, path: str = "", is_zero_given: bool = False) -> Self:
         """Read a decoded KubeletConfiguration; members that are not about images are passed over.
 
         Args:
             value: the object.
             path: of the object in its file, for errors.
+            is_zero_given: a zero is meant so, also where the kubelet takes it for a value that is missing.
 
         Raises:
             ConfigError: a member has the wrong type, or no call could end in time. All else is checked by faults().
         """
         given = Members(value, path)
-        timeout = _unless_zero(given.duration(_TIMEOUT), _TWO_MINUTES)
+        is_default = not is_zero_given
+        timeout = _or(given.duration(_TIMEOUT), _TWO_MINUTES, is_zero_default=is_default)
+        minimum = _or(given.duration("imageMinimumGCAge"), _TWO_MINUTES, is_zero_default=is_default)
         runtime = given.text("containerRuntimeEndpoint") or DEFAULT_RUNTIME_ENDPOINT
         parallel = given.integer("maxParallelImagePulls")
         serialize = given.boolean("serializeImagePulls")
@@ -101,12 +106,12 @@ class KubeletImageSettings:
         return cls(
             image_gc_high_threshold_percent=_or(given.integer("imageGCHighThresholdPercent"), 85),
             image_gc_low_threshold_percent=_or(given.integer("imageGCLowThresholdPercent"), 80),
-            image_minimum_gc_age=_unless_zero(given.duration("imageMinimumGCAge"), _TWO_MINUTES),
+            image_minimum_gc_age=minimum,
             image_maximum_gc_age=given.duration("imageMaximumGCAge") or _ZERO,
             serialize_image_pulls=serialize if serialize is not None else parallel is None or parallel < 2,
             max_parallel_image_pulls=parallel,
             registry_pull_qps=_or(given.integer("registryPullQPS"), 5),
-            registry_burst=given.integer("registryBurst") or 10,
+            registry_burst=_or(given.integer("registryBurst"), 10, is_zero_default=is_default),
             runtime_request_timeout=positive(timeout, f"{path}.{_TIMEOUT}" if path else _TIMEOUT),
             container_runtime_endpoint=runtime,
             image_service_endpoint=given.text("imageServiceEndpoint") or runtime,
@@ -196,9 +201,5 @@ def _default_policy(gates: FeatureGates) -> str:
     return _DEFAULT_POLICY if gates.ensure_secret_pulled_images else ""
 
 
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
-
-
-def _unless_zero(value: Duration | None, default: Duration) -> Duration:
-    return default if value is None or value == _ZERO else value
+def _or(value: T | None, default: T, *, is_zero_default: bool = False) -> T:
+    return default if value is None or (is_zero_default and value in (0, _ZERO)) else value

@@ -89,6 +89,18 @@ def with_default_tag(text: str) -> str:
     return f"{text}:latest" if parse_image_name(text).has_default_tag else text
 
 
+def spellings(text: str) -> frozenset[str]:
+    """The names under which a service may list what a text means: as it is, and complete; with a digest by that alone.
+
+    >>> sorted(spellings("busybox"))
+    ['busybox', 'docker.io/library/busybox:latest']
+    """
+    _, name = _normalized(text)
+    if name is None:
+        return frozenset({text})
+    return frozenset({text, name.repository + (f"@{name.digest}" if name.digest else f":{name.tag}")})
+
+
 def default_pull_policy(image: str) -> PullPolicy:
     """What the API server fills in where a container names no policy; a text that can't be read counts as tagged.
 

@@ -11,9 +11,10 @@ A bare ``E`` is the suffix 10^18, ``E`` before digits an exponent. What is finer
 as zero where Kubernetes' quick path takes it, so ``+``, ``.``, ``m`` and ``Ti`` are 0 while ``Pi`` is refused.
 
 The canonical text has an integer with the largest suffix that loses nothing: ``1.5`` is ``1500m``, ``1.5Gi`` is
-``1536Mi``; a multiple of 1024 Ei, for which there is no suffix, is written in decimal. Two deliberate differences: our
-text is always canonical, where Kubernetes repeats some spellings until the first arithmetic (``1.441``); and exponents
-outside 32 bits are refused, where it lets them wrap.
+``1536Mi``; a multiple of 1024 Ei, for which there is no suffix, is written in decimal. Three deliberate differences:
+our text is always canonical, where Kubernetes repeats some spellings until the first arithmetic (``1.441``); what is
+too large for the suffix E gets an exponent, where it writes the digits alone (``1000E`` is ``1e21``, there ``1``); and
+exponents outside 32 bits are refused, where it lets them wrap.
 """
 
 from __future__ import annotations

@@ -42,7 +42,10 @@ _UNKNOWN: Final = (
 @click.option("--high", type=_PERCENT, metavar="PERCENT", help="Free space from this usage on [default: 85].")
 @click.option("--low", type=_PERCENT, metavar="PERCENT", help="Down to this usage [default: 80].")
 @duration_option("--min-age", help="Spare images seen for a shorter time [default: 2m].")
-@duration_option("--max-age", help="Remove images unused for longer, for example 7d, whatever the usage.")
+@duration_option(
+    "--max-age",
+    help="Remove images unused for longer, for example 7d, whatever the usage; with those that were never seen in use.",
+)
 @click.option("--all", "is_all", is_flag=True, help="Remove all that is unused, as under disk pressure.")
 @click.option("--after-gate-change", is_flag=True, help="Clean up after RuntimeClassInImageCriApi was turned.")
 @click.option("--force", is_flag=True, help="With --after-gate-change: also where nothing tells that it was turned.")
@@ -77,8 +80,9 @@ def gc(
 
     When an image was first seen and last used is remembered in the state folder from run to run (not with --dry-run),
     so that a timer can do what a daemon does; an image is therefore new in the first run. Images of the store itself
-    that are in use are named by --in-use. --after-gate-change removes nothing unless the gate is known to have been
-    turned; its value is remembered from the first 'node ensure' or 'node gc' on.
+    that are in use are named by --in-use. As for a kubelet, --max-age counts from the first run at the earliest, and
+    spares no image for being new. --after-gate-change removes nothing unless the gate is known to have been turned; its
+    value is remembered from the first 'node ensure' or 'node gc' on.
     """
     from imagestore.node.metrics import NodeMetrics
 

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 _WHOLE_ID: Final = pattern(r"sha256:[a-f0-9]{64}")
 DOCKER_SOCKET: Final = "/var/run/docker.sock"
+#: What Go takes for true and for false.
+_SWITCHES: Final = dict.fromkeys(("1", "t", "T", "true", "True", "TRUE"), True) | dict.fromkeys(
+    ("0", "f", "F", "false", "False", "FALSE"), False
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +218,11 @@ def _check_kind(document: dict[str, Any], path: Path) -> None:
 def _gates(text: str) -> dict[str, object]:
     found: dict[str, object] = {}
     for part in filter(None, text.split(",")):
-        name, equals, value = part.partition("=")
-        if not equals or value.lower() not in ("true", "false"):
+        name, _, value = part.partition("=")
+        switched = _SWITCHES.get(value.strip())
+        if switched is None:
             raise click.BadParameter(f"{part!r}: expected NAME=true or NAME=false", param_hint="--feature-gates")
-        found[name.strip()] = value.lower() == "true"
+        found[name.strip()] = switched
     return found
 
 

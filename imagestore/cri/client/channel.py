@@ -21,6 +21,8 @@ Q = TypeVar("Q")
 
 #: What every CRI client accepts, in bytes.
 MESSAGE_BYTES: Final = 16 * 1024 * 1024
+#: A hundred years; the library takes limits that end beyond 64 bits of nanoseconds for ones that have passed.
+_LONGEST_SECONDS: Final = 36525 * 24 * 3600.0
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
@@ -99,7 +101,7 @@ class CriChannel:
             ImageServiceError: this client is closed.
         """
         try:
-            return method(request, timeout=seconds)
+            return method(request, timeout=None if seconds is None else min(seconds, _LONGEST_SECONDS))
         except ValueError as error:  # the library's word for a closed channel
             raise ImageServiceError(f"{self.endpoint}: {name}: this client was closed") from error
 

@@ -2,8 +2,9 @@
 
 Rules: v1alpha1 has everything flat below ``modules.edged``; its runtimeRequestTimeout counts minutes, whatever its
 comment says. v1alpha2 wraps the kubelet: defaults are laid down first, so that a file that changes only the runtime
-endpoint leaves images on containerd; the comment there says otherwise. Both are read as edged reads them, with a
-warning.
+endpoint leaves images on containerd; the comment there says otherwise. An empty image endpoint follows the runtime's,
+zeros are meant so, and parallel pulls need serializeImagePulls beside their number. Both are read as edged reads them,
+with a warning.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ _ALPHA1_SANDBOX: Final = {
 }
 _ALPHA1_MEMORY: Final = 7_852_396_000
 _ALPHA2_SANDBOX: Final = "kubeedge/pause:3.6"
+#: Where they aren't the kubelet's, or it would derive them from other values.
+_ALPHA2_DEFAULTS: Final = {"nodeStatusMaxImages": 0, "serializeImagePulls": True}
 
 
 def load(path: Path) -> EdgedSettings:
@@ -124,8 +127,10 @@ def _alpha2(given: Members) -> EdgedSettings:
     # 1.12 and 1.13 had the endpoints among the flags.
     runtime = config.text("containerRuntimeEndpoint") or flags.text("remoteRuntimeEndpoint")
     image = config.text("imageServiceEndpoint") or flags.text("remoteImageEndpoint")
+    # An empty text takes the default away, and then the kubelet uses the runtime's.
+    is_following = image is None and ("imageServiceEndpoint" in config or "remoteImageEndpoint" in flags)
     warnings: list[str] = []
-    if runtime is not None and image is None and runtime != default:
+    if runtime is not None and image is None and runtime != default and not is_following:
         warnings.append(
             f"only the runtime endpoint is changed: images stay on {default}, whatever the comment of"
             " imageServiceEndpoint says; set it as well"
@@ -133,12 +138,13 @@ def _alpha2(given: Members) -> EdgedSettings:
     kind = checked_type(flags.text("containerRuntime") or REMOTE)
     kubelet = KubeletImageSettings.parse(
         {
-            "nodeStatusMaxImages": 0,
-            **given.mapping("tailoredKubeletConfig"),
+            **_ALPHA2_DEFAULTS,
+            **{name: each for name, each in given.mapping("tailoredKubeletConfig").items() if each is not None},
             "containerRuntimeEndpoint": runtime or default,
-            "imageServiceEndpoint": image or default,
+            "imageServiceEndpoint": "" if is_following else image or default,
         },
         path=config.path,
+        is_zero_given=True,
     )
     deadline = flags.duration("imagePullProgressDeadline") or STALL_LIMIT
     return EdgedSettings(
@@ -156,7 +162,9 @@ def _alpha2(given: Members) -> EdgedSettings:
             "dockerEndpoint": _origin(flags, "dockerEndpoint"),
             "imagePullProgressDeadline": _origin(flags, "imagePullProgressDeadline"),
             "containerRuntimeEndpoint": Origin.GIVEN if runtime else Origin.DEFAULT,
-            "imageServiceEndpoint": Origin.GIVEN if image else Origin.DEFAULT,
+            "imageServiceEndpoint": (
+                Origin.FOLLOWS if is_following else Origin.GIVEN if image is not None else Origin.DEFAULT
+            ),
             "runtimeRequestTimeout": _origin(config, "runtimeRequestTimeout"),
             "podSandboxImage": _origin(flags, "podSandboxImage"),
             "featureGates": _origin(config, "featureGates"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore.node.names import InvalidImageNameError, parse_image_name
+from imagestore.node.names import spellings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -67,7 +67,7 @@ class Detector:
 
     def __init__(self, *, with_handlers: bool, sandbox_image: str = "") -> None:
         self._with_handlers = with_handlers
-        self._sandbox_names = _complete(sandbox_image) if sandbox_image else frozenset()
+        self._sandbox_names = spellings(sandbox_image) if sandbox_image else frozenset()
         self.records: dict[ImageKey, ImageUse] = {}
 
     def update(
@@ -124,13 +124,3 @@ class Detector:
         if handler is not None and named in listed:
             return {named}
         return {key for key in listed if key.image_id == image_id} or {named}
-
-
-def _complete(name: str) -> frozenset[str]:
-    """The spellings under which a service may list a reference."""
-    try:
-        parsed = parse_image_name(name)
-    except InvalidImageNameError:
-        return frozenset({name})
-    suffix = f"@{parsed.digest}" if parsed.digest else f":{parsed.tag}"
-    return frozenset({name, parsed.repository + suffix})

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError, StoreError
 from imagestore.node.credentials.keyring import SecretSource, ServiceAccountSource
-from imagestore.node.names import parse_image_name
+from imagestore.node.names import parse_image_name, spellings
 from imagestore.node.records.model import PullCredentials, PulledRecord, RecordedSecret, RecordedServiceAccount
 from imagestore.values import dataclass, replace
 
@@ -103,13 +103,15 @@ class PullManager:
             intents, faults = self._files.intents()
             for fault in faults:
                 _LOGGER.warning("pull intents: %s", fault)
-            wanted = set(intents)
+            # Services list complete names, pods write them short: a kubelet takes those images for preloaded ones.
+            wanted = {written: spellings(written) for written in sorted(intents)}
             for image in images if wanted else ():
-                for name in sorted(wanted & {*image.repo_tags, *image.repo_digests}):
+                listed = {*image.repo_tags, *image.repo_digests}
+                for written in (each for each, names in wanted.items() if not listed.isdisjoint(names)):
                     try:
-                        self._see_to(name, image.id)
+                        self._see_to(written, image.id)
                     except (StoreError, InvalidInputError) as error:
-                        _LOGGER.warning("pull intent of %s stays: %s", name, error)
+                        _LOGGER.warning("pull intent of %s stays: %s", written, error)
             self._show_counts()
 
     def intend(self, image: str) -> None:

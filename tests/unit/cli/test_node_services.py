@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from click import BadParameter
 
 from imagestore.cli.main import main
+from imagestore.cli.node.services import ServiceChoice, settings_of
 from imagestore.errors import StoreFullError
 from imagestore.node.gc.transition import GateMarker
 from imagestore.node.records.files import PullRecordFiles
@@ -113,3 +115,18 @@ def test_what_is_wrong_with_a_file_names_the_file(
     path.write_text(text)
     assert main(["--root", str(tmp_path / "store"), "node", *command, option, str(path)]) == 9
     assert f"imagestore: {path}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("1", True), ("t", True), ("TRUE", True), (" true ", True), ("0", False), ("F", False), ("False", False)],
+)
+def test_gates_are_switched_with_the_kubelets_words(word: str, value: bool) -> None:
+    choice = ServiceChoice("", "", "", None, None, f"A=true, RuntimeClassInImageCriApi ={word},", None)
+    assert settings_of(choice, None).gates.runtime_class_in_image_cri is value
+
+
+@pytest.mark.parametrize("text", ["RuntimeClassInImageCriApi=yes", "RuntimeClassInImageCriApi=tRUE", "A=", "A"])
+def test_other_words_switch_no_gate(text: str) -> None:
+    with pytest.raises(BadParameter, match="expected NAME=true or NAME=false"):
+        settings_of(ServiceChoice("", "", "", None, None, text, None), None)

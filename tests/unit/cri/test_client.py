@@ -318,6 +318,15 @@ def test_a_slow_server_runs_into_the_limit_of_quick_calls() -> None:
         go.set()
 
 
+def test_a_limit_that_nobody_lives_to_see_is_no_reason_to_give_up_at_once() -> None:
+    answer = cri.VersionResponse(version="1", runtime_name="n", runtime_version="2", runtime_api_version="v1")
+    with (
+        serving(Version=lambda *_: answer) as (client, _),
+        CriImageService(client.endpoint, timeout_seconds=2562047 * 3600.0) as patient,
+    ):
+        assert patient.version().name == "n"
+
+
 def test_images_and_containers_may_be_on_two_endpoints() -> None:
     with (
         serving(

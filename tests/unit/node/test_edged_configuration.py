@@ -164,6 +164,30 @@ def test_v1alpha2_changing_only_the_runtime_endpoint_leaves_images_on_containerd
     assert interpret(alpha2(both, {})).warnings == ()
 
 
+def test_v1alpha2_an_image_endpoint_that_was_emptied_follows_the_runtimes() -> None:
+    found = interpret(alpha2({"containerRuntimeEndpoint": "unix:///run/crio.sock", "imageServiceEndpoint": ""}, {}))
+    assert (found.image_endpoint, found.kubelet.image_service_endpoint) == ("unix:///run/crio.sock",) * 2
+    assert (found.origins["imageServiceEndpoint"], found.warnings) == (Origin.FOLLOWS, ())
+    flags: dict[str, object] = {"remoteRuntimeEndpoint": "unix:///r", "remoteImageEndpoint": ""}
+    assert interpret(alpha2({}, flags)).image_endpoint == "unix:///r"
+    # Null leaves the default, as JSON's null does in Go.
+    found = interpret(alpha2({"containerRuntimeEndpoint": "unix:///r", "imageServiceEndpoint": None}, {}))
+    assert (found.image_endpoint, len(found.warnings)) == (CONTAINERD, 1)
+
+
+def test_v1alpha2_defaults_are_laid_down_before_so_nothing_is_derived_from_other_values() -> None:
+    several = interpret(alpha2({"maxParallelImagePulls": 5}, {})).kubelet
+    assert several.serialize_image_pulls
+    assert any("maxParallelImagePulls cannot be larger than 1 unless" in each for each in several.faults())
+    assert not interpret(alpha2({"maxParallelImagePulls": 5, "serializeImagePulls": False}, {})).kubelet.faults()
+    nothing = interpret(alpha2({"imageMinimumGCAge": "0s", "registryBurst": 0}, {})).kubelet
+    assert (nothing.image_minimum_gc_age, nothing.registry_burst) == (Duration(0), 0)
+    with pytest.raises(
+        ConfigError, match=r"modules.edged.tailoredKubeletConfig.runtimeRequestTimeout: expected more than zero"
+    ):
+        interpret(alpha2({"runtimeRequestTimeout": "0s"}, {}))
+
+
 def test_v1alpha2_reads_what_1_12_had_among_the_flags() -> None:
     flags: dict[str, object] = {
         "containerRuntime": "docker",

@@ -35,6 +35,7 @@ REPOSITORY = "registry.example/team/app"
 
 
 REF = "sha256:1"
+DIGEST = "sha256:" + "a" * 64
 NOW = 1_700_000_000
 
 
@@ -231,6 +232,20 @@ def test_at_start_intents_of_present_images_become_records_without_credentials(t
     assert after.judge(IMAGE, REF, lambda: [MINE]).must_pull
     assert "kubelet_imagemanager_ondisk_pullintents 1" in metrics.text()
     assert "kubelet_imagemanager_ondisk_pulledrecords 1" in metrics.text()
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["app", "app:latest", "library/app", "index.docker.io/library/app", f"docker.io/library/app:latest@{DIGEST}"],
+)
+def test_at_start_an_intent_is_known_by_its_complete_name(tmp_path: Path, written: str) -> None:
+    PullRecordFiles(tmp_path).begin(written).release()
+    complete = "docker.io/library/app"
+    after = manager(tmp_path, "NeverVerifyPreloadedImages")
+    after.start([ServedImage(REF, (f"{complete}:latest",), (f"{complete}@{DIGEST}",), 1)])
+    assert PullRecordFiles(tmp_path).intents() == ([], [])
+    # Whoever spells it another way must not take it for an image that was always here.
+    assert after.judge(f"{complete}:latest", REF, list).must_pull
 
 
 def test_pruning_spares_what_is_there_and_what_is_new(tmp_path: Path) -> None:
