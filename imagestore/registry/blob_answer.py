@@ -17,11 +17,9 @@ from imagestore.registry.transport.answer import Answer
 from imagestore.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from imagestore.descriptor import Descriptor
     from imagestore.registry.exchange import Response
-    from imagestore.registry.places import HostPlaces
+    from imagestore.registry.places import HostPlaces, Place
     from imagestore.registry.session import Call, Session
 
 _log = get_logger(__name__)
@@ -61,18 +59,22 @@ def open_blob(
         RegistryError: refused, or no sensible answer.
         SizeMismatchError: the host announces another size.
         OperationCancelledError: cancelled, or past the deadline.
+        PreconditionError: this thread holds all places with transfers that nobody reads.
     """
     origin = session.endpoint.origin
     while True:
-        give_back = places.take(origin, cancel=session.cancel)
+        place = places.take(origin, cancel=session.cancel)
         try:
-            return _open(session, call, descriptor, offset, give_back, is_exact=is_exact)
+            body = _open(session, call, descriptor, offset, place, is_exact=is_exact)
         except BaseException as error:
-            give_back()
             # Tries alone don't outlast a large layer. Once nobody of ours is served there, the refusal stands.
-            if not (session.is_last and _is_crowded(error) and places.narrow(origin)):
+            if not (session.is_last and _is_crowded(error) and place.refuse()):
+                place.give_back()
                 raise
             _log.debug("%s: refuses one more transfer beside others of ours: %s", session.endpoint.host, error)
+        else:
+            place.is_served = True
+            return body
 
 
 def _is_crowded(error: BaseException) -> bool:
@@ -85,7 +87,7 @@ def _open(
     call: Call,
     descriptor: Descriptor,
     offset: int,
-    give_back: Callable[[], None],
+    place: Place,
     *,
     is_exact: bool,
 ) -> Body:
@@ -118,13 +120,13 @@ def _open(
     is_coded = is_other_length and session.is_last
     if is_gzip(response) and (is_coded or (verdict is Verdict.WHOLE and length is None)):
         unpacked = UnpackedBody(response, descriptor, is_coded=is_coded)
-        return Body(unpacked, 0, descriptor.size, host, give_back, coding_hint(response))
+        return Body(unpacked, 0, descriptor.size, host, place, coding_hint(response))
     hint = coding_hint(response)
     if verdict is Verdict.WHOLE:
-        return Body(response, 0, descriptor.size, host, give_back, hint)
+        return Body(response, 0, descriptor.size, host, place, hint)
     if verdict is Verdict.PART:
         part = parse_content_range(response.headers.get("Content-Range"))
         end = part.last + 1 if part is not None else descriptor.size
-        return Body(response, offset, end, host, give_back, hint)
+        return Body(response, offset, end, host, place, hint)
     with response, naming_coding(response):
         raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=length or 0)
