@@ -14,6 +14,7 @@ from imagestore.registry.coding import UnpackedBody, coding_hint, is_gzip, namin
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
 from imagestore.registry.transport.answer import Answer
+from imagestore.registry.transport.faults import WaitError
 from imagestore.values import replace
 
 if TYPE_CHECKING:
@@ -78,8 +79,10 @@ def open_blob(
 
 
 def _is_crowded(error: BaseException) -> bool:
-    """Whether a host refuses as those do that limit connections: they have no time to name."""
-    return isinstance(error, RegistryError) and error.status in _CROWDED and getattr(error, "retry_after", None) is None
+    """Whether a host refuses as those do that limit connections: they have no time to name, or leave one waiting."""
+    if not isinstance(error, RegistryError) or getattr(error, "retry_after", None) is not None:
+        return False
+    return error.status in _CROWDED or (not error.status and isinstance(error.__cause__, WaitError))
 
 
 def _open(

@@ -437,6 +437,8 @@ class OneAtATime:
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if self.is_busy:
             self.was_refused.set()
+            if not self.status:
+                raise httpx.ReadTimeout("nothing came")
             return httpx.Response(self.status, headers=self.fields)
         self.is_busy = True
         return httpx.Response(200, headers={"Content-Length": str(len(CONTENT))}, stream=Busy(self))
@@ -455,7 +457,14 @@ class Busy(httpx.SyncByteStream):
 
 @pytest.mark.parametrize(
     ("status", "fields", "waits"),
-    [(503, {}, True), (429, {}, True), (500, {}, False), (429, {"Retry-After": "1"}, False), (404, {}, False)],
+    [
+        (0, {}, True),
+        (503, {}, True),
+        (429, {}, True),
+        (500, {}, False),
+        (429, {"Retry-After": "1"}, False),
+        (404, {}, False),
+    ],
 )
 def test_who_is_refused_beside_a_long_transfer_waits_for_its_end(
     make_bench: MakeBench, status: int, fields: dict[str, str], waits: bool
@@ -477,7 +486,7 @@ def test_who_is_refused_beside_a_long_transfer_waits_for_its_end(
         thread.start()
         assert host.was_refused.wait(60)
         if waits:
-            while not bench.client._places._waiting:
+            while not bench.client._places._waiting and thread.is_alive():
                 time.sleep(0.001)
         else:
             thread.join()
