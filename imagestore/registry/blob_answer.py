@@ -10,7 +10,7 @@ from imagestore.errors import RegistryError, SizeMismatchError
 from imagestore.log import get_logger
 from imagestore.pieces import PieceReader
 from imagestore.registry.blob import Body
-from imagestore.registry.coding import UnpackedBody, coding_hint, is_gzip, naming_coding
+from imagestore.registry.coding import UnpackedBody, coding, coding_hint, is_gzip, naming_coding
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
 from imagestore.registry.transport.answer import Answer
@@ -85,6 +85,13 @@ def _is_crowded(error: BaseException) -> bool:
     return error.status in _CROWDED or (not error.status and isinstance(error.__cause__, WaitError))
 
 
+def _is_of_blob(response: Response, descriptor: Descriptor) -> bool:
+    """Whether a part that is marked as coded is one of the blob as it is stored, and not of what it was coded to."""
+    part = parse_content_range(response.headers.get("Content-Range"))
+    length = parse_length(response.headers.get("Content-Length"))
+    return part is not None and part.total == descriptor.size and length is not None
+
+
 def _open(
     session: Session,
     call: Call,
@@ -98,6 +105,8 @@ def _open(
         def judged(response: Response) -> tuple[Verdict, Response]:
             has_range = bool(asked.byte_range)
             verdict = judge(response.status, response.headers, offset=start, size=descriptor.size, has_range=has_range)
+            if verdict is Verdict.PART and coding(response) and not _is_of_blob(response, descriptor):
+                verdict = Verdict.RESTART
             if verdict is Verdict.REFUSED:
                 # In here, where the session takes out of it what was sent.
                 raise failure(response, what=call.what)

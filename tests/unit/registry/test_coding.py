@@ -183,6 +183,37 @@ def test_a_transfer_that_breaks_inside_is_fetched_again(make_bench: MakeBench) -
     assert read(make_bench(httpx.MockTransport(answer)), layer(PACKED)) == PACKED
 
 
+@pytest.mark.parametrize("total", ["*", "coded", "size"])
+def test_a_part_of_what_a_blob_was_coded_to_is_no_part_of_it(make_bench: MakeBench, total: str) -> None:
+    """A cache counts in its own bytes, or codes each part alone; without Range it has the whole."""
+    content = b"0123456789" * 10_000
+    coded = gzip.compress(content)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        headers = {"Content-Encoding": "gzip"}
+        if "Range" not in request.headers:
+            return httpx.Response(200, headers=headers, stream=Body(coded))
+        named = {"*": "*", "coded": len(coded), "size": len(content)}[total]
+        part, last = (gzip.compress(content[100:]), len(content)) if total == "size" else (coded[100:], len(coded))
+        headers["Content-Range"] = f"bytes 100-{last - 1}/{named}"
+        return httpx.Response(206, headers=headers, stream=Body(part))
+
+    bench = make_bench(httpx.MockTransport(answer))
+    described = layer(content, media_types.OCI_LAYER)
+    with bench.client.blob(REFERENCE, described, offset=100, cancel=bench.cancel) as stream:
+        assert (stream.start, drain(stream)) == (0, content)
+
+
+def test_a_part_of_a_blob_that_is_stored_coded_goes_on(make_bench: MakeBench) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        headers = {"Content-Encoding": "gzip", "Content-Range": f"bytes 100-{len(PACKED) - 1}/{len(PACKED)}"}
+        return httpx.Response(206, headers=headers, content=PACKED[100:])
+
+    bench = make_bench(httpx.MockTransport(answer))
+    with bench.client.blob(REFERENCE, layer(PACKED), offset=100, cancel=bench.cancel) as stream:
+        assert (stream.start, drain(stream)) == (100, PACKED[100:])
+
+
 def test_what_unpacks_to_more_ends_at_the_size(make_bench: MakeBench) -> None:
     bomb = gzip.compress(b"\x1f\x8b" + bytes(64 << 20))
     with pytest.raises(IntegrityError) as raised:
