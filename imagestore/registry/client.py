@@ -373,7 +373,10 @@ class RegistryClient:
         policy, operation = self._shared.policy, self._operations.of(cancel)
         able = [one for one in operation.endpoints(reference.host, self._endpoints) if needed <= one.capabilities]
         if avoid:
-            able.sort(key=lambda endpoint: endpoint.host in avoid)
+            # Where the registry finished what a mirror began, the mirror is rather to blame.
+            able.sort(
+                key=lambda endpoint: (endpoint.host in avoid, not endpoint.is_upstream and endpoint.host in avoid)
+            )
 
         def attempt(endpoint: Endpoint, behind: int) -> T:
             attempts = policy.mirror_attempts if behind else policy.attempts
