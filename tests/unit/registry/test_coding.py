@@ -207,7 +207,8 @@ def test_a_part_of_what_a_blob_was_coded_to_is_no_part_of_it(make_bench: MakeBen
 def test_a_part_of_a_blob_that_is_stored_coded_goes_on(make_bench: MakeBench) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         headers = {"Content-Encoding": "gzip", "Content-Range": f"bytes 100-{len(PACKED) - 1}/{len(PACKED)}"}
-        return httpx.Response(206, headers=headers, content=PACKED[100:])
+        headers["Content-Length"] = str(len(PACKED) - 100)
+        return httpx.Response(206, headers=headers, stream=Body(PACKED[100:]))
 
     bench = make_bench(httpx.MockTransport(answer))
     with bench.client.blob(REFERENCE, layer(PACKED), offset=100, cancel=bench.cancel) as stream:
