@@ -65,12 +65,6 @@ class Body:
     place: Place | None = None
     hint: str = ""
 
-    def readinto(self, buffer: memoryview) -> int:
-        """See Source."""
-        if self.place is not None:
-            self.place.reads += 1
-        return self.response.readinto(buffer)
-
     def close(self) -> None:
         """Give up the connection; may be called again."""
         try:
@@ -268,7 +262,9 @@ class BlobStream:
         fresh = 0
         while fresh <= 0:
             self._cancel.check()
-            count = body.readinto(buffer[: self._operation.share(len(buffer))])
+            if body.place is not None:
+                body.place.reads += 1
+            count = body.response.readinto(buffer[: self._operation.share(len(buffer))])
             if not count:
                 return 0
             self._operation.throttle(count, cancel=self._cancel)

@@ -167,14 +167,14 @@ class Pool:
         link = Link(connection, lambda: self._make_room(link, request))
         if context is not None:
             link.serve(exchange)
-            with self._dropping(link):
+            with _dropping(link, self._silent):
                 link.secure(context, request.host, max(0.001, until - time.monotonic()))
         return link
 
     def _exchange(self, request: Outgoing, head: bytes, link: Link, exchange: Exchange) -> Incoming:
         link.serve(exchange)
         is_sent = False
-        with self._dropping(link):
+        with _dropping(link, self._silent):
             try:
                 link.send(head + request.body, request.idle_seconds)
             except WaitError:
@@ -187,7 +187,7 @@ class Pool:
                 if request.meanwhile is not None:
                     request.meanwhile()
             answer, rest = read_head(link, request.idle_seconds)
-            self._forget_silence(link)
+            self._silent.pop(link, None)
             body = body_of(body_length(request.method, answer), link, rest, request.idle_seconds)
 
         def finish(*, is_reusable: bool) -> None:
@@ -197,20 +197,6 @@ class Pool:
                 link.close()
 
         return _Answer(answer, body, link, finish)
-
-    @contextmanager
-    def _dropping(self, link: Link) -> Iterator[None]:
-        try:
-            with _dropping(link):
-                yield
-        except BaseException:
-            self._forget_silence(link)
-            raise
-
-    def _forget_silence(self, link: Link) -> None:
-        if link in self._silent:
-            with self._lock:
-                del self._silent[link]
 
     def _make_room(self, link: Link, request: Outgoing) -> None:
         """Close the idle connections to a host that leaves a new one waiting, and keep none while it does."""
@@ -240,7 +226,9 @@ class Pool:
         surplus = [kept]
         with self._lock:
             is_current = link.context is None or link.context is self._context
-            if not self._is_closed and is_current and not any(map(kept.fits, self._silent.values())):
+            # A copy, since others forget theirs without the lock.
+            is_waited_for = self._silent and any(map(kept.fits, list(self._silent.values())))
+            if not self._is_closed and is_current and not is_waited_for:
                 self._idle.append(kept)
                 surplus = self._expired()
                 if len(self._idle) > _MAX_IDLE_CONNECTIONS:
@@ -329,11 +317,13 @@ def _receive(link: Link, piece: memoryview, idle_seconds: float, *, is_first: bo
 
 
 @contextmanager
-def _dropping(link: Link) -> Iterator[None]:
-    """A connection on which something went wrong serves nobody any more."""
+def _dropping(link: Link, silent: dict[Link, Outgoing] | None = None) -> Iterator[None]:
+    """A connection on which something went wrong serves nobody any more, and isn't waited for."""
     try:
         yield
     except BaseException:
+        if silent is not None:
+            silent.pop(link, None)
         link.close()
         raise
 
