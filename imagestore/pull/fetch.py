@@ -269,16 +269,17 @@ class Fetcher:
             except IntegrityError as error:
                 if arrival.is_at_hand:
                     raise
-                # From the start, and from another host if there is one: nothing of this can be trusted.
-                log.warning("%s: fetching it again", error, extra={"digest": descriptor.digest})
-                self.observer(
-                    Noticed(f"{descriptor.kind.value} {descriptor.digest.short} came damaged; fetching again")
-                )
-                writer.truncate()
+                self._start_again(writer, descriptor, error)
                 received += self._receive(writer, descriptor, arrival.hosts, cancel)[0]
                 self._commit(writer, descriptor)
         self.observer(BlobDone(descriptor, received))
         return received
+
+    def _start_again(self, writer: IngestWriter, descriptor: Descriptor, error: IntegrityError) -> None:
+        """From the start, and from another host if there is one: nothing of this can be trusted."""
+        log.warning("%s: fetching it again", error, extra={"digest": descriptor.digest})
+        self.observer(Noticed(f"{descriptor.kind.value} {descriptor.digest.short} came damaged; fetching again"))
+        writer.truncate()
 
     def _commit(self, writer: IngestWriter, descriptor: Descriptor) -> None:
         self.observer(BlobVerifying(descriptor))
@@ -330,8 +331,18 @@ class Fetcher:
                 writer.truncate()
             start = writer.offset
             self.observer(BlobStarted(descriptor, start))
-            writer.fill(stream.readinto, advanced=advanced)
-            return writer.offset - start, stream.hosts
+            try:
+                writer.fill(stream.readinto, advanced=advanced)
+            except IntegrityError as error:
+                if avoid:
+                    raise
+                failure, hosts = error, stream.hosts
+            else:
+                return writer.offset - start, stream.hosts
+        received = writer.offset - start
+        self._start_again(writer, descriptor, failure)
+        again, hosts = self._receive(writer, descriptor, hosts, cancel)
+        return received + again, hosts
 
     def _foreign(self, descriptor: Descriptor, error: ReferenceNotFoundError) -> ReferenceNotFoundError:
         return ReferenceNotFoundError(

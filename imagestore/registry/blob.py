@@ -18,7 +18,6 @@ from imagestore.registry.session import wait
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from collections.abc import Set as AbstractSet
     from types import TracebackType
     from typing import Self
@@ -27,16 +26,13 @@ if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor
     from imagestore.errors import RegistryError
     from imagestore.registry.operation import Operation
+    from imagestore.registry.places import Place
     from imagestore.registry.session import Surroundings
 
 _log = get_logger(__name__)
 
 # Smaller parts than this would make a request for every few packets.
 _LEAST_PART_BYTES: Final = 64 * 1024
-
-
-def _nothing() -> None:
-    """What there is to undo for a body that holds nothing."""
 
 
 class Source(Protocol):
@@ -58,7 +54,7 @@ class Body:
         start: offset of the body's first byte in the blob.
         end: offset behind the last byte that this answer promises.
         host: who serves it.
-        on_close: called once the body is closed; may be called again.
+        place: at the host, given back once the body is closed; None where it takes none.
         hint: what to do if it turns out to be something else.
     """
 
@@ -66,7 +62,7 @@ class Body:
     start: int
     end: int
     host: str
-    on_close: Callable[[], None] = _nothing
+    place: Place | None = None
     hint: str = ""
 
     def close(self) -> None:
@@ -74,7 +70,8 @@ class Body:
         try:
             self.response.close()
         finally:
-            self.on_close()
+            if self.place is not None:
+                self.place.give_back()
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +262,8 @@ class BlobStream:
         fresh = 0
         while fresh <= 0:
             self._cancel.check()
+            if body.place is not None:
+                body.place.reads += 1
             count = body.response.readinto(buffer[: self._operation.share(len(buffer))])
             if not count:
                 return 0

@@ -10,18 +10,17 @@ from imagestore.errors import RegistryError, SizeMismatchError
 from imagestore.log import get_logger
 from imagestore.pieces import PieceReader
 from imagestore.registry.blob import Body
-from imagestore.registry.coding import UnpackedBody, coding_hint, is_gzip, naming_coding
+from imagestore.registry.coding import UnpackedBody, coding, coding_hint, is_gzip, naming_coding
 from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
 from imagestore.registry.transport.answer import Answer
+from imagestore.registry.transport.faults import WaitError
 from imagestore.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from imagestore.descriptor import Descriptor
     from imagestore.registry.exchange import Response
-    from imagestore.registry.places import HostPlaces
+    from imagestore.registry.places import HostPlaces, Place
     from imagestore.registry.session import Call, Session
 
 _log = get_logger(__name__)
@@ -61,23 +60,36 @@ def open_blob(
         RegistryError: refused, or no sensible answer.
         SizeMismatchError: the host announces another size.
         OperationCancelledError: cancelled, or past the deadline.
+        PreconditionError: this thread holds all places with transfers that nobody reads.
     """
     origin = session.endpoint.origin
     while True:
-        give_back = places.take(origin, cancel=session.cancel)
+        place = places.take(origin, cancel=session.cancel)
         try:
-            return _open(session, call, descriptor, offset, give_back, is_exact=is_exact)
+            body = _open(session, call, descriptor, offset, place, is_exact=is_exact)
         except BaseException as error:
-            give_back()
             # Tries alone don't outlast a large layer. Once nobody of ours is served there, the refusal stands.
-            if not (session.is_last and _is_crowded(error) and places.narrow(origin)):
+            if not (session.is_last and _is_crowded(error) and place.refuse()):
+                place.give_back()
                 raise
             _log.debug("%s: refuses one more transfer beside others of ours: %s", session.endpoint.host, error)
+        else:
+            place.is_served = True
+            return body
 
 
 def _is_crowded(error: BaseException) -> bool:
-    """Whether a host refuses as those do that limit connections: they have no time to name."""
-    return isinstance(error, RegistryError) and error.status in _CROWDED and getattr(error, "retry_after", None) is None
+    """Whether a host refuses as those do that limit connections: they have no time to name, or leave one waiting."""
+    if not isinstance(error, RegistryError) or getattr(error, "retry_after", None) is not None:
+        return False
+    return error.status in _CROWDED or (not error.status and isinstance(error.__cause__, WaitError))
+
+
+def _is_of_blob(response: Response, descriptor: Descriptor) -> bool:
+    """Whether a part that is marked as coded is one of the blob as it is stored, and not of what it was coded to."""
+    part = parse_content_range(response.headers.get("Content-Range"))
+    length = parse_length(response.headers.get("Content-Length"))
+    return part is not None and part.total == descriptor.size and length is not None
 
 
 def _open(
@@ -85,7 +97,7 @@ def _open(
     call: Call,
     descriptor: Descriptor,
     offset: int,
-    give_back: Callable[[], None],
+    place: Place,
     *,
     is_exact: bool,
 ) -> Body:
@@ -93,6 +105,8 @@ def _open(
         def judged(response: Response) -> tuple[Verdict, Response]:
             has_range = bool(asked.byte_range)
             verdict = judge(response.status, response.headers, offset=start, size=descriptor.size, has_range=has_range)
+            if verdict is Verdict.PART and coding(response) and not _is_of_blob(response, descriptor):
+                verdict = Verdict.RESTART
             if verdict is Verdict.REFUSED:
                 # In here, where the session takes out of it what was sent.
                 raise failure(response, what=call.what)
@@ -118,13 +132,13 @@ def _open(
     is_coded = is_other_length and session.is_last
     if is_gzip(response) and (is_coded or (verdict is Verdict.WHOLE and length is None)):
         unpacked = UnpackedBody(response, descriptor, is_coded=is_coded)
-        return Body(unpacked, 0, descriptor.size, host, give_back, coding_hint(response))
+        return Body(unpacked, 0, descriptor.size, host, place, coding_hint(response))
     hint = coding_hint(response)
     if verdict is Verdict.WHOLE:
-        return Body(response, 0, descriptor.size, host, give_back, hint)
+        return Body(response, 0, descriptor.size, host, place, hint)
     if verdict is Verdict.PART:
         part = parse_content_range(response.headers.get("Content-Range"))
         end = part.last + 1 if part is not None else descriptor.size
-        return Body(response, offset, end, host, give_back, hint)
+        return Body(response, offset, end, host, place, hint)
     with response, naming_coding(response):
         raise SizeMismatchError(f"{call.what} at {host}", expected=descriptor.size, actual=length or 0)

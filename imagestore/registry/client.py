@@ -91,7 +91,7 @@ class RegistryClient:
         self._breaker = breaker or Breaker(clock=used_timing.monotonic)
         self._on_close = on_close
         self._operations = Operations(self._shared.policy, used_timing)
-        self._places = HostPlaces(self._shared.policy.connections_per_host)
+        self._places = HostPlaces(self._shared.policy.connections_per_host, clock=used_timing.monotonic)
         self._stranger = stranger
 
     @property
@@ -243,6 +243,7 @@ class RegistryClient:
         Raises:
             RegistryError: not there, no access, or nobody answers properly.
             IntegrityError: every host announces another size.
+            PreconditionError: the host serves no more at a time than this thread has open already, and reads none of.
             OperationCancelledError: cancelled, or past the deadline.
         """
         what = f"blob {descriptor.digest} of {reference.name}"
@@ -372,7 +373,10 @@ class RegistryClient:
         policy, operation = self._shared.policy, self._operations.of(cancel)
         able = [one for one in operation.endpoints(reference.host, self._endpoints) if needed <= one.capabilities]
         if avoid:
-            able.sort(key=lambda endpoint: endpoint.host in avoid)
+            # Where the registry finished what a mirror began, the mirror is rather to blame.
+            able.sort(
+                key=lambda endpoint: (endpoint.host in avoid, not endpoint.is_upstream and endpoint.host in avoid)
+            )
 
         def attempt(endpoint: Endpoint, behind: int) -> T:
             attempts = policy.mirror_attempts if behind else policy.attempts

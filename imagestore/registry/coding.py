@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _GZIP: Final = frozenset({"gzip", "x-gzip"})
 _MAGIC: Final = b"\x1f\x8b"
 _PIECE_BYTES: Final = 64 * 1024
+# Each member that ends copies the rest of a step: small ones, as many as a stranger likes, must stay cheap.
+_STEP_BYTES: Final = 4 * 1024
 # Of zlib: a gzip header is expected.
 _WINDOW_BITS: Final = 31
 # So many bytes show whether something is gzip, and what is inside: a header with a name is shorter.
@@ -77,12 +79,13 @@ def plain(response: Response, body: bytes, limit_bytes: int) -> bytes:
         return body
     import zlib
 
-    unpacker = _unpacker()
+    members, unpacked = _Members(body), bytearray()
     try:
-        unpacked = unpacker.decompress(body, limit_bytes + 1)
+        while len(unpacked) <= limit_bytes and (piece := members.unpack(limit_bytes + 1 - len(unpacked))):
+            unpacked += piece
     except zlib.error:
         return body
-    return unpacked if unpacker.eof and len(unpacked) <= limit_bytes else body
+    return bytes(unpacked) if members.is_whole and len(unpacked) <= limit_bytes else body
 
 
 class UnpackedBody:
@@ -99,7 +102,7 @@ class UnpackedBody:
         self._response = response
         self._descriptor = descriptor
         self._is_coded = is_coded
-        self._unpacker: zlib._Decompress | None = None
+        self._members: _Members | None = None
         # Compressing what can't be compressed adds a few bytes to each block.
         self._allowed = descriptor.size + descriptor.size // 8 + _PIECE_BYTES
         self._piece = memoryview(bytearray(_PIECE_BYTES))
@@ -117,9 +120,8 @@ class UnpackedBody:
         if not self._has_begun:
             self._begin()
             self._has_begun = True
-        unpacker = self._unpacker
-        if unpacker is not None:
-            return self._unpack_into(buffer, unpacker)
+        if self._members is not None:
+            return self._unpack_into(buffer, self._members)
         if not self._received:
             return self._response.readinto(buffer)
         count = min(len(buffer), len(self._received))
@@ -141,26 +143,22 @@ class UnpackedBody:
             is_stored_so = may_be_stored_so and not inside.startswith(_MAGIC)
             self._is_coded = bool(inside) and not is_stored_so
         if self._is_coded:
-            self._unpacker = _unpacker()
+            self._members = _Members(self._received)
 
-    def _unpack_into(self, buffer: memoryview, unpacker: zlib._Decompress) -> int:
+    def _unpack_into(self, buffer: memoryview, members: _Members) -> int:
         import zlib
 
-        while not unpacker.eof:
-            self._received = self._received or self._receive()
+        while True:
             try:
-                # Also at the end of what comes: some may be left inside.
-                unpacked = unpacker.decompress(self._received, len(buffer))
+                unpacked = members.unpack(len(buffer))
             except zlib.error as error:
                 raise self._no_gzip() from error
-            has_ended = not self._received
-            self._received = unpacker.unconsumed_tail
             if unpacked:
                 buffer[: len(unpacked)] = unpacked
                 return len(unpacked)
-            if has_ended:
-                break
-        return 0
+            if members.is_over or not (received := self._receive()):
+                return 0
+            members.feed(received)
 
     def _receive(self) -> bytes:
         count = self._response.readinto(self._piece)
@@ -174,12 +172,61 @@ class UnpackedBody:
         return IntegrityError(f"{what}: can't be unpacked", hint=coding_hint(self._response))
 
 
+class _Members:
+    """What was compressed by gzip, as one member or as several behind one another (RFC 1952 section 2.2).
+
+    Whatever else comes behind them is left alone, as other readers do.
+
+    Args:
+        packed: the first bytes.
+    """
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = memoryview(packed)
+        self._unpacker = _unpacker()
+        #: Whether something else came behind the last member.
+        self.is_over = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the last member that began has ended."""
+        return self._unpacker.eof
+
+    def feed(self, packed: bytes) -> None:
+        """Go on with these bytes; only when unpack() has none."""
+        self._packed = memoryview(bytes(self._packed) + packed)
+
+    def unpack(self, most: int) -> bytes:
+        """The next bytes, so many at most (but not 0, which sets no bound); none when others have to be fed first.
+
+        Raises:
+            zlib.error: it is no gzip.
+        """
+        while not self.is_over:
+            if self._unpacker.eof:
+                if len(self._packed) < len(_MAGIC):
+                    break
+                if bytes(self._packed[: len(_MAGIC)]) != _MAGIC:
+                    self.is_over = True
+                    break
+                self._unpacker = _unpacker()
+            step = self._packed[:_STEP_BYTES]
+            # Also without a step: some may be left inside.
+            unpacked = self._unpacker.decompress(step, most)
+            # At the end of a member the other one may still be there from before.
+            rest = self._unpacker.unused_data if self._unpacker.eof else self._unpacker.unconsumed_tail
+            self._packed = self._packed[len(step) - len(rest) :]
+            if unpacked or not step:
+                return unpacked
+        return b""
+
+
 def _beginning(packed: bytes) -> bytes:
     """A few bytes of what is inside; none where it isn't gzip."""
     import zlib
 
     try:
-        return _unpacker().decompress(packed, len(_MAGIC))
+        return _Members(packed).unpack(len(_MAGIC))
     except zlib.error:
         return b""
 

@@ -242,7 +242,7 @@ def _reader(session: Session, call: Call, absent_statuses: frozenset[int]) -> Ca
 
 
 def _next_query(session: Session, call: Call, response: Response) -> str:
-    """The query of the next page, which must be of the same list at the same origin; empty at the end."""
+    """The query of the next page, which must be of the same list at the same host; empty at the end."""
     here = session.endpoint.url(call.repository, call.path)
     try:
         target = next_target(response.headers.get_all("Link"))
@@ -253,8 +253,10 @@ def _next_query(session: Session, call: Call, response: Response) -> str:
     except ProtocolError as error:
         host = session.endpoint.host
         raise ProtocolError(f"{call.what}: {host} names a next page that can't be read: {error}", host=host) from error
-    # Some servers write the digest's colon as %3A. Only the query is taken over, so the path need only mean the same.
-    is_same_place = urls.origin_of(there) == session.endpoint.origin and unquote(parts.path) == urlsplit(here).path
+    # Some servers write the digest's colon as %3A, and behind a proxy that ends TLS many name another scheme and port.
+    # Only the query is taken over: host and path need only mean the same.
+    is_same_host = urls.origin_of(there).host == session.endpoint.origin.host
+    is_same_place = is_same_host and unquote(parts.path) == urlsplit(here).path
     if not is_same_place:
         raise ProtocolError(
             f"{call.what}: the next page is expected at {urls.shown(here)}, the registry names {urls.shown(there)}",

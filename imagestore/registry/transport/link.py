@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Each change of a socket's time limit is a system call.
 _WORTH_CHANGING: Final = 1.25
+#: When a new connection on which nothing came yet counts as silent.
+SILENT_SECONDS: Final = 1.0
 #: A slow connection is read for so long at a time, so that progress is seen and what came is kept.
 _PATIENCE_SECONDS: Final = 0.1
 
@@ -27,9 +29,10 @@ class Link:
 
     Args:
         connection: connected.
+        on_silence: called once if the peer says nothing at first.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, on_silence: Callable[[], None] | None = None) -> None:
         self._socket = connection
         self._tls: SecureSocket | None = None
         #: What it was secured with.
@@ -41,6 +44,7 @@ class Link:
         self._until: float | None = None
         self._exchange: Exchange | None = None
         self._limit: float | None = connection.gettimeout()
+        self._on_silence = on_silence
         # What ended a read that had bytes to hand out first.
         self._failure: TransportError | None = None
 
@@ -64,9 +68,7 @@ class Link:
         """Whether something is to be read: bytes nobody asked for, or the peer's good-bye."""
         if self._failure is not None or (self._tls is not None and self._tls.has_received):
             return True
-        waiting = select.poll()
-        waiting.register(self._socket, select.POLLIN)
-        return bool(waiting.poll(0))
+        return self._has_come(0.0)
 
     def secure(self, context: ssl.SSLContext, host: str, seconds: float) -> None:
         """Shake hands for TLS, in so many seconds at most.
@@ -128,7 +130,7 @@ class Link:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        exchange = self._begin(seconds)
+        exchange = self._begin(seconds if self._on_silence is None else self._first_wait(seconds))
         filled, size = 0, len(buffer)
         started = now = time.monotonic()
         try:
@@ -159,6 +161,8 @@ class Link:
         self._read, self._write = self._socket.recv_into, self._socket.send
 
     def _receive_raw(self, buffer: memoryview) -> int:
+        if self._on_silence is not None:
+            self._first_wait(self._seconds)
         exchange = self._begin(self._seconds)
         started = time.monotonic()
         count = self._socket.recv_into(buffer)
@@ -170,6 +174,21 @@ class Link:
         while rest:
             self._begin(self._seconds)
             rest = rest[self._socket.send(rest) :]
+
+    def _first_wait(self, seconds: float) -> float:
+        """Await the peer's first words for a moment, and tell if there are none; the seconds that are left."""
+        exchange, (on_silence, self._on_silence) = self._begin(seconds), (self._on_silence, None)
+        allowed = exchange.allowed_seconds(seconds)
+        if on_silence is None or self._has_come(SILENT_SECONDS if allowed is None else min(allowed, SILENT_SECONDS)):
+            return seconds
+        exchange.check()
+        on_silence()
+        return max(0.001, seconds - SILENT_SECONDS)
+
+    def _has_come(self, seconds: float) -> bool:
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(seconds * 1000))
 
     def _begin(self, seconds: float) -> Exchange:
         """Before each wait: whose it is, and how long it may last."""

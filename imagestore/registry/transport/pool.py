@@ -1,7 +1,8 @@
 """Connections of our own to the hosts themselves, HTTP/1.1, one pool for each set of connection settings.
 
 A connection is kept for the next request when the answer says so and ended exactly. One that the peer closed while it
-was idle, or on which something arrived that nobody asked for, is not used again.
+was idle, or on which something arrived that nobody asked for, is not used again. Where a new one is silent, none is
+kept beside it: a proxy that serves so many connections at a time lets others stand in line, and counts idle ones too.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ class Pool:
         self._keep_alive_seconds = keep_alive_seconds
         self._lock = threading.Lock()
         self._idle: deque[_Kept] = deque()
+        # New connections on which nothing came, and whose they are.
+        self._silent: dict[Link, Outgoing] = {}
         self._context: ssl.SSLContext | None = None
         # Where that context looks authorities up; empty when it has read them all.
         self._roots_folder = ""
@@ -160,17 +163,18 @@ class Pool:
 
     def _link(self, request: Outgoing, exchange: Exchange, context: ssl.SSLContext | None) -> Link:
         until = time.monotonic() + request.connect_seconds
-        link = Link(self._route.connect(request.host, request.port, request.connect_seconds, exchange))
+        connection = self._route.connect(request.host, request.port, request.connect_seconds, exchange)
+        link = Link(connection, lambda: self._make_room(link, request))
         if context is not None:
             link.serve(exchange)
-            with _dropping(link):
+            with _dropping(link, self._silent):
                 link.secure(context, request.host, max(0.001, until - time.monotonic()))
         return link
 
     def _exchange(self, request: Outgoing, head: bytes, link: Link, exchange: Exchange) -> Incoming:
         link.serve(exchange)
         is_sent = False
-        with _dropping(link):
+        with _dropping(link, self._silent):
             try:
                 link.send(head + request.body, request.idle_seconds)
             except WaitError:
@@ -183,6 +187,7 @@ class Pool:
                 if request.meanwhile is not None:
                     request.meanwhile()
             answer, rest = read_head(link, request.idle_seconds)
+            self._silent.pop(link, None)
             body = body_of(body_length(request.method, answer), link, rest, request.idle_seconds)
 
         def finish(*, is_reusable: bool) -> None:
@@ -192,6 +197,15 @@ class Pool:
                 link.close()
 
         return _Answer(answer, body, link, finish)
+
+    def _make_room(self, link: Link, request: Outgoing) -> None:
+        """Close the idle connections to a host that leaves a new one waiting, and keep none while it does."""
+        with self._lock:
+            self._silent[link] = request
+            idle = [each for each in self._idle if each.fits(request)]
+            for each in idle:
+                self._idle.remove(each)
+        _close_all(idle)
 
     def _take(self, request: Outgoing) -> Link | None:
         while True:
@@ -211,7 +225,10 @@ class Pool:
         kept = _Kept(request.scheme, request.host, request.port, link, time.monotonic())
         surplus = [kept]
         with self._lock:
-            if not self._is_closed and (link.context is None or link.context is self._context):
+            is_current = link.context is None or link.context is self._context
+            # A copy, since others forget theirs without the lock.
+            is_waited_for = self._silent and any(map(kept.fits, list(self._silent.values())))
+            if not self._is_closed and is_current and not is_waited_for:
                 self._idle.append(kept)
                 surplus = self._expired()
                 if len(self._idle) > _MAX_IDLE_CONNECTIONS:
@@ -300,11 +317,13 @@ def _receive(link: Link, piece: memoryview, idle_seconds: float, *, is_first: bo
 
 
 @contextmanager
-def _dropping(link: Link) -> Iterator[None]:
-    """A connection on which something went wrong serves nobody any more."""
+def _dropping(link: Link, silent: dict[Link, Outgoing] | None = None) -> Iterator[None]:
+    """A connection on which something went wrong serves nobody any more, and isn't waited for."""
     try:
         yield
     except BaseException:
+        if silent is not None:
+            silent.pop(link, None)
         link.close()
         raise
 

@@ -21,6 +21,7 @@ from imagestore.reference import Reference
 from imagestore.registry.auth.realm import Realm
 from imagestore.registry.auth.token_service import TokenService
 from imagestore.registry.exchange import Headers, Request
+from imagestore.registry.policy import TransferPolicy
 from tests.support.streams import drain
 from tests.unit.registry.token_server import FakeResponse
 from tests.unit.registry.wire import Body, Mirrored
@@ -131,6 +132,47 @@ def test_a_blob_that_is_stored_compressed_may_be_marked_so(
     assert read(make_bench(serving(content, length=length, pieces=700)), layer(content, media_type)) == content
 
 
+def members(content: bytes, size: int) -> bytes:
+    """As tools that compress in parallel, or file by file, leave it: one member of gzip behind the other."""
+    return b"".join(gzip.compress(content[start : start + size]) for start in range(0, len(content), size))
+
+
+@pytest.mark.parametrize("behind", [b"", bytes(512), b"\x1f", b"\x1f\x8c" + PLAIN[:70_000]])
+@pytest.mark.parametrize("pieces", [0, 1000, 1])
+@pytest.mark.parametrize("length", [True, False])
+def test_a_blob_of_several_members_is_unpacked(make_bench: MakeBench, length: bool, pieces: int, behind: bytes) -> None:
+    content = PLAIN[:20_000]
+    coded = gzip.compress(b"") + members(content, 7000) + gzip.compress(b"")
+    bench = make_bench(serving(coded + behind[: 600 if pieces == 1 else None], length=length, pieces=pieces))
+    assert read(bench, layer(content, media_types.OCI_LAYER)) == content
+
+
+@pytest.mark.parametrize("behind", [b"", bytes(512), b"\x1f", b"\x1f\x8c" + PLAIN[:5000]])
+def test_a_document_of_several_members_is_unpacked(make_bench: MakeBench, behind: bytes) -> None:
+    bench = make_bench(serving(members(INDEX, 10) + gzip.compress(b"") + behind))
+    assert bench.client.document(REFERENCE, DOCUMENT, cancel=bench.cancel) == INDEX
+    assert bench.client.resolve_whole(REFERENCE, cancel=bench.cancel)[0] == DOCUMENT
+
+
+@pytest.mark.parametrize("last", [PACKED[:200_000], PACKED[:-8] + bytes(8), b"\x1f\x8b\x01"])
+def test_a_last_member_that_is_cut_or_damaged_counts(make_bench: MakeBench, last: bytes) -> None:
+    bench = make_bench(serving(gzip.compress(INDEX) + last))
+    with pytest.raises(IntegrityError):
+        bench.client.document(REFERENCE, DOCUMENT, cancel=bench.cancel)
+    bench = make_bench(serving(gzip.compress(PLAIN[:5000]) + last), policy=TransferPolicy(attempts=1))
+    with pytest.raises(ImageStoreError):
+        read(bench, layer(PLAIN[:5000] + PLAIN, media_types.OCI_LAYER))
+
+
+@pytest.mark.parametrize("inside", [b"", b"x" * 100])
+def test_members_without_end_stop_at_the_size(make_bench: MakeBench, inside: bytes) -> None:
+    bench = make_bench(serving(gzip.compress(inside) * 30_000, length=True))
+    with pytest.raises(IntegrityError):
+        read(bench, layer(PLAIN[:5000], media_types.OCI_LAYER))
+    with pytest.raises(IntegrityError):
+        bench.client.document(REFERENCE, DOCUMENT, cancel=bench.cancel)
+
+
 def test_a_transfer_that_breaks_inside_is_fetched_again(make_bench: MakeBench) -> None:
     coded = gzip.compress(PACKED)
     answers = [Body(coded[:200_000], httpx.ReadError("reset")), Body(coded)]
@@ -139,6 +181,38 @@ def test_a_transfer_that_breaks_inside_is_fetched_again(make_bench: MakeBench) -
         return httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=answers.pop(0))
 
     assert read(make_bench(httpx.MockTransport(answer)), layer(PACKED)) == PACKED
+
+
+@pytest.mark.parametrize("total", ["*", "coded", "size"])
+def test_a_part_of_what_a_blob_was_coded_to_is_no_part_of_it(make_bench: MakeBench, total: str) -> None:
+    """A cache counts in its own bytes, or codes each part alone; without Range it has the whole."""
+    content = b"0123456789" * 10_000
+    coded = gzip.compress(content)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        headers = {"Content-Encoding": "gzip"}
+        if "Range" not in request.headers:
+            return httpx.Response(200, headers=headers, stream=Body(coded))
+        named = {"*": "*", "coded": len(coded), "size": len(content)}[total]
+        part, last = (gzip.compress(content[100:]), len(content)) if total == "size" else (coded[100:], len(coded))
+        headers["Content-Range"] = f"bytes 100-{last - 1}/{named}"
+        return httpx.Response(206, headers=headers, stream=Body(part))
+
+    bench = make_bench(httpx.MockTransport(answer))
+    described = layer(content, media_types.OCI_LAYER)
+    with bench.client.blob(REFERENCE, described, offset=100, cancel=bench.cancel) as stream:
+        assert (stream.start, drain(stream)) == (0, content)
+
+
+def test_a_part_of_a_blob_that_is_stored_coded_goes_on(make_bench: MakeBench) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        headers = {"Content-Encoding": "gzip", "Content-Range": f"bytes 100-{len(PACKED) - 1}/{len(PACKED)}"}
+        headers["Content-Length"] = str(len(PACKED) - 100)
+        return httpx.Response(206, headers=headers, stream=Body(PACKED[100:]))
+
+    bench = make_bench(httpx.MockTransport(answer))
+    with bench.client.blob(REFERENCE, layer(PACKED), offset=100, cancel=bench.cancel) as stream:
+        assert (stream.start, drain(stream)) == (100, PACKED[100:])
 
 
 def test_what_unpacks_to_more_ends_at_the_size(make_bench: MakeBench) -> None:

@@ -145,6 +145,9 @@ def test_no_tags(make_bench: MakeBench, body: object) -> None:
         "?last=a&n=1",
         "https://registry.example:443/v2/team/app/tags/list?last=a&n=1",
         "/v2/team%2Fapp/tags/list?last=a&n=1#top",
+        # As a registry knows itself behind a proxy that ends TLS; asked as the first page was.
+        "http://registry.example/v2/team/app/tags/list?last=a&n=1",
+        "http://Registry.example:5000/v2/team/app/tags/list?last=a&n=1",
     ],
 )
 def test_pages_are_followed(make_bench: MakeBench, link: str) -> None:
@@ -156,8 +159,6 @@ def test_pages_are_followed(make_bench: MakeBench, link: str) -> None:
     "link",
     [
         "https://evil.example/v2/team/app/tags/list?last=a",
-        "http://registry.example/v2/team/app/tags/list?last=a",
-        "https://registry.example:8443/v2/team/app/tags/list?last=a",
         "/v2/other/app/tags/list?last=a",
         "/v2/team/app/tags/../../../x?last=a",
         "//169.254.169.254/latest",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,11 +19,13 @@ from imagestore.digest import Digest
 from imagestore.errors import (
     DeadlineExceededError,
     OperationCancelledError,
+    PreconditionError,
     ReferenceNotFoundError,
     RegistryError,
     SizeMismatchError,
 )
 from imagestore.reference import Reference
+from imagestore.registry import places as module
 from imagestore.registry.exchange import Origin
 from imagestore.registry.places import HostPlaces
 from imagestore.registry.policy import TransferPolicy
@@ -50,8 +53,8 @@ def test_a_place_given_back_twice_is_one_place() -> None:
     places, cancel = HostPlaces(2), CancelToken()
     first = places.take(ONE, cancel=cancel)
     places.take(ONE, cancel=cancel)
-    first()
-    first()
+    first.give_back()
+    first.give_back()
     places.take(ONE, cancel=cancel)
     with pytest.raises(DeadlineExceededError):
         places.take(ONE, cancel=CancelToken(0.01))
@@ -64,7 +67,7 @@ def test_three_places_are_left_to_others_at_every_host() -> None:
     assert places.have_room()
     places.take(ONE, cancel=cancel)
     assert not places.have_room()
-    first()
+    first.give_back()
     assert places.have_room()
 
 
@@ -75,7 +78,7 @@ def test_nothing_is_free_for_more_while_somebody_waits() -> None:
 
     def wait() -> None:
         is_waiting.set()
-        places.take(ONE, cancel=token)()
+        places.take(ONE, cancel=token).give_back()
         ended.set()
 
     thread = threading.Thread(target=wait)
@@ -84,11 +87,11 @@ def test_nothing_is_free_for_more_while_somebody_waits() -> None:
     while not places._waiting:
         time.sleep(0.001)
     # The one that waits may not have looked yet.
-    places._taken.clear()
+    taken = places._taken.pop(ONE)
     assert not places.have_room()
-    places._taken[ONE] = 5
-    for give_back in given:
-        give_back()
+    places._taken[ONE] = taken
+    for place in given:
+        place.give_back()
     assert ended.wait(60)
     thread.join()
     assert places.have_room()
@@ -146,20 +149,20 @@ def test_waiting_for_a_place_ends_when_cancelled(moment: str) -> None:
 
 def test_places_are_given_in_the_order_of_asking() -> None:
     places, served = HostPlaces(1), []
-    give_back = places.take(ONE, cancel=CancelToken())
+    taken = places.take(ONE, cancel=CancelToken())
     threads = []
 
     def wait_and_serve(number: int) -> None:
         release = places.take(ONE, cancel=CancelToken(5))
         served.append(number)
-        release()
+        release.give_back()
 
     for number in range(6):
         threads.append(threading.Thread(target=wait_and_serve, args=(number,)))
         threads[-1].start()
         while len(places._waiting.get(ONE, ())) <= number:
             time.sleep(0.001)
-    give_back()
+    taken.give_back()
     for thread in threads:
         thread.join()
     assert served == list(range(6))
@@ -167,19 +170,19 @@ def test_places_are_given_in_the_order_of_asking() -> None:
 
 def test_whoever_comes_when_a_place_gets_free_stands_behind_those_who_wait() -> None:
     places, cancel, order = HostPlaces(1), CancelToken(30), []
-    give_back = places.take(ONE, cancel=cancel)
+    taken = places.take(ONE, cancel=cancel)
 
     def wait() -> None:
         place = places.take(ONE, cancel=cancel)
         order.append("waited")
-        place()
+        place.give_back()
 
     waiting = threading.Thread(target=wait)
     waiting.start()
     while not places._waiting:
         time.sleep(0.001)
-    give_back()
-    places.take(ONE, cancel=cancel)()
+    taken.give_back()
+    places.take(ONE, cancel=cancel).give_back()
     order.append("came later")
     waiting.join()
     assert order == ["waited", "came later"]
@@ -187,10 +190,10 @@ def test_whoever_comes_when_a_place_gets_free_stands_behind_those_who_wait() -> 
 
 def test_whoever_gives_up_waiting_holds_nobody_up() -> None:
     places = HostPlaces(1)
-    give_back = places.take(ONE, cancel=CancelToken())
+    taken = places.take(ONE, cancel=CancelToken())
     with pytest.raises(DeadlineExceededError):
         places.take(ONE, cancel=CancelToken(0.01))
-    give_back()
+    taken.give_back()
     places.take(ONE, cancel=CancelToken(1))
 
 
@@ -285,20 +288,141 @@ def test_places_are_waited_for_by_retries_too(make_bench: MakeBench) -> None:
 
 def test_a_host_that_serves_no_more_has_fewer_places_until_it_is_idle() -> None:
     places, cancel = HostPlaces(5), CancelToken()
-    assert not places.narrow(ONE)
-    given = [places.take(ONE, cancel=cancel) for _ in range(2)]
-    assert places.narrow(ONE)
+    assert not places.take(ONE, cancel=cancel).refuse()
+    assert places.have_room()
+    given = [places.take(ONE, cancel=cancel) for _ in range(3)]
+    assert given.pop().refuse()
     assert not places.have_room()
     with pytest.raises(DeadlineExceededError):
         places.take(ONE, cancel=CancelToken(0.01))
-    places.take(OTHER, cancel=cancel)()
-    given.pop()()
-    # It may turn out to serve even less, but never more.
-    assert places.narrow(ONE)
+    places.take(OTHER, cancel=cancel).give_back()
+    # It may turn out to serve even less.
+    assert given.pop().refuse()
     with pytest.raises(DeadlineExceededError):
         places.take(ONE, cancel=CancelToken(0.01))
-    given.pop()()
+    given.pop().give_back()
     assert len([places.take(ONE, cancel=cancel) for _ in range(5)]) == 5
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def is_full(places: HostPlaces) -> bool:
+    try:
+        places.take(ONE, cancel=CancelToken(0.01)).give_back()
+    except DeadlineExceededError:
+        return True
+    return False
+
+
+def test_a_busy_host_gets_one_place_more_now_and_then() -> None:
+    clock = Clock()
+    places, cancel = HostPlaces(4, clock=clock), CancelToken()
+    given = [places.take(ONE, cancel=cancel) for _ in range(2)]
+    assert given.pop().refuse()
+    clock.seconds = 59.0
+    assert is_full(places)
+    # Long after: still one at a time.
+    clock.seconds = 1000.0
+    for _ in range(3):
+        given.append(places.take(ONE, cancel=cancel))
+        assert is_full(places)
+        clock.seconds += 60.0
+    assert len(given) == 4
+    assert is_full(places)
+    given.pop().give_back()
+    assert not is_full(places)
+
+
+def test_a_host_that_refuses_one_more_is_asked_more_and_more_seldom() -> None:
+    clock = Clock()
+    places, cancel = HostPlaces(4, clock=clock), CancelToken()
+    places.take(ONE, cancel=cancel)
+    pauses = [0.0]
+    for _ in range(7):
+        while is_full(places):
+            clock.seconds += 20.0
+        place = places.take(ONE, cancel=cancel)
+        assert place.refuse()
+        pauses.append(clock.seconds)
+    assert [after - before for before, after in itertools.pairwise(pauses)][1:] == [60, 120, 240, 480, 960, 960]
+
+
+def test_whoever_waits_gets_the_place_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_PATIENCE_SECONDS", 0.05)
+    places, cancel = HostPlaces(4), CancelToken(60)
+    places.take(ONE, cancel=cancel)
+    assert places.take(ONE, cancel=cancel).refuse()
+    thread = threading.Thread(target=lambda: places.take(ONE, cancel=cancel))
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_nobody_gets_the_place_of_who_was_refused() -> None:
+    places, cancel, order = HostPlaces(2), CancelToken(60), []
+    first, second = (places.take(ONE, cancel=cancel) for _ in range(2))
+
+    def wait() -> None:
+        places.take(ONE, cancel=cancel)
+        order.append("taken")
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not places._waiting:
+        time.sleep(0.001)
+    assert second.refuse()
+    waiting.join(0.05)
+    assert order == []
+    first.give_back()
+    waiting.join(60)
+    assert order == ["taken"]
+
+
+def test_who_was_refused_while_another_was_served_may_try_again_though_that_one_is_over() -> None:
+    places, cancel = HostPlaces(4), CancelToken()
+    served, refused, idle = (places.take(ONE, cancel=cancel) for _ in range(3))
+    served.is_served = True
+    served.give_back()
+    idle.give_back()
+    assert refused.refuse()
+    # Next to nobody.
+    assert not places.take(ONE, cancel=cancel).refuse()
+
+
+@pytest.mark.parametrize("reader", ["nobody", "another thread"])
+def test_who_waits_for_what_it_holds_unread_itself_is_told(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    monkeypatch.setattr(module, "_UNREAD_SECONDS", 0.3)
+    body = b"y" * 200_000
+    layer = Descriptor("application/octet-stream", Digest.of(body), len(body))
+    bench = make_bench(lambda request: httpx.Response(200, content=body), policy=TransferPolicy(connections_per_host=1))
+    bench.client._places._clock = time.monotonic
+    reference = Reference.parse("registry.example/team/app:1")
+    with bench.client.blob(reference, layer, cancel=CancelToken(60)) as held:
+        if reader == "nobody":
+            with pytest.raises(PreconditionError, match="belong to this thread"):
+                bench.client.blob(reference, layer, cancel=CancelToken(60))
+            assert drain(held) == body
+            return
+
+        def read() -> None:
+            piece = memoryview(bytearray(1000))
+            while held.readinto(piece):
+                time.sleep(0.005)
+            held.close()
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        with bench.client.blob(reference, layer, cancel=CancelToken(60)) as second:
+            assert drain(second) == body
+        thread.join()
 
 
 class OneAtATime:
@@ -313,6 +437,8 @@ class OneAtATime:
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if self.is_busy:
             self.was_refused.set()
+            if not self.status:
+                raise httpx.ReadTimeout("nothing came")
             return httpx.Response(self.status, headers=self.fields)
         self.is_busy = True
         return httpx.Response(200, headers={"Content-Length": str(len(CONTENT))}, stream=Busy(self))
@@ -331,7 +457,14 @@ class Busy(httpx.SyncByteStream):
 
 @pytest.mark.parametrize(
     ("status", "fields", "waits"),
-    [(503, {}, True), (429, {}, True), (500, {}, False), (429, {"Retry-After": "1"}, False), (404, {}, False)],
+    [
+        (0, {}, True),
+        (503, {}, True),
+        (429, {}, True),
+        (500, {}, False),
+        (429, {"Retry-After": "1"}, False),
+        (404, {}, False),
+    ],
 )
 def test_who_is_refused_beside_a_long_transfer_waits_for_its_end(
     make_bench: MakeBench, status: int, fields: dict[str, str], waits: bool
@@ -353,7 +486,7 @@ def test_who_is_refused_beside_a_long_transfer_waits_for_its_end(
         thread.start()
         assert host.was_refused.wait(60)
         if waits:
-            while not bench.client._places._waiting:
+            while not bench.client._places._waiting and thread.is_alive():
                 time.sleep(0.001)
         else:
             thread.join()

@@ -154,12 +154,14 @@ def test_a_host_that_fails_at_ranges_gives_the_blob_from_its_start(tmp_path: Pat
 def test_a_passing_outage_costs_nothing_of_what_came(tmp_path: Path) -> None:
     layer = python_image().manifests[2].layers[-1]
     blob = Where(kind="blob", reference=str(layer.digest))
-    faults = [FaultRule(Truncate(layer.size - 10), blob, times=1), FaultRule(Refuse(503), blob, times=5)]
+    faults = [FaultRule(Truncate(layer.size - 10), blob, times=1), FaultRule(Refuse(503), blob, times=0)]
     with node(tmp_path, faults=faults) as here:
         with pytest.raises(RegistryUnavailableError):
             here.store.pull(PYTHON)
+        before = here.registry.ledger.bytes_sent(layer.digest)
+    with node(tmp_path) as here:
         here.store.pull(PYTHON)
-        assert here.registry.ledger.bytes_sent(layer.digest) == layer.size
+        assert before + here.registry.ledger.bytes_sent(layer.digest) == layer.size
 
 
 def test_damage_on_the_way_costs_one_more_fetch(tmp_path: Path) -> None:
