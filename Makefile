@@ -53,8 +53,13 @@ types: $(VENV)/ready
 test: $(VENV)/ready
 	@$(MAKE) --no-print-directory -j 3 lint types unit
 
-unit: $(VENV)/ready
+unit: $(VENV)/ready $(VENV)/collected
 	$(BIN)/pytest -n $(JOBS)
+
+# Once, by one process: else each of those that share the tests compiles all of them. What is wrong with them it says later.
+$(VENV)/collected: | $(VENV)/ready
+	@$(BIN)/pytest -n 0 --collect-only --quiet > /dev/null || true
+	@touch $@
 
 integration: $(VENV)/ready protos-check
 	tests/integration/install-peers
