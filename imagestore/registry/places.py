@@ -176,19 +176,17 @@ class HostPlaces:
 
     def _is_free(self, origin: Origin) -> bool:
         taken, fewer = len(self._taken.get(origin, ())), self._fewer.get(origin)
-        if fewer is None or taken >= self._most:
-            return taken < self._most
-        if taken >= fewer.places:
-            now = self._clock()
-            if now < fewer.until:
-                return False
-            # Only one more, also where nobody wanted any for long.
-            fewer.places, fewer.until, fewer.is_tried = taken + 1, now + fewer.patience_seconds, True
-        return True
+        is_granted = fewer is None or taken < fewer.places or self._clock() >= fewer.until
+        return is_granted and taken < self._most
 
     def _take(self, origin: Origin) -> Place:
+        taken, fewer = self._taken.setdefault(origin, []), self._fewer.get(origin)
+        if fewer is not None and len(taken) >= fewer.places:
+            # Only one more, also where nobody wanted any for long.
+            fewer.places, fewer.is_tried = len(taken) + 1, True
+            fewer.until = self._clock() + fewer.patience_seconds
         place = Place(self, origin, self._ended.get(origin, 0))
-        self._taken.setdefault(origin, []).append(place)
+        taken.append(place)
         return place
 
     def _drop(self, origin: Origin, place: Place) -> None:

@@ -235,7 +235,7 @@ class ServerProcess:
                     continue
                 await asyncio.to_thread(self._workers.replace, store)
             said = ""
-            log.warning("opened again", extra={"reason": "another database is in the place of the one that was open"})
+            log.warning("opened again", extra={"reason": "the database isn't the one that was open any more"})
 
     async def _feed_watchdog(self, seconds: float) -> None:
         """Show the service manager that the loop turns and the threads for quick calls take work."""
