@@ -30,6 +30,7 @@ PLAIN_PARAMETERS: Final = frozenset(
 )
 
 _EMPTY_PARAMETER: Final = re.compile(r"[A-Za-z_-]{1,24}=")
+_PLACEHOLDER: Final = re.compile(r"tape-[a-z]+-@?[0-9]+@?")
 
 
 def comparable(query: str) -> tuple[tuple[str, str], ...]:
@@ -59,6 +60,15 @@ def is_empty_parameter(pair: str) -> bool:
     return _EMPTY_PARAMETER.fullmatch(pair) is not None
 
 
+def is_placeholder(value: str) -> bool:
+    """Whether a value was replaced already, when a tape was recorded.
+
+    >>> is_placeholder("tape-signature-1"), is_placeholder("tape-000")
+    (True, False)
+    """
+    return _PLACEHOLDER.fullmatch(value) is not None
+
+
 def shown(query: str) -> str:
     """A query for messages: with a question mark, and dots in place of values that may be secret.
 
@@ -68,7 +78,7 @@ def shown(query: str) -> str:
     parts = []
     for pair in query.split("&") if query else ():
         name, equals, value = pair.partition("=")
-        is_plain = urllib.parse.unquote_plus(name).lower() in PLAIN_PARAMETERS or value.startswith("tape-")
-        is_shown = is_plain or not pair or pair.startswith("tape-")
+        is_plain = urllib.parse.unquote_plus(name).lower() in PLAIN_PARAMETERS or is_placeholder(value)
+        is_shown = is_plain or not pair or is_placeholder(pair)
         parts.append(pair if is_shown else f"{name}=..." if equals and value.strip("=") else "...")
     return "?" + "&".join(parts) if parts else ""

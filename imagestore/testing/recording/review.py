@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 from imagestore.digest import Digest
 from imagestore.errors import ContentNotFoundError
 from imagestore.testing.engine.exchange import Ending, Fields, Request
+from imagestore.testing.engine.queries import is_placeholder
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import BytesBody
 from imagestore.testing.recording import guard, redaction
 from imagestore.testing.recording.addresses import Addresses
 from imagestore.testing.recording.guard import SecretLeakError
 from imagestore.testing.recording.search import Search
-from imagestore.testing.recording.secrets import Vault, is_placeholder
+from imagestore.testing.recording.secrets import Vault
 from imagestore.testing.recording.take import Answer, check_body, classify, is_redirect
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import re
 import threading
 from typing import TYPE_CHECKING, Final
 
+from imagestore.testing.engine.queries import is_placeholder
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -215,8 +216,3 @@ class Numbering:
 def unmarked(text: str) -> str:
     """A text with placeholders made equal, for sorting independent of who came first."""
     return _MARK.sub(r"tape-\1-", text)
-
-
-def is_placeholder(value: str) -> bool:
-    """Whether a value was already replaced (a tape that is being recorded from a replay, say)."""
-    return re.fullmatch(r"tape-[a-z]+-@?[0-9]+@?", value) is not None

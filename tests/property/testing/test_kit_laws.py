@@ -8,7 +8,7 @@ import json
 import urllib.parse
 
 import httpx
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from imagestore.digest import Digest
@@ -16,7 +16,7 @@ from imagestore.errors import DocumentError
 from imagestore.testing import Registry, Tape, build_image, replay
 from imagestore.testing.engine.answers import parse_range
 from imagestore.testing.engine.exchange import Ending, Fields, Pause, Reply, body_steps
-from imagestore.testing.engine.queries import comparable, shown
+from imagestore.testing.engine.queries import comparable, is_placeholder, shown
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.faults import Effect, FaultRule, Where, catalogue
 from imagestore.testing.front_ends.transport import ReplayTransport
@@ -209,11 +209,12 @@ def test_putting_a_field_leaves_one_of_it_in_place(items: tuple[tuple[str, str],
 
 SECRET = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=8, max_size=30).filter(
     # What stands around it anyway.
-    lambda one: one.lower() not in "bearer basic scope service https://host.example/path"
+    lambda one: one.lower() not in "bearer basic scope service https://host.example/path" and not is_placeholder(one)
 )
 
 
 @given(SECRET, st.sampled_from(["sig", "X-Amz-Signature", "password", "token", "account", "Expires", "unknown"]))
+@example("tape-000", "sig")
 def test_a_secret_never_survives_redaction(secret: str, name: str) -> None:
     quoted = urllib.parse.quote(secret, safe="")
     basic = base64.b64encode(f"user:{secret}".encode()).decode()
