@@ -19,7 +19,7 @@ from tests.support.server import serving, until
 from tests.support.slow_pulls import LARGE, MIB, SMALL, pulling, received, registry
 from tests.unit.store.test_upkeep import damage_database
 
-# -- reload ----------------------------------------------------------------------------------------------------------
+pytestmark = pytest.mark.integration
 
 _HANDLER = """
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.extra]
