@@ -7,8 +7,8 @@ they import.
 
 from __future__ import annotations
 
+import itertools
 import os
-import shutil
 import statistics
 import subprocess
 import threading
@@ -20,6 +20,7 @@ from pathlib import Path
 from benchmarks import tiny_layout
 from benchmarks.suite.containerd import Containerd, containerd
 from benchmarks.suite.cost import imagestore_command
+from benchmarks.suite.series import turns
 from imagestore import platforms
 from imagestore.store import ImageStore
 
@@ -34,6 +35,9 @@ GOALS = {
     "remove all, in process": 0.15,
 }
 
+#: With one or the other, deleting is fastest: in memory, and on disks.
+_THREADS = (1, 8)
+
 
 @dataclass
 class Peers:
@@ -45,7 +49,7 @@ class Peers:
         environment: variables of every program; None for this process's.
         daemon: the containerd, while it runs.
         seconds: what each operation took, by name, ours and containerd's.
-        deleting: seconds that deleting as many files takes, and nothing else.
+        deleting: seconds that deleting as many files takes, and nothing else; one for each round.
     """
 
     folder: Path
@@ -53,7 +57,7 @@ class Peers:
     environment: Mapping[str, str] | None = None
     daemon: Containerd | None = None
     seconds: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
-    deleting: float = 0.0
+    deleting: list[float] = field(default_factory=list)
 
     @property
     def layout(self) -> Path:
@@ -65,9 +69,9 @@ class Peers:
         """Our store."""
         return self.folder / "ours"
 
-    def imagestore(self, *arguments: str) -> None:
+    def imagestore(self, *arguments: str, root: Path | None = None) -> None:
         """Run our command line."""
-        line = [*imagestore_command(), "--root", str(self.ours), *arguments]
+        line = [*imagestore_command(), "--root", str(root or self.ours), *arguments]
         _quietly(line, self.environment)
 
     def ctr(self, *arguments: str) -> None:
@@ -75,12 +79,13 @@ class Peers:
         assert self.daemon is not None
         _quietly([*self.daemon.ctr, *arguments], self.environment)
 
-    def compare(self, name: str, ours: Callable[[], object], theirs: Callable[[], object] | None) -> None:
-        """Time both once; without theirs, what the same operation took them the last time counts."""
-        mine, peer = self.seconds.setdefault(name, ([], []))
-        mine.append(_seconds(ours))
-        if theirs is not None:
-            peer.append(_seconds(theirs))
+    def compare(self, name: str, ours: Callable[[], object], theirs: Callable[[], object]) -> None:
+        """Time both once."""
+        self._time(name, ours)
+        self._time(name, theirs, is_peer=True)
+
+    def _time(self, name: str, work: Callable[[], object], *, is_peer: bool = False) -> None:
+        self.seconds.setdefault(name, ([], []))[is_peer].append(_seconds(work))
 
     def run(self, rounds: int) -> None:
         """Measure everything."""
@@ -99,9 +104,7 @@ class Peers:
                 self._in_process("list all, in process", lambda store: list(store.list()))
             for number in range(rounds):
                 self._remove_one(names[2 * number], names[2 * number + 1])
-            rest = names[2 * rounds :]
-            self._remove_all(rest)
-        self.deleting = min(self._delete_names(threads) for threads in (1, 8)) * len(rest) / self.count
+        self._remove_all(names[2 * rounds :], rounds)
 
     def _remove_one(self, first: str, second: str) -> None:
         self.compare(
@@ -111,45 +114,47 @@ class Peers:
         )
         self._in_process("remove one, in process", lambda store: store.delete(second))
 
-    def _delete_names(self, threads: int) -> float:
-        """Delete the layout's blobs, and do nothing else."""
-        blobs = shutil.copytree(self.layout / "blobs" / "sha256", self.folder / "names")
+    def _remove_all(self, names: Sequence[str], rounds: int) -> None:
+        # All copies come first: ext4 is slow in making files for some minutes after it has deleted many.
+        copies = [self._copy(number) for number in range(rounds)]
         os.sync()
-        names = iter(sorted(os.listdir(blobs)))
-        descriptor = os.open(blobs, os.O_RDONLY | os.O_DIRECTORY)
+        for copy, order in zip(copies, itertools.cycle(turns(4)), strict=False):
+            ways = [
+                lambda copy=copy: self._time("remove all", lambda: self._remove_by_command(copy / "ours", names)),
+                lambda copy=copy: self._remove_by_ctr(copy, names),
+                lambda copy=copy: self._remove_in_process(copy / "inside", names),
+                lambda copy=copy: self._delete_names(copy),
+            ]
+            for each in order:
+                ways[each]()
 
-        def delete() -> None:
-            # A list's iterator gives each name once, whichever threads ask.
-            for name in names:
-                os.unlink(name, dir_fd=descriptor)
+    def _copy(self, number: int) -> Path:
+        """Both stores as they are, for one round: ours for each way, and its files for each number of threads."""
+        copy = self.folder / f"copy-{number}"
+        copy.mkdir()
+        wanted = {"ours": self.ours, "inside": self.ours, "containerd": self.folder / "containerd"}
+        wanted |= {f"names-{threads}": self.ours / "content" / "blobs" / "sha256" for threads in _THREADS}
+        for name, source in wanted.items():
+            subprocess.run(["cp", "--archive", source, copy / name], check=True)
+        return copy
 
-        crew = [threading.Thread(target=delete) for _ in range(threads)]
+    def _delete_names(self, folder: Path) -> None:
+        self.deleting.append(min(_delete_everything(folder / f"names-{threads}", threads) for threads in _THREADS))
 
-        def work() -> None:
-            for each in crew:
-                each.start()
-            for each in crew:
-                each.join()
+    def _remove_by_command(self, root: Path, names: Sequence[str]) -> None:
+        self.imagestore("rmi", "--gc", *names, root=root)
 
-        taken = _seconds(work)
-        os.close(descriptor)
-        blobs.rmdir()
-        return taken
+    def _remove_by_ctr(self, folder: Path, names: Sequence[str]) -> None:
+        with containerd(folder) as self.daemon:
+            self._time("remove all", lambda: self.ctr("images", "rm", "--sync", *names), is_peer=True)
 
-    def _remove_all(self, names: Sequence[str]) -> None:
-        copy = shutil.copytree(self.ours, self.folder / "copy", symlinks=True)
-        os.sync()
-        self.compare(
-            "remove all",
-            lambda: self.imagestore("rmi", "--gc", *names),
-            lambda: self.ctr("images", "rm", "--sync", *names),
-        )
-        with ImageStore(copy, host=platforms.parse("linux/amd64")) as store:
-            self.compare("remove all, in process", lambda: store.delete_each(names), None)
+    def _remove_in_process(self, root: Path, names: Sequence[str]) -> None:
+        with ImageStore(root, host=platforms.parse("linux/amd64")) as store:
+            self._time("remove all, in process", lambda: store.delete_each(names))
 
     def _in_process(self, name: str, work: Callable[[ImageStore], object]) -> None:
         with ImageStore(self.ours, host=platforms.parse("linux/amd64")) as store:
-            self.compare(name, lambda: work(store), None)
+            self._time(name, lambda: work(store))
 
     def lines(self) -> Iterator[str]:
         """A table of medians and ratios."""
@@ -158,6 +163,29 @@ class Peers:
             peer = self.seconds[name.removesuffix(", in process")][1]
             ours, theirs = statistics.median(mine), statistics.median(peer)
             yield f"{name:<32}{ours:>12.4f}{theirs:>12.4f}{ours / theirs:>9.4f}{GOALS[name]:>7}"
+
+
+def _delete_everything(folder: Path, threads: int) -> float:
+    """Seconds that deleting the files of a folder takes, and nothing else."""
+    names = iter(sorted(os.listdir(folder)))
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+    def delete() -> None:
+        # A list's iterator gives each name once, whichever threads ask.
+        for name in names:
+            os.unlink(name, dir_fd=descriptor)
+
+    crew = [threading.Thread(target=delete) for _ in range(threads)]
+
+    def work() -> None:
+        for each in crew:
+            each.start()
+        for each in crew:
+            each.join()
+
+    taken = _seconds(work)
+    os.close(descriptor)
+    return taken
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -58,7 +58,7 @@ def _compare(bench: Bench, place: Place, found: Findings) -> None:
         found.details.append(f"| {name} | {spread(ours)} | {spread(theirs)} |")
         costs = {"imagestore": [Cost(each, 0) for each in ours], "ctr": [Cost(each, 0) for each in theirs]}
         if name.startswith("remove all"):
-            costs[ALONE] = [Cost(measured.deleting, 0)]
+            costs[ALONE] = [Cost(each, 0) for each in measured.deleting]
         series = Series(f"{name}, {IMAGES:,} images, {place.name}", costs)
         found.figures.append(
             compare("STORE", series, "imagestore", "ctr", goal=GOALS[name], least=ALONE, is_drawn=True)

@@ -11,9 +11,11 @@ from benchmarks.suite.figures import Findings, lines
 
 _HOW = """\
 Each program starts fresh, through a small launcher that takes its wall time, its CPU time (user and system, with that
-of the daemon that worked for it) and its peak memory. Rounds alternate; every cell is the median of the rounds with the
-smallest and the largest, every ratio a ratio of medians of the same rounds. Server, client and daemons share the
-machine. Everything is verified and durable in every figure. Images are made from a seed, the same bytes everywhere.
+of the daemon that worked for it) and its peak memory. The rounds of a series differ in their order: each contestant has
+every turn equally often, and comes equally often after every other one, for what ran before leaves its traces in memory
+and caches. Every cell is the median of the rounds with the smallest and the largest, every ratio a ratio of medians of
+the same rounds. Server, client and daemons share the machine. Everything is verified and durable in every figure.
+Images are made from a seed, the same bytes everywhere.
 
 "least" is what the ratio would be for the bytes alone: received by Python's own HTTP client (with its TLS) and thrown
 away, hashed, and written, without anything around it, and with the registry's part spread over all processors; for
@@ -43,7 +45,8 @@ def page(findings: Mapping[str, Findings], bench: Bench, watched: str) -> str:
         "",
         _HOW,
         *machine.describe(),
-        f"- places: {places}; {bench.rounds} rounds (of short runs two or three times as many)",
+        f"- places: {places}",
+        f"- rounds: at least {bench.rounds}; of short runs two or three times as many; of importing 10,000 images one",
         f"- the run: {watched}",
         *(f"- note: {note}" for note in notes),
         "",

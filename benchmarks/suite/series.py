@@ -1,4 +1,4 @@
-"""Several ways of doing the same, in alternating rounds, and what is said about them: medians, spread, ratios."""
+"""Several ways of doing the same, in rounds, and what is said about them: medians, spread, ratios."""
 
 from __future__ import annotations
 
@@ -40,22 +40,42 @@ class Series:
 
 
 def alternate(title: str, contestants: Mapping[str, Callable[[], Cost]], *, rounds: int, warm_up: int = 1) -> Series:
-    """Let everybody run once in each round, in turn; every second round goes backwards.
+    """Let everybody run once in each round, in the orders of ``turns``.
 
     Args:
         title: what they do.
         contestants: a run of each, by name.
-        rounds: how many count.
+        rounds: how many count; 2 or more are filled up until everybody has had every turn equally often.
         warm_up: rounds in front that don't count: byte code, page cache, connections.
     """
     series = Series(title, {name: [] for name in contestants})
     names = list(contestants)
+    orders = turns(len(names))
+    if rounds > 1:
+        rounds += -rounds % len(orders)
     for number in range(-warm_up, rounds):
-        for name in names if number % 2 == 0 else reversed(names):
-            cost = contestants[name]()
+        for position in orders[number % len(orders)]:
+            cost = contestants[names[position]]()
             if number >= 0:
-                series.costs[name].append(cost)
+                series.costs[names[position]].append(cost)
     return series
+
+
+def turns(count: int) -> list[list[int]]:
+    """Orders in which each comes first, second, ... equally often, and equally often after each other one.
+
+    Whoever comes after a long run, or after his own, finds another machine: memory and caches as that one left them.
+
+    Args:
+        count: how many there are; an odd number of them needs twice as many orders.
+
+    Returns:
+        Williams' design: 0, 1, n-1, 2, n-2, ..., everything moved on by one in each next order; mirrored where that
+        alone isn't balanced.
+    """
+    first = [(step + 1) // 2 if step % 2 else -step // 2 for step in range(count)]
+    moved = [[(position + shift) % count for position in first] for shift in range(count)]
+    return moved if count % 2 == 0 else [*moved, *(order[::-1] for order in moved)]
 
 
 def spread(values: Sequence[float], scale: float = 1.0) -> str:

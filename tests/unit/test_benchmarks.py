@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,7 @@ def test_numbers_have_three_digits_that_count(value: float, text: str) -> None:
     assert series.digits(value) == text
 
 
-def test_rounds_alternate_and_the_warm_up_does_not_count() -> None:
+def test_rounds_take_turns_and_the_warm_up_does_not_count() -> None:
     order = []
 
     def way(name: str, wall: float) -> Cost:
@@ -42,6 +44,18 @@ def test_rounds_alternate_and_the_warm_up_does_not_count() -> None:
     assert "".join(order) == "baabba"
     assert found.values("a") == [3.0, 6.0]
     assert found.ratio("a", "b") == 4.5 / 4.5
+    # As many as were asked for, or a few more; a quick try stays one.
+    assert [len(series.alternate("title", ways, rounds=rounds).values("a")) for rounds in (1, 3)] == [1, 4]
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_everybody_has_every_turn_and_follows_everybody_equally_often(count: int) -> None:
+    orders = series.turns(count)
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    times = len(orders) // count
+    assert all(list(turn).count(each) == times for turn in zip(*orders, strict=True) for each in range(count))
+    after = Counter(pair for order in orders for pair in itertools.pairwise(order))
+    assert after == dict.fromkeys(itertools.permutations(range(count), 2), times)
 
 
 def test_goals_are_judged_in_their_direction() -> None:
