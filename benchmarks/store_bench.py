@@ -146,6 +146,7 @@ def longest_wait(bench: Bench, work: Callable[[], object]) -> tuple[float, float
 def longest_wait_of_a_thread(bench: Bench) -> float:
     """As longest_wait, for a thread of the process that collects, with the next tenth."""
     bench.metadata.remove_images(bench.key(number) for number in range(bench.size // 10, bench.size // 5))
+    os.sync()
     done = threading.Event()
     waits = [0.0]
 
@@ -191,7 +192,7 @@ def long_operations(bench: Bench) -> dict[str, float]:
         "account (df)": seconds(lambda: measure(bench.metadata, bench.content, bench.root)),
     }
     bench.metadata.remove_images(bench.key(number) for number in range(bench.size // 10))
-    # Filling the stores left hundreds of thousands of files to write back; whoever syncs meanwhile waits for those.
+    # Filling and emptying stores leaves hundreds of thousands of files to write back; who syncs then waits for those.
     os.sync()
     longest, whole = longest_wait(bench, lambda: collect(bench.metadata, bench.content))
     found["collect, a tenth freed"] = whole
