@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -50,6 +51,7 @@ PLATFORMS = ("linux/amd64", "linux/arm64", "windows(10.0.20348.1970)/amd64", "wi
 HANDLERS = {PROCESS: 2, HYPERV: 3, "kata": 0}
 
 
+@functools.cache
 def python_image() -> Image:
     """An index shaped like python's: Linux and two Windows builds that share one layer."""
     return build_index(PLATFORMS, seed="python", shared=[layer("shared by all")])

@@ -111,7 +111,7 @@ def test_what_go_could_read_is_told_from_what_nobody_could(expression: str, reas
 
 
 def test_the_last_character_that_has_another_case_is_known() -> None:
-    cased = [each for each in map(chr, range(sys.maxunicode + 1)) if len(each.lower()) == 1 and each.casefold() != each]
+    cased = [each for each in map(chr, range(sys.maxunicode + 1)) if each.casefold() != each and len(each.lower()) == 1]
     groups = expression_characters._alike()
     assert groups.keys() >= {each for each in cased if len(each.casefold()) == 1}
     assert max(map(ord, groups)) <= expression_characters._LAST_CASED

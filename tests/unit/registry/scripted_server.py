@@ -17,7 +17,7 @@ from tests.support.streams import drain
 
 PIECE = 256 * 1024
 SIZE = 3 * PIECE + 17
-BODY = bytes(index * 7 % 251 for index in range(SIZE))
+BODY = (bytes(index * 7 % 251 for index in range(251)) * (SIZE // 251 + 1))[:SIZE]
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
 Script = Callable[[socket.socket], None]
