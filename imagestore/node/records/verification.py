@@ -2,7 +2,7 @@
 
 Rules: ``imagePullCredentialsVerificationPolicy`` of the kubelet. The allow list has complete repository names without
 tag and digest, or prefixes that end in ``/*``; both are compared with the completed repository of the image (since
-Kubernetes 1.36; before, with its text as the pod has it, so that ``busybox`` never was on a list).
+Kubernetes 1.36, kubernetes#137629; before, with its text as the pod has it, so that ``busybox`` never was on a list).
 """
 
 from __future__ import annotations
