@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: The name of standard input.
 STDIN: Final = "-"
 _PIECE: Final = 1024 * 1024
+#: As many folders stay open; in a usual layout all of them.
+_MOST_OPEN: Final = 8
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK opening a FIFO would wait for a writer, and nothing could end that.
 _ARCHIVE_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -91,7 +93,7 @@ def opened(path: str, *, scratch: Path, limit_bytes: int, cancel: CancelToken) -
             kind = os.fstat(descriptor).st_mode
             head = os.pread(descriptor, 8, 0) if stat.S_ISREG(kind) else b""
         if stat.S_ISDIR(kind):
-            yield FolderSource(descriptor, what)
+            yield FolderSource(descriptor, what, stack)
             return
         if not stat.S_ISREG(kind) or path == STDIN or head.startswith(tuple(COMPRESSIONS)):
             file = stack.enter_context(
@@ -162,14 +164,17 @@ class FolderSource:
     Args:
         descriptor: the open folder; stays the caller's.
         what: names the archive in errors.
+        stack: ends what is opened for the whole time.
 
     Raises:
         DocumentError: it holds too many files.
     """
 
-    def __init__(self, descriptor: int, what: str) -> None:
+    def __init__(self, descriptor: int, what: str, stack: contextlib.ExitStack) -> None:
         self.what = what
-        self._descriptor = descriptor
+        self._stack = stack
+        # By name: a layout of many blobs has them in one folder. Only read after the listing.
+        self._folders = {"": descriptor}
         self._sizes: dict[str, int] = {}
         self._links: dict[str, str] = {}
         with _readable(what):
@@ -205,20 +210,15 @@ class FolderSource:
 
     def _open(self, name: str) -> int:
         """One step at a time, so that no link is followed on the way."""
-        folder = self._descriptor
-        *folders, last = name.split("/")
-        try:
-            for each in folders:
-                inner = os.open(each, _FOLDER_FLAGS, dir_fd=folder)
-                self._close(folder)
-                folder = inner
+        above, _, last = name.rpartition("/")
+        if (folder := self._folders.get(above)) is not None:
             return os.open(last, _FILE_FLAGS, dir_fd=folder)
-        finally:
-            self._close(folder)
-
-    def _close(self, folder: int) -> None:
-        if folder != self._descriptor:
-            os.close(folder)
+        with contextlib.ExitStack() as steps:
+            folder = self._folders[""]
+            for each in above.split("/"):
+                folder = os.open(each, _FOLDER_FLAGS, dir_fd=folder)
+                steps.callback(os.close, folder)
+            return os.open(last, _FILE_FLAGS, dir_fd=folder)
 
     def _list(self, above: str, descriptor: int, *, levels: int) -> None:
         with os.scandir(descriptor) as entries:
@@ -226,14 +226,18 @@ class FolderSource:
                 name = tar.clean(f"{above}{entry.name}")
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode) and levels > 1:
-                    inner = os.open(entry.name, _FOLDER_FLAGS, dir_fd=descriptor)
-                    try:
-                        self._list(f"{name}/", inner, levels=levels - 1)
-                    finally:
-                        os.close(inner)
+                    self._list_inner(name, os.open(entry.name, _FOLDER_FLAGS, dir_fd=descriptor), levels=levels - 1)
                 elif stat.S_ISLNK(status.st_mode):
                     self._links[name] = os.readlink(entry.name, dir_fd=descriptor)
                 elif stat.S_ISREG(status.st_mode) and name:
                     self._sizes[name] = status.st_size
                 if len(self._sizes) + len(self._links) > tar.MAX_MEMBERS:
                     raise DocumentError(self.what, [f"has more than {tar.MAX_MEMBERS} files"])
+
+    def _list_inner(self, name: str, descriptor: int, *, levels: int) -> None:
+        is_kept = len(self._folders) < _MOST_OPEN
+        with contextlib.ExitStack() as briefly:
+            (self._stack if is_kept else briefly).callback(os.close, descriptor)
+            if is_kept:
+                self._folders[name] = descriptor
+            self._list(f"{name}/", descriptor, levels=levels)
