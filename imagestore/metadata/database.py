@@ -37,6 +37,8 @@ _LOG_CHANGES: Final = 2000
 _LOG_CHANGES_AWAITED: Final = 250
 # The first brings nearly all of it home, each further one what came during the last.
 _LOG_TRIES: Final = 4
+#: Where there is no space even for what frees some.
+_OTHERWISE: Final = "free space on this disk by other means first"
 
 
 class _CallersError(Exception):
@@ -107,7 +109,7 @@ class Database:
         try:
             self._open(is_rebuilding=is_rebuilding)
         except StoreFullError as error:
-            raise StoreFullError(str(error), hint="free space on this disk by other means first") from error
+            raise StoreFullError(str(error), hint=_OTHERWISE) from error
 
     def _is_open_to_be_read(self) -> bool:
         """Open a database without the space that is needed to write it; say whether that was possible."""
@@ -352,9 +354,11 @@ class Database:
         self._ballast.release_where_full()
         try:
             yield
-        except StoreFullError:
+        except StoreFullError as error:
             # A quota, which nobody sees before. Who tries again has room.
-            self._ballast.release()
+            if not self._ballast.release():
+                # What was kept back is used up, by us or by who fills the disk meanwhile.
+                raise StoreFullError(str(error), hint=_OTHERWISE) from error
             raise
 
     @contextlib.contextmanager
