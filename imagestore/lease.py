@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ImageStoreError, StoreError, StoreFullError, StoreReadOnlyError
+from imagestore.threads import start
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -100,12 +101,23 @@ def held(
         renew_seconds: how often it is renewed.
     """
     lease_id = f"{purpose}-{os.urandom(16).hex()}"
-    with metadata.transient():
-        metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS, content=digests)
+    try:
+        with metadata.transient():
+            metadata.create_lease(lease_id, lifetime_seconds=LIFETIME_SECONDS, content=digests)
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            # An interrupt may come when it is made already.
+            _release(metadata, lease_id)
+        raise
     try:
         yield HeldLease(metadata, lease_id, renew_seconds=renew_seconds)
     finally:
-        _release(metadata, lease_id)
+        try:
+            _release(metadata, lease_id)
+        except BaseException:
+            # Whoever is impatient doesn't want it to hold content for a day.
+            _release(metadata, lease_id)
+            raise
 
 
 class _NoLease(HeldLease):
@@ -175,10 +187,8 @@ def renewed(held: HeldLease) -> Iterator[None]:
 
     thread = threading.Thread(target=renew, name="imagestore-renew", daemon=True)
     try:
-        thread.start()
-    except RuntimeError as error:  # no more threads for this process: it holds for its lifetime
-        _warn("renewed", held.id, error)
-    try:
+        if not start(thread):  # it holds for its lifetime
+            _warn("renewed", held.id, RuntimeError("no more threads for this process"))
         yield
     finally:
         ended.set()

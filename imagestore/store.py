@@ -1,6 +1,7 @@
 """ImageStore: the one object embedders hold.
 
-Any number of processes and threads may use one root at the same time. Calls block; a CancelToken ends them early.
+Any number of processes and threads may use one root at the same time. Calls block; a CancelToken ends them early. A
+forked child opens a store of its own.
 """
 
 from __future__ import annotations
@@ -373,8 +374,12 @@ class ImageStore(Archives, Upkeep):
 
         Pulls, matches, imports, exports, checks and repairs end as cancelled ones do, and are waited for, up to
         10 seconds; what only works on the database ends with a StoreError. So this isn't for observers of theirs, nor
-        for a thread that one of these waits for.
+        for a thread that one of these waits for. In a forked child it ends and closes nothing of the parent's.
         """
+        if self.metadata.is_inherited:
+            # A fork: what runs is the parent's, and so is who would let go of the locks.
+            self.metadata.close()
+            return
         with contextlib.ExitStack() as stack:
             stack.callback(self.metadata.close)
             if self._own_registry is not None:
@@ -392,6 +397,7 @@ class ImageStore(Archives, Upkeep):
     def _operation(self, cancel: CancelToken | None) -> contextlib.AbstractContextManager[CancelToken]:
         if self._operations.is_ended:
             raise closed(self.root)
+        self.metadata.check_process()
         return self._operations.joined(cancel)
 
     def _work(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.content.deletion import Deletion
 from imagestore.content.waits import Waits
+from imagestore.threads import start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,16 +96,13 @@ class Crew:
 
     def assemble(self) -> None:
         """Start those that are missing."""
-        with contextlib.suppress(RuntimeError):  # no more threads for this process: with those there are, or none
-            while len(self._threads) < (_THREADS if self._waits.is_long else 1):
-                thread = threading.Thread(target=self._work, name="deleting", daemon=True)
-                # Listed first: an interrupt may arrive while it is waited for the thread to start.
-                self._threads.append(thread)
-                try:
-                    thread.start()
-                except RuntimeError:
-                    self._threads.remove(thread)
-                    raise
+        while len(self._threads) < (_THREADS if self._waits.is_long else 1):
+            thread = threading.Thread(target=self._work, name="deleting", daemon=True)
+            # Listed first: an interrupt may arrive while it is waited for the thread to start.
+            self._threads.append(thread)
+            if not start(thread):  # with those there are, or none
+                self._threads.remove(thread)
+                break
 
     @property
     def is_empty(self) -> bool:

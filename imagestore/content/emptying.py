@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.content.disk import translated
 from imagestore.content.waits import Waits
 from imagestore.failpoint import reach
+from imagestore.threads import start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,9 +67,7 @@ class Emptied:
             for _ in range(_THREADS):
                 # Listed first: an interrupt may arrive while it is waited for the thread to start.
                 threads.append(self._thread(algorithm, folder, names))
-                try:
-                    threads[-1].start()
-                except RuntimeError:  # no more threads for this process: with those there are, or none
+                if not start(threads[-1]):  # with those there are, or none
                     threads.pop()
                     break
             self._delete(algorithm, folder, names)

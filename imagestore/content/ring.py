@@ -11,6 +11,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Final
 
+from imagestore.threads import start
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ class Ring:
                 thread = _Thread(step, len(buffers))
                 # Listed first: an interrupt may arrive while it is waited for the thread to start.
                 self._threads.append(thread)
-                thread.start()
-        except RuntimeError:  # no more threads for this process: the other steps are taken here
-            self._threads.pop()
+                if not thread.start():  # the other steps are taken here
+                    self._threads.pop()
+                    break
         except BaseException:
             self._settle()
             raise
@@ -150,13 +151,9 @@ class _Thread:
         self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="imagestore-step", daemon=True)
 
-    def start(self) -> None:
-        """Begin.
-
-        Raises:
-            RuntimeError: there are no more threads for this process.
-        """
-        self._thread.start()
+    def start(self) -> bool:
+        """Begin; False where there are no more threads for this process."""
+        return start(self._thread)
 
     @property
     def is_over(self) -> bool:

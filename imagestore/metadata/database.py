@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 from imagestore.log import get_logger
-from imagestore.metadata import location, schema
+from imagestore.metadata import forks, location, schema
 from imagestore.metadata.ballast import Ballast
 from imagestore.metadata.failures import CORRUPT_HINT, Translated, closed
 from imagestore.metadata.journal import RecordJournal
@@ -37,6 +37,8 @@ _LOG_CHANGES: Final = 2000
 _LOG_CHANGES_AWAITED: Final = 250
 # The first brings nearly all of it home, each further one what came during the last.
 _LOG_TRIES: Final = 4
+#: Where there is no space even for what frees some.
+_OTHERWISE: Final = "free space on this disk by other means first"
 
 
 class _CallersError(Exception):
@@ -107,7 +109,7 @@ class Database:
         try:
             self._open(is_rebuilding=is_rebuilding)
         except StoreFullError as error:
-            raise StoreFullError(str(error), hint="free space on this disk by other means first") from error
+            raise StoreFullError(str(error), hint=_OTHERWISE) from error
 
     def _is_open_to_be_read(self) -> bool:
         """Open a database without the space that is needed to write it; say whether that was possible."""
@@ -118,7 +120,8 @@ class Database:
         return False
 
     def _open(self, *, is_rebuilding: bool) -> None:
-        with Translated(self._path):
+        forks.refuse_spoilt(self._path)
+        with Translated(self._path), forks.working(self._path):
             self._connection = connect(self._address())
             try:
                 if self._way.only_reads:
@@ -127,6 +130,7 @@ class Database:
                 else:
                     self._prepare(is_rebuilding=is_rebuilding)
                 self._opened.note()
+                self._shared = forks.Shared(self._path, self._connection, self._lock)
             except BaseException:
                 self._connection.close()
                 raise
@@ -199,10 +203,27 @@ class Database:
             return tuple(found or texts.damage(db))
 
     def close(self) -> None:
-        """Close the database."""
+        """Close the database; in a forked child there is nothing to close, nor anybody who would let go of a lock."""
+        if self.is_inherited:
+            self._is_closed = True
+            return
         with self._locked():
             self._is_closed = True
             self._connection.close()
+            self._shared.end()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a process that was forked after the database was opened."""
+        return self._opened.is_inherited
+
+    def check_process(self) -> None:
+        """Refuse the work of a forked child, before it waits for anything.
+
+        Raises:
+            StoreError: this is one.
+        """
+        self._opened.check_process()
 
     def _prepare(self, *, is_rebuilding: bool) -> None:
         db = self._connection
@@ -268,12 +289,13 @@ class Database:
         if self._is_closed:
             raise closed(self._path)
         self._opened.check_file()
-        db = connect(self._address(mode="rw"))
-        try:
-            yield db
-        finally:
-            db.close()
-            self._way.check_alone()
+        with forks.working(self._path):
+            db = connect(self._address(mode="rw"))
+            try:
+                yield db
+            finally:
+                db.close()
+                self._way.check_alone()
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -332,9 +354,11 @@ class Database:
         self._ballast.release_where_full()
         try:
             yield
-        except StoreFullError:
+        except StoreFullError as error:
             # A quota, which nobody sees before. Who tries again has room.
-            self._ballast.release()
+            if not self._ballast.release():
+                # What was kept back is used up, by us or by who fills the disk meanwhile.
+                raise StoreFullError(str(error), hint=_OTHERWISE) from error
             raise
 
     @contextlib.contextmanager

@@ -158,9 +158,14 @@ class Opened:
         """Remember which file it is."""
         self._file = os.stat(self._path)
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a process that was forked after the file was opened."""
+        return os.getpid() != self._process
+
     def check_process(self) -> None:
         """SQLite's locks belong to the process that opened the file; used in a forked child they protect nothing."""
-        if os.getpid() != self._process:
+        if self.is_inherited:
             raise StoreError(
                 f"{self._path}: this store was opened before the process forked",
                 hint="open the store again in the child process",

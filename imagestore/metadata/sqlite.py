@@ -52,7 +52,7 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
             # Whoever can't open a store has nothing to close.
             stack.callback(super().close)
             with Translated(path):
-                self._watch = ChangeWatch(self._address(mode="rw"))
+                self._watch = ChangeWatch(path, self._address(mode="rw"))
             stack.callback(self._watch.close)
             try:
                 self._begin_journal()
@@ -149,5 +149,6 @@ class SqliteMetadataStore(ImageTables, LeaseTables, NamedImageTables, NamespaceT
 
     def close(self) -> None:
         """Close the database."""
-        self._watch.close()
+        if not self.is_inherited:
+            self._watch.close()
         super().close()

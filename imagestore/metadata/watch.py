@@ -9,20 +9,28 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from typing import TYPE_CHECKING
+
+from imagestore.metadata.forks import Shared
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class ChangeWatch:
     """The number of the last change of records.
 
     Args:
-        address: the database, as a URI.
+        path: the database.
+        address: of it, as a URI.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, path: Path, address: str) -> None:
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(
             address, timeout=0, isolation_level=None, check_same_thread=False, uri=True, cached_statements=4
         )
+        self._shared = Shared(path, self._connection, self._lock)
         self._data_version: int | None = None
         self._generation: int | None = None
 
@@ -46,3 +54,4 @@ class ChangeWatch:
         """Close the connection; later calls know nothing."""
         with self._lock:
             self._connection.close()
+            self._shared.end()

@@ -16,6 +16,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from imagestore.threads import start
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
@@ -69,10 +71,10 @@ class Flow(Generic[T, A]):
         self.cancel = cancel
         self._arrived: queue.SimpleQueue[A | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(_MOST_UNSETTLED)
-        self._receivers: list[threading.Thread] = []
+        self._receivers: list[_Hand] = []
         # There is nothing more to receive.
         self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._settlers: list[threading.Thread] = []
+        self._settlers: list[_Hand] = []
         self._failures: deque[BaseException] = deque()
 
     def settle(self, arrival: A) -> None:
@@ -124,11 +126,8 @@ class Flow(Generic[T, A]):
     ) -> None:
         if error is not None:
             self._fail(error)
-        _join(self._receivers)
-        for _ in self._settlers:
-            self._arrived.put(None)
-        _join(self._settlers)
-        self._settle_rest()
+        while not self._has_ended():
+            pass
         told = self._told(error)
         # A failure knows the frames it passed, and they know what was received: it must not be known from there too.
         self._failures.clear()
@@ -137,6 +136,19 @@ class Flow(Generic[T, A]):
                 raise told
         finally:
             del told
+
+    def _has_ended(self) -> bool:
+        """Wait until every step has; False when that was interrupted."""
+        try:
+            _join(self._receivers)
+            for _ in self._settlers:
+                self._arrived.put(None)
+            _join(self._settlers)
+            self._settle_rest()
+        except BaseException as error:  # noqa: BLE001 - raised at the end of the block, which nobody is too impatient for
+            self._fail(error)
+            return False
+        return True
 
     def _told(self, error: BaseException | None) -> BaseException | None:
         """What the end of the block raises in place of its error; an interrupt goes before any failure."""
@@ -188,21 +200,43 @@ class Flow(Generic[T, A]):
         self.cancel.cancel("another part of the pull failed")
 
 
-def _employ(team: list[threading.Thread], work: Callable[[], None], name: str) -> bool:
+class _Hand(threading.Thread):
+    """A thread that works with others, and says when it has ended."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        super().__init__(target=work, name=f"imagestore-{name}", daemon=True)
+        self._is_over = False
+        # Not join() alone, whose interruption makes a thread count as ended.
+        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self._is_over = True
+            self._news.put(None)
+
+    def wait(self) -> None:
+        """Until it has ended; can be interrupted, and called again."""
+        # One whose start was interrupted has no identity.
+        while self.ident is not None and not self._is_over:
+            with contextlib.suppress(queue.Empty):
+                self._news.get(timeout=_LOOK_SECONDS)
+        if self.ident is not None:
+            self.join()
+
+
+def _employ(team: list[_Hand], work: Callable[[], None], name: str) -> bool:
     """Start a thread that works with others; False where the system gives no more."""
-    thread = threading.Thread(target=work, name=f"imagestore-{name}", daemon=True)
+    hand = _Hand(work, name)
     # Known before it works: an interrupt meanwhile must not leave a thread that nobody ends.
-    team.append(thread)
-    try:
-        thread.start()
-    except RuntimeError:
-        team.remove(thread)
+    team.append(hand)
+    if not start(hand):
+        team.remove(hand)
         return False
     return True
 
 
-def _join(threads: list[threading.Thread]) -> None:
-    for thread in threads:
-        # One whose start was interrupted has no identity.
-        if thread.ident is not None:
-            thread.join()
+def _join(hands: list[_Hand]) -> None:
+    for hand in hands:
+        hand.wait()

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from imagestore.registry.blob import BlobStream, RangeIgnoredError, Stretch
+from imagestore.threads import start
 from imagestore.values import dataclass
 
 if TYPE_CHECKING:
@@ -138,9 +139,7 @@ class ParallelStream:
     def _employ(self) -> None:
         thread = threading.Thread(target=self._work, name="imagestore-range", daemon=True)
         self._threads.append(thread)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads for this process: those there are do it, or one stream
+        if not start(thread):  # those there are do it, or one stream
             self._threads.remove(thread)
 
     def _dismiss(self) -> int:

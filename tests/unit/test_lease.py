@@ -74,7 +74,7 @@ def test_a_process_without_threads_holds_a_lease_for_its_lifetime(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with lease.held(store, purpose="pull") as held, lease.renewed(held):
         assert [each.id for each in store.leases()] == [held.id]
-    assert "a lease can't be renewed: can't start new thread" in caplog.text
+    assert "a lease can't be renewed: no more threads for this process" in caplog.text
 
 
 def test_what_a_lasting_lease_lists_already_costs_no_line_of_the_journal(
@@ -105,6 +105,47 @@ def test_no_thread_renews_a_lease_any_more_when_its_block_has_ended(store: Sqlit
     with lease.held(store, purpose="pull") as held, lease.renewed(held):
         assert any(thread.name == "imagestore-renew" for thread in threading.enumerate())
     assert not any(thread.name == "imagestore-renew" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("is_told_otherwise", [False, True])
+def test_an_interrupt_while_the_thread_that_renews_starts_is_told_and_ends_it(
+    store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch, is_told_otherwise: bool
+) -> None:
+    start = threading.Thread.start
+
+    def interrupt(thread: threading.Thread) -> None:
+        start(thread)
+        try:
+            raise KeyboardInterrupt
+        finally:
+            if is_told_otherwise:  # as when it comes while the lock of the thread's Event is let go
+                threading.Lock().release()
+
+    monkeypatch.setattr(threading.Thread, "start", interrupt)
+    with pytest.raises(KeyboardInterrupt), lease.held(store, purpose="pull") as held, lease.renewed(held):
+        pass
+    assert not any(thread.name == "imagestore-renew" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("change", [1, 2])
+def test_a_lease_whose_making_or_release_is_interrupted_goes_all_the_same(tmp_path: Path, change: int) -> None:
+    class Interrupted(SqliteMetadataStore):
+        changes = 0
+
+        @contextlib.contextmanager
+        def transient(self) -> Iterator[None]:
+            self.changes += 1
+            if self.changes == change == 2:
+                raise KeyboardInterrupt
+            with super().transient():
+                yield
+            if self.changes == change:
+                raise KeyboardInterrupt
+
+    with contextlib.closing(Interrupted(tmp_path / "metadata.db")) as store:
+        with pytest.raises(KeyboardInterrupt), lease.held(store, purpose="pull"):
+            pass
+        assert list(store.leases()) == []
 
 
 def test_who_only_reads_holds_a_lease_unless_nothing_can_change(

@@ -51,6 +51,8 @@ class Link:
     def serve(self, exchange: Exchange) -> None:
         """From now on it belongs to this exchange."""
         self._exchange = exchange
+        # An earlier deadline's: to give up that soon would look as if the peer were late.
+        self._limit = None
 
     def rest(self) -> None:
         """It belongs to nobody, and is kept."""

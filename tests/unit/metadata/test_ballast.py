@@ -153,6 +153,21 @@ def test_where_nothing_is_kept_back_any_more_no_hint_leads_in_circles(
     assert caught.value.hint == "free space on this disk by other means first"
 
 
+def test_who_removes_where_nothing_is_kept_back_any_more_is_not_led_in_circles(
+    store: SqliteMetadataStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when others fill the disk with what the last removal gave up."""
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "ballast").unlink()
+    monkeypatch.setattr("imagestore.metadata.database.Turns.begin", no_space)
+    with pytest.raises(StoreFullError, match="No space left") as caught:
+        store.delete_lease("lease")
+    assert caught.value.hint == "free space on this disk by other means first"
+
+
 def test_a_database_that_is_not_there_can_not_be_read_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

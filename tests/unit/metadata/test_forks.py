@@ -1,6 +1,7 @@
 """A child that is forked at a bad moment, and never touches the store, must not keep the locks of its parent.
 
-flock belongs to the open file, which a fork shares: closing the descriptor of the parent lets go of nothing.
+flock belongs to the open file, which a fork shares: closing the descriptor of the parent lets go of nothing. And a
+child that opens the store itself must have locks of its own, and wait for nobody who is not there.
 """
 
 from __future__ import annotations
@@ -8,15 +9,20 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import imagestore
+from imagestore.errors import StoreError
+from imagestore.metadata import forks
 from imagestore.metadata import journal as journal_module
 from imagestore.metadata.journal import RecordJournal
+from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.metadata.turns import Turns
 
 
@@ -98,3 +104,118 @@ def test_a_child_forked_while_a_journal_is_prepared_does_not_lock_the_new_one(
     appending.start()
     appending.join(3)
     assert not appending.is_alive()
+
+
+def in_child(work: Callable[[], bool]) -> Callable[[], bool]:
+    """Fork, do something in the child, and say later whether it returned true within some seconds."""
+    number = os.fork()
+    if not number:
+        signal.alarm(20)
+        with contextlib.suppress(BaseException):
+            os._exit(0 if work() else 1)
+        os._exit(2)
+    return lambda: os.waitpid(number, 0)[1] == 0
+
+
+def leases(path: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return [name for (name,) in database.execute("SELECT id FROM lease ORDER BY id")]
+
+
+def test_what_a_child_commits_after_its_parent_closed_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    store = SqliteMetadataStore(path)
+    has_opened, has_closed = os.pipe(), os.pipe()
+
+    def work() -> bool:
+        own = SqliteMetadataStore(path)
+        os.write(has_opened[1], b"x")
+        os.read(has_closed[0], 1)
+        own.create_lease("a child's", lifetime_seconds=60)
+        return True  # and dies with the store open
+
+    has_worked = in_child(work)
+    os.read(has_opened[0], 1)
+    store.close()
+    os.write(has_closed[1], b"x")
+    assert has_worked()
+    assert leases(path) == ["a child's"]
+
+
+def test_a_parent_goes_on_after_a_fork(tmp_path: Path) -> None:
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    with store.exclusive():
+        store.create_lease("a", lifetime_seconds=60)
+        assert in_child(lambda: True)()
+        store.create_lease("b", lifetime_seconds=60)
+    assert in_child(lambda: True)()
+    store.create_lease("c", lifetime_seconds=60)
+    assert leases(tmp_path / "metadata.db") == ["a", "b", "c"]
+    store.close()
+
+
+def test_a_child_of_a_busy_parent_closes_without_waiting_for_threads_that_it_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "_PATIENCE_SECONDS", 0.05)
+    with imagestore.open(tmp_path / "store") as store, working_thread(store.metadata):
+
+        def work() -> bool:
+            with pytest.raises(StoreError, match="before the process forked"):
+                store.pull("registry.example/a:1")
+            store.close()
+            return True
+
+        assert in_child(work)()
+
+
+def test_a_child_does_not_open_what_its_parent_worked_with_just_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "_PATIENCE_SECONDS", 0.05)
+    path = tmp_path / "metadata.db"
+    store = SqliteMetadataStore(path)
+
+    def work() -> bool:
+        with pytest.raises(StoreError, match="was forked while another thread worked with this store"):
+            SqliteMetadataStore(path)
+        return True
+
+    with working_thread(store):
+        has_worked = in_child(work)
+    assert has_worked()
+    store.close()
+
+
+def test_a_fork_waits_for_who_works_with_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    store = SqliteMetadataStore(path)
+
+    def work() -> bool:
+        SqliteMetadataStore(path).create_lease("a child's", lifetime_seconds=60)
+        return True
+
+    with working_thread(store, seconds=0.1):
+        assert in_child(work)()
+    store.close()
+    assert leases(path) == ["a child's"]
+
+
+@contextlib.contextmanager
+def working_thread(store: SqliteMetadataStore, *, seconds: float = 60) -> Iterator[None]:
+    """A thread that holds the store's connection, for so long at most, while the block runs."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with store.exclusive():
+            begun.set()
+            ended.wait(seconds)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    begun.wait(5)
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

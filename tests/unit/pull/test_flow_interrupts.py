@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -70,6 +72,64 @@ def test_an_interrupt_while_things_come_waits_for_those_under_way(monkeypatch: p
 def test_an_interrupt_while_a_thread_starts_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: threading.Thread) -> None:
         raise KeyboardInterrupt
+
+    settle = Gauge()
+
+    def run() -> None:
+        with flow_of(lambda thing: thing, settle) as flow:
+            flow.settle(1)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert settle.seen == Counter([1])
+
+
+@pytest.fixture
+def interrupted_after() -> Iterator[Callable[..., None]]:
+    """Interrupt the main thread as Ctrl-C does, after some seconds, and then again and again; 0: no more."""
+    former = signal.signal(signal.SIGALRM, signal.default_int_handler)
+
+    def interrupt(after: float, again: float = 0.0) -> None:
+        signal.setitimer(signal.ITIMER_REAL, after, again)
+
+    yield interrupt
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, former)
+
+
+@pytest.mark.parametrize("again", [0.0, 0.05])
+def test_an_interrupt_while_it_is_waited_for_threads_ends_none_of_the_waiting(
+    interrupted_after: Callable[..., None], again: float
+) -> None:
+    received, settle = Gauge(), Gauge()
+
+    def receive(thing: int) -> int:
+        with contextlib.suppress(OperationCancelledError):
+            flow.cancel.wait(60)
+        until = time.monotonic() + 0.3  # a slow disk
+        while time.monotonic() < until:
+            time.sleep(0.01)
+        interrupted_after(0.0)
+        return received(thing)
+
+    flow = flow_of(receive, settle)
+    interrupted_after(0.1, again)
+    with pytest.raises(KeyboardInterrupt), flow:
+        flow.bring(range(50))
+    assert len(received.seen) == 3
+    assert settle.seen == received.seen
+    assert not [each for each in threading.enumerate() if each.name.startswith("imagestore-")]
+
+
+def test_an_interrupt_that_a_starting_thread_tells_in_other_words_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when it comes while the lock of the thread's Event is let go."""
+
+    def interrupt(_: threading.Thread) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.Lock().release()
 
     settle = Gauge()
 

@@ -16,7 +16,7 @@ import trustme
 
 from imagestore.cancel import CancelToken
 from imagestore.config.connection import ConnectionSettings
-from imagestore.errors import OperationCancelledError, RegistryUnavailableError
+from imagestore.errors import DeadlineExceededError, OperationCancelledError, RegistryUnavailableError
 from imagestore.registry.exchange import Origin, Request
 from imagestore.registry.transport.http import HttpSender, Timeouts
 from imagestore.registry.transport.link import Link
@@ -46,6 +46,16 @@ def test_a_stall_in_the_body_is_unavailable(sender: HttpSender, serve: Serve) ->
     server = serve(say(HEAD % SIZE + BODY[:PIECE], pause=1.0))
     with get(sender, server) as response, pytest.raises(RegistryUnavailableError, match="within the time"):
         drain(response)
+
+
+def test_a_kept_connection_waits_until_the_deadline_of_who_uses_it_now(serve: Serve) -> None:
+    server = serve(whole(), lambda connection: time.sleep(1.0))
+    with contextlib.closing(HttpSender(proxies=ProxyRules(), timeouts=Timeouts(idle=5.0))) as sender:
+        with get(sender, server, CancelToken(0.5)) as response:
+            drain(response)
+        with pytest.raises(DeadlineExceededError, match=r"within 0\.6 seconds"):
+            get(sender, server, CancelToken(0.6))
+    assert server.connections == 1
 
 
 def test_a_body_that_drips_is_unavailable(serve: Serve) -> None:
