@@ -16,7 +16,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import make_directory, sync_directory, translated
+from imagestore.content.disk import check_room, make_directory, sync_directory, translated
 from imagestore.content.scratch import Scratch, is_taken
 from imagestore.content.waits import Waits
 from imagestore.digest import verify
@@ -127,6 +127,7 @@ class BlobBatches:
                 descriptor = os.open(path, _FLAGS, 0o644)
                 try:
                     rest = memoryview(raw)
+                    check_room(descriptor, len(rest))
                     while rest:
                         rest = rest[os.write(descriptor, rest) :]
                     os.fchmod(descriptor, 0o444)

@@ -15,6 +15,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.buffers import BLOCK_BYTES, BUFFER_BYTES, DIRECT, LEAST_DIRECT_BYTES
+from imagestore.content.disk import check_room
 from imagestore.content.ring import Piece, Ring
 from imagestore.failpoint import reach
 
@@ -158,6 +159,7 @@ class Filling:
         self._hashed = piece.offset + piece.filled
 
     def _keep(self, piece: Piece) -> None:
+        check_room(self._descriptor, piece.filled)
         data = piece.buffer[: piece.filled]
         whole = len(data) - len(data) % BLOCK_BYTES if self._direct >= 0 else 0
         if whole:

@@ -12,7 +12,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.blob_file import LOST
-from imagestore.content.disk import make_directory, replace_text, sync_directory, translated
+from imagestore.content.disk import check_room, make_directory, replace_text, sync_directory, translated
 from imagestore.content.ingest_folder import now_text, read_status, remove_ingest
 from imagestore.digest import Digest, new_hash
 from imagestore.errors import (
@@ -112,6 +112,7 @@ class LocalIngestWriter:
         self._check_open()
         rest = memoryview(chunk)
         with translated("write ingest", self._data):
+            check_room(self._descriptor, len(rest))
             while rest:
                 reach("ingest-write")
                 written = os.write(self._descriptor, rest)

@@ -13,7 +13,6 @@ import errno
 import functools
 import os
 import stat
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +20,7 @@ from imagestore.content.api import ContentInfo
 from imagestore.content.blob_file import LOST, damage_named, open_blob
 from imagestore.content.buffers import SMALL_BYTES, Buffers
 from imagestore.content.deleting import Deleting
-from imagestore.content.disk import make_directories, sync_directory, translated
+from imagestore.content.disk import make_directories, room, sync_directory, translated
 from imagestore.content.ingest_folder import ingest_name, read_status
 from imagestore.content.ingests import Ingests
 from imagestore.content.names import entries, is_name, names
@@ -364,11 +363,9 @@ class LocalContentStore(Ingests):
         return self.writer(f"adopt-{digest}", expected=digest, total=size, cancel=cancel)
 
     def free_bytes(self) -> int:
-        """Space an unprivileged writer has left where the content lives; without end where the disk counts none."""
+        """Space that content may take where it lives, of what an unprivileged writer has; see content.disk.room()."""
         with translated("look at the free space", self.root):
-            status = os.statvfs(self.root)
-        # No blocks at all: it keeps no count (ramfs, some of FUSE).
-        return status.f_bavail * status.f_frsize if status.f_blocks else sys.maxsize
+            return room(os.statvfs(self.root))
 
     def _missing(self, digest: Digest) -> ContentNotFoundError:
         return ContentNotFoundError(f"content {digest} is not in the store at {self.root}")

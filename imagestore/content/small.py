@@ -16,7 +16,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.buffers import BLOCK_BYTES, DIRECT, LEAST_DIRECT_BYTES
-from imagestore.content.disk import make_directory, sync_directory, translated
+from imagestore.content.disk import check_room, make_directory, sync_directory, translated
 from imagestore.content.scratch import Scratch, is_taken
 from imagestore.digest import Digest, new_hash
 from imagestore.errors import AlreadyExistsError, DigestMismatchError, SizeMismatchError, StoreError, WriterClosedError
@@ -107,6 +107,7 @@ class Gathering:
             # A file system that can't, and may have made the file nevertheless.
             descriptor, is_direct = os.open(path, _FLAGS & ~os.O_EXCL, 0o644), False
         try:
+            check_room(descriptor, len(data))
             offset = _write_blocks(descriptor, data) if is_direct else 0
             while offset < len(data):
                 reach("small-write")

@@ -140,7 +140,7 @@ class Fetcher:
         free = self.content.free_bytes()
         if needed > free:
             raise StoreFullError(
-                f"{self.reference}: needs {needed} bytes more, but {self.content.root} has {free} free",
+                f"{self.reference}: needs {needed} bytes more, but {self.content.root} has room for {free}",
                 hint="free space there, run 'imagestore gc', or choose another --root",
             )
 

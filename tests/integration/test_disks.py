@@ -252,6 +252,62 @@ def test_a_full_disk_can_be_emptied_while_somebody_has_the_store_open(tmp_path: 
     assert results[4][1] == ""
 
 
+PULLS_AND_REMOVES = """
+import os, random, sys, threading, time
+from pathlib import Path
+from imagestore import platforms
+from imagestore.errors import ImageNotFoundError, StoreFullError
+from imagestore.registry.connect import connect
+from imagestore.store import ImageStore
+from imagestore.testing import Registry, build_image, layer
+
+disk = Path(sys.argv[1])
+status = os.statvfs(disk)
+with open(disk / "fill", "wb") as fill:
+    os.posix_fallocate(fill.fileno(), 0, status.f_bavail * status.f_frsize - 19_000_000)
+names = [f"registry.example/app/image{number}:1" for number in range(60)]
+layers = [[layer(f"{name} {part}", size=[20_000, 300_000, 900_000][part]) for part in range(3)] for name in names]
+registry = Registry({name: build_image(seed=name, layers=parts) for name, parts in zip(names, layers)})
+refused, removed = [], []
+client, host = connect(transport=registry.transport), platforms.parse("linux/amd64")
+with ImageStore(disk / "store", registry=client, host=host) as store:
+    end = time.monotonic() + 4
+
+    def work(seed):
+        chance = random.Random(seed)
+        while time.monotonic() < end:
+            try:
+                if chance.random() < 0.9:
+                    store.pull(chance.choice(names))
+                else:
+                    store.delete(chance.choice(names))
+                    removed.append(seed)
+            except StoreFullError:
+                refused.append(seed)
+            except ImageNotFoundError:
+                pass
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    for image in list(store.list()):
+        store.delete(image.reference)
+    store.collect_garbage()
+    print(bool(refused), bool(removed), len(list(store.content.walk())))
+"""
+
+
+def test_pulls_beside_removals_leave_a_full_disk_that_can_be_emptied(tmp_path: Path) -> None:
+    """What removals are given back for their log is not for content."""
+    script = tmp_path / "work.py"
+    script.write_text(PULLS_AND_REMOVES)
+    line = f"{sys.executable} {script} $DISK"
+    ((status, out, err),) = on_disk(tmp_path, 'mount -t tmpfs -o size=512m none "$DISK"', line)
+    assert (status, out) == (0, "True True 0\n"), err
+
+
 REMOVES_LEASES = """
 import subprocess, sys, imagestore
 root = sys.argv[1]
