@@ -42,6 +42,8 @@ _OPTIONS: Final[Mapping[str, tuple[type, str]]] = {
 }
 # Of requests that came too late.
 _SHOWN: Final = 5
+# Characters of a tape's name: with a hash, its ending, and that of a file half written, 255 are too few for more.
+_LONGEST: Final = 215
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 
 
@@ -100,11 +102,12 @@ def tape_dir(request: pytest.FixtureRequest) -> str:
 def default_tape_name(request: pytest.FixtureRequest) -> str:
     """Name of a test's tape when the marker gives none: ``<module>/<class.test[parameters]>``.
 
-    Where characters had to be replaced, a short hash keeps names apart that would else be the same.
+    Where characters had to be replaced, or a name is too long for a file, a short hash keeps names apart that would
+    else be the same.
     """
     owners = [node.name for node in request.node.listchain() if isinstance(node, pytest.Class)]
     full = ".".join([*owners, request.node.name])
-    safe = _UNSAFE.sub("-", full)
+    safe = _UNSAFE.sub("-", full)[:_LONGEST]
     if safe != full:
         safe += "-" + hashlib.sha256(full.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{request.node.path.stem}/{safe}"
@@ -145,7 +148,8 @@ def tape(
         # repeat.
         session = TapeSession(path, "rewrite" if record_mode == "all" else record_mode, settings)
     except ConfigError as problem:
-        problem.add_note(f"hint: {problem.hint}")
+        if problem.hint:
+            problem.add_note(f"hint: {problem.hint}")
         raise
     with session:
         request.node.stash[_SESSION] = session
