@@ -137,7 +137,20 @@ def test_ordinary_words_are_not_searched_for_unless_named() -> None:
     assert not {"repository-name", "short-value", "tape-token-7"} & vault.values().keys()
 
 
-@pytest.mark.parametrize("text", ["", "host", "=http://x", "host=ftp://x", "host="])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "host",
+        "=http://x",
+        "host=ftp://x",
+        "host=",
+        "host=http://x:99999",
+        "host=http://x:y",
+        "host=http://",
+        "h=http://[",
+    ],
+)
 def test_an_upstream_needs_host_and_address(text: str) -> None:
     with pytest.raises(InvalidInputError, match="upstream"):
         upstream_map([text])
