@@ -46,6 +46,10 @@ def test_none_replays_and_needs_a_tape(tmp_path: Path, upstream: SessionSettings
     with pytest.raises(ConfigError, match=r"t\.tape\.toml: No such file") as caught:
         TapeSession(str(tmp_path / "t"), "none", upstream)
     assert "record it first, with 'imagestore record'" in caught.value.hint
+    (tmp_path / "folder.tape.toml").mkdir()
+    with pytest.raises(ConfigError, match=r"folder\.tape\.toml: Is a directory") as caught:
+        TapeSession(str(tmp_path / "folder"), "none", upstream)
+    assert caught.value.hint == ""
     run(tmp_path / "t", "once", upstream, PING)
     assert not run(tmp_path / "t", "none", upstream, PING).is_recording
 
