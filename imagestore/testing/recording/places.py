@@ -7,6 +7,7 @@ import urllib.parse
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError
+from imagestore.text import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +26,7 @@ def upstream_map(pairs: Iterable[str]) -> dict[str, str]:
     for pair in pairs:
         host, _, address = pair.partition("=")
         if not host or not _is_base(address):
-            raise InvalidInputError(f"upstream {pair!r}: expected logical.host=http://address:port")
+            raise InvalidInputError(f"upstream {without_login(pair)!r}: expected logical.host=http://address:port")
         out[host.lower()] = address.rstrip("/")
     return out
 

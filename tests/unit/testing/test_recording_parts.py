@@ -156,6 +156,11 @@ def test_an_upstream_needs_host_and_address(text: str) -> None:
         upstream_map([text])
 
 
+def test_a_wrong_upstream_is_told_without_its_login() -> None:
+    with pytest.raises(InvalidInputError, match=r"host=http://\*\*\*@127\.0\.0\.1:99999'"):
+        upstream_map(["host=http://ann:word@127.0.0.1:99999"])
+
+
 @pytest.mark.parametrize("text", ["", "host", "=1", "host=x", "host=70000", "host=\u0661"])
 def test_a_port_is_a_number(text: str) -> None:
     with pytest.raises(InvalidInputError, match="port"):
