@@ -91,6 +91,17 @@ def test_an_artifact_that_is_no_tape_is_refused(tmp_path: Path) -> None:
             fetch_layout(f"{server.address}/notes:1", str(tmp_path), is_plain_http=True)
 
 
+def test_a_layout_and_a_tape_are_told_apart(registry: DockerRegistry, tmp_path: Path) -> None:
+    tape_to_layout(load_tape(TAPES / "fault-reset"), BlobFolder(str(TAPES.parent / "blobs")), str(tmp_path / "sent"))
+    layout, tape = (f"{registry.address}/fixtures/apart:{tag}" for tag in ("layout", "tape"))
+    push_layout(str(tmp_path / "sent"), layout, is_plain_http=True)
+    push_tape(str(TAPES / "fault-reset"), tape, is_plain_http=True)
+    with pytest.raises(DocumentError, match=r"it has no tape\.toml, but a layout: fetch it with --layout"):
+        fetch_tape(layout, str(tmp_path / "t"), is_plain_http=True)
+    with pytest.raises(DocumentError, match="it has no oci-layout, but a tape: fetch it without --layout"):
+        fetch_layout(tape, str(tmp_path / "got"), is_plain_http=True)
+
+
 def test_a_layout_that_lacks_a_body_becomes_none(tmp_path: Path) -> None:
     blobs = BlobFolder(str(tmp_path / "blobs"))
     tape_to_layout(make_tape({"registry.example/app:1": build_image()}, blobs), blobs, str(tmp_path / "sent"))

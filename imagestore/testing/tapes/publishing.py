@@ -86,7 +86,9 @@ def fetch_tape(target: str, path: str, *, is_plain_http: bool = False) -> str:
         _pull(target, folder, is_plain_http=is_plain_http)
         text_path = os.path.join(folder, _TAPE_NAME)
         if not os.path.isfile(text_path):
-            raise DocumentError(f"artifact {target}", [f"it has no {_TAPE_NAME}"])
+            is_layout = os.path.isfile(os.path.join(folder, _LAYOUT_NAMES[0]))
+            more = ", but a layout: fetch it with --layout (fetch_layout)" if is_layout else ""
+            raise DocumentError(f"artifact {target}", [f"it has no {_TAPE_NAME}{more}"])
         with open(text_path, "rb") as file:
             text = file.read(MAX_TAPE_BYTES + 1)
         tape = parse_tape(text, what=f"artifact {target}")
@@ -124,7 +126,9 @@ def fetch_layout(target: str, folder: str, *, is_plain_http: bool = False) -> No
         for name in _LAYOUT_NAMES:
             path = os.path.join(staging, name)
             if not os.path.isfile(path):
-                raise DocumentError(f"artifact {target}", [f"it has no {name}"])
+                is_tape = os.path.isfile(os.path.join(staging, _TAPE_NAME))
+                more = ", but a tape: fetch it without --layout (fetch_tape)" if is_tape else ""
+                raise DocumentError(f"artifact {target}", [f"it has no {name}{more}"])
             with open(path, "rb") as file:
                 texts[name] = file.read()
         bodies = BlobFolder(os.path.join(folder, "blobs"))
