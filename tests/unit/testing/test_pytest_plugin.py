@@ -249,6 +249,34 @@ def test_a_long_name_of_a_test_gives_a_file_name_that_can_be_written(pytester: p
     run(pytester).assert_outcomes(passed=3)
 
 
+@pytest.mark.parametrize("marked", ["known_secrets='hush-hush'", "knwon_secrets=['hush-hush']", ""])
+@pytest.mark.parametrize("arguments", [(), ("--showlocals", "--tb=long"), ("--tape-upstream=x",)])
+def test_an_error_of_the_fixture_shows_no_known_secret(
+    pytester: pytest.Pytester, marked: str, arguments: tuple[str, ...]
+) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(params=["hush-hush"], ids=["one"])
+        def tape_config(request):
+            return {"known_secrets": [request.param]}
+        """
+    )
+    pytester.makepyfile(
+        test_it=f"""
+        import pytest
+
+        @pytest.mark.tape({marked})
+        def test_one(tape):
+            pass
+        """
+    )
+    result = run(pytester, *arguments)
+    result.assert_outcomes(errors=1)
+    assert "hush-hush" not in result.stdout.str().replace(f"@pytest.mark.tape({marked})", "")
+
+
 def test_two_tests_may_not_record_one_tape_differently(pytester: pytest.Pytester, upstream: str) -> None:
     pytester.makepyfile(
         test_it="""
