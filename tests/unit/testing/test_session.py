@@ -54,6 +54,12 @@ def test_none_replays_and_needs_a_tape(tmp_path: Path, upstream: SessionSettings
     assert not run(tmp_path / "t", "none", upstream, PING).is_recording
 
 
+@pytest.mark.parametrize("path", ["", "tapes/", "tapes/.tape.toml"])
+def test_a_tape_needs_a_name(path: str, upstream: SessionSettings) -> None:
+    with pytest.raises(InvalidInputError, match=f"tape '{path}': expected the name of a file"):
+        TapeSession(path, "once", upstream)
+
+
 def test_once_records_the_first_time_only(tmp_path: Path, upstream: SessionSettings) -> None:
     assert run(tmp_path / "t", "once", upstream, PING).is_recording
     with pytest.raises(ReplayMismatchError):
