@@ -10,6 +10,7 @@ import click
 from imagestore import lookup
 from imagestore.cli import complete, describe, render
 from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.cli.failure import say
 from imagestore.cli.options import handlers_option, progress_option
 from imagestore.errors import InvalidInputError
 
@@ -99,13 +100,13 @@ def export(
     if output == "json":
         render.dump_json({"images": [_exported(image) for image in report.images], "size": report.size})
         return
-    stream = sys.stderr if file == _PIPE else sys.stdout
+    tell = say if file == _PIPE else print
     for image in report.images:
-        print(f"{image.reference}: {', '.join(map(render.printable, image.platforms))}", file=stream)
+        tell(f"{image.reference}: {', '.join(map(render.printable, image.platforms))}")
         if image.left_out:
             others = ", ".join(map(render.printable, image.left_out))
-            print(f"{image.reference}: not in the archive: {others}", file=stream)
-    print(f"{render.size(report.size)} written to {render.printable(file)}", file=stream)
+            tell(f"{image.reference}: not in the archive: {others}")
+    tell(f"{render.size(report.size)} written to {render.printable(file)}")
 
 
 @click.command("import")

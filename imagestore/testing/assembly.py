@@ -10,6 +10,7 @@ from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.engine import Engine, Explainer, Shaper
 from imagestore.testing.engine.rules import Responder
 from imagestore.testing.faults.answering import ForeignRealm
+from imagestore.testing.faults.effect import Effect
 from imagestore.testing.faults.redirecting import RedirectTargets
 from imagestore.testing.faults.rule import FaultPlan, FaultRule
 from imagestore.values import dataclass
@@ -78,13 +79,24 @@ def assemble(
         ledger: where requests are noted.
 
     Raises:
-        InvalidInputError: ``faults`` is no list.
+        InvalidInputError: ``faults`` is no list, or something in it is neither.
     """
     if not isinstance(faults, Iterable):
         raise InvalidInputError(f"faults: expected a list of rules, found {type(faults).__name__}")
-    fault_rules = [one for one in faults if isinstance(one, FaultRule)]
+    given = tuple(faults)
+    fault_rules = [one for one in given if isinstance(one, FaultRule)]
+    others = [_shaper(one) for one in given if not isinstance(one, FaultRule)]
     plan = FaultPlan(fault_rules)
-    shapers = [plan, *(one for one in faults if not isinstance(one, FaultRule))]
+    shapers = [plan, *others]
     recorded: list[Responder] = [exchanges] if exchanges is not None else []
     responders = [*recorded, RedirectTargets(_Open(rules, exchanges)), _Collectors(fault_rules), *gates, rules]
     return Assembly(Engine(responders, shapers=shapers, explainer=exchanges, ledger=ledger), plan)
+
+
+def _shaper(given: Shaper | Effect) -> Shaper:
+    """What is no rule; asked for an answer, anything else would break every connection, as if faults did."""
+    if isinstance(given, (Effect, type)) or not hasattr(given, "shape"):
+        found = type(given).__name__
+        hint = f"write FaultRule({found}(...))" if isinstance(given, Effect) else ""
+        raise InvalidInputError(f"faults: expected rules, found {found}", hint=hint)
+    return given

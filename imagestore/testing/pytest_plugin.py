@@ -25,7 +25,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from imagestore.testing.tapes.session import TapeSession
+    from imagestore.errors import ImageStoreError
+    from imagestore.testing.tapes.session import SessionSettings, TapeSession
 
 _MODES: Final = ("none", "once", "new_episodes", "rewrite")
 _SESSION: Final = pytest.StashKey["TapeSession"]()
@@ -42,6 +43,8 @@ _OPTIONS: Final[Mapping[str, tuple[type, str]]] = {
 }
 # Of requests that came too late.
 _SHOWN: Final = 5
+# Characters of a tape's name: with a hash, its ending, and that of a file half written, 255 are too few for more.
+_LONGEST: Final = 215
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 
 
@@ -100,11 +103,12 @@ def tape_dir(request: pytest.FixtureRequest) -> str:
 def default_tape_name(request: pytest.FixtureRequest) -> str:
     """Name of a test's tape when the marker gives none: ``<module>/<class.test[parameters]>``.
 
-    Where characters had to be replaced, a short hash keeps names apart that would else be the same.
+    Where characters had to be replaced, or a name is too long for a file, a short hash keeps names apart that would
+    else be the same.
     """
     owners = [node.name for node in request.node.listchain() if isinstance(node, pytest.Class)]
     full = ".".join([*owners, request.node.name])
-    safe = _UNSAFE.sub("-", full)
+    safe = _UNSAFE.sub("-", full)[:_LONGEST]
     if safe != full:
         safe += "-" + hashlib.sha256(full.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{request.node.path.stem}/{safe}"
@@ -117,35 +121,52 @@ def tape_config() -> Mapping[str, Any]:
 
 
 @pytest.fixture
+def _tape_settings(
+    request: pytest.FixtureRequest, tape_config: Mapping[str, Any]
+) -> tuple[str, SessionSettings] | ImageStoreError:
+    """A tape's name and settings, or what is wrong with them.
+
+    pytest shows what a frame was given that an error came through, and here that is every known secret.
+    """
+    from imagestore.errors import InvalidInputError
+    from imagestore.testing.recording.places import upstream_map
+    from imagestore.testing.tapes.session import SessionSettings
+
+    try:
+        name, marked = _marked(request.node)
+        options = {**_checked("tape_config", tape_config), **_checked("marker tape", marked)}
+        upstream = {**options.pop("upstream", {}), **upstream_map(request.config.getoption("--tape-upstream"))}
+    except InvalidInputError as problem:
+        return problem.with_traceback(None)
+    return name, SessionSettings(upstream=upstream, is_strict=options.pop("strict", True), **options)
+
+
+@pytest.fixture
 def tape(
     request: pytest.FixtureRequest,
     record_mode: str,
     tape_dir: str,
     default_tape_name: str,
-    tape_config: Mapping[str, Any],
+    _tape_settings: tuple[str, SessionSettings] | ImageStoreError,
 ) -> Iterator[TapeSession]:
     """The test's tape: ``transport``, ``async_transport``, ``serve()``, ``proxy()``, ``ledger``.
 
     The end is strict: a test that passed fails when a request had no answer, or a recorded answer was never asked for.
     """
-    from imagestore.errors import ConfigError
-    from imagestore.testing.recording.places import upstream_map
-    from imagestore.testing.tapes.session import SessionSettings, TapeSession
+    from imagestore.errors import ConfigError, ImageStoreError
+    from imagestore.testing.tapes.session import TapeSession
 
-    name, marked = _marked(request.node)
-    options = {**_checked("tape_config", tape_config), **_checked("marker tape", marked)}
-    settings = SessionSettings(
-        upstream={**options.pop("upstream", {}), **upstream_map(request.config.getoption("--tape-upstream"))},
-        is_strict=options.pop("strict", True),
-        **options,
-    )
+    if isinstance(_tape_settings, ImageStoreError):
+        raise _tape_settings
+    name, settings = _tape_settings
     path = os.path.join(tape_dir, name or default_tape_name)
     try:
         # pytest-recording, whose fixture may stand before ours, has one mode more, which only differs for requests that
         # repeat.
         session = TapeSession(path, "rewrite" if record_mode == "all" else record_mode, settings)
     except ConfigError as problem:
-        problem.add_note(f"hint: {problem.hint}")
+        if problem.hint:
+            problem.add_note(f"hint: {problem.hint}")
         raise
     with session:
         request.node.stash[_SESSION] = session

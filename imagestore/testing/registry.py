@@ -40,7 +40,7 @@ class Registry:
 
     Raises:
         InvalidInputError: ``auth`` names a host that has no images, which would never be asked for; or ``faults`` is no
-            list.
+            list of rules.
     """
 
     def __init__(

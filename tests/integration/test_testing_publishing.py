@@ -24,11 +24,14 @@ from imagestore.testing import (
     load_tape,
     make_tape,
 )
+from imagestore.testing.engine.exchange import Reply, Request
 from imagestore.testing.faults import Redirect, Refuse
+from imagestore.testing.images.bodies import BytesBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.layout import tape_to_layout
 from imagestore.testing.tapes.publishing import fetch_layout, fetch_tape, push_layout, push_tape
 from imagestore.testing.tapes.upkeep import verify_tape
+from imagestore.values import replace
 from tests.support.logins import HTPASSWD, PASSWORD, token_service
 from tests.support.peers import DockerRegistry, docker_registry
 
@@ -82,6 +85,24 @@ def test_bodies_that_are_not_what_they_are_called_are_refused(tmp_path: Path) ->
     assert not (tmp_path / "tapes" / "bad.tape.toml").exists()
 
 
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_a_text_that_is_not_what_the_manifest_says_is_refused(tmp_path: Path, is_pinned: bool) -> None:
+    texts = [b'format = "imagestore-tape"\nversion = 1\nabout = "%s"\n' % word for word in (b"good", b"evil")]
+    good, evil = (build_artifact("application/x", {"tape.toml": text}) for text in texts)
+
+    class Exchanged:
+        def shape(self, request: Request, reply: Reply) -> Reply:
+            if is_pinned and reply.kind == "manifest":
+                return replace(reply, body=BytesBody(evil.documents[evil.target.digest].data))
+            return replace(reply, body=BytesBody(texts[1])) if reply.kind == "blob" else reply
+
+    with RegistryServer({"registry.example/t:1": good}, faults=[Exchanged()]) as server:
+        target = f"{server.address}/t@{good.target.digest}" if is_pinned else f"{server.address}/t:1"
+        with pytest.raises(IntegrityError):
+            fetch_tape(target, str(tmp_path / "tapes" / "t"), is_plain_http=True)
+    assert not (tmp_path / "tapes" / "t.tape.toml").exists()
+
+
 def test_an_artifact_that_is_no_tape_is_refused(tmp_path: Path) -> None:
     image = build_artifact("application/x", {"notes.txt": b"hello"})
     with RegistryServer({"registry.example/notes:1": image}) as server:
@@ -89,6 +110,17 @@ def test_an_artifact_that_is_no_tape_is_refused(tmp_path: Path) -> None:
             fetch_tape(f"{server.address}/notes:1", str(tmp_path / "t"), is_plain_http=True)
         with pytest.raises(DocumentError, match="it has no oci-layout"):
             fetch_layout(f"{server.address}/notes:1", str(tmp_path), is_plain_http=True)
+
+
+def test_a_layout_and_a_tape_are_told_apart(registry: DockerRegistry, tmp_path: Path) -> None:
+    tape_to_layout(load_tape(TAPES / "fault-reset"), BlobFolder(str(TAPES.parent / "blobs")), str(tmp_path / "sent"))
+    layout, tape = (f"{registry.address}/fixtures/apart:{tag}" for tag in ("layout", "tape"))
+    push_layout(str(tmp_path / "sent"), layout, is_plain_http=True)
+    push_tape(str(TAPES / "fault-reset"), tape, is_plain_http=True)
+    with pytest.raises(DocumentError, match=r"it has no tape\.toml, but a layout: fetch it with --layout"):
+        fetch_tape(layout, str(tmp_path / "t"), is_plain_http=True)
+    with pytest.raises(DocumentError, match="it has no oci-layout, but a tape: fetch it without --layout"):
+        fetch_layout(tape, str(tmp_path / "got"), is_plain_http=True)
 
 
 def test_a_layout_that_lacks_a_body_becomes_none(tmp_path: Path) -> None:

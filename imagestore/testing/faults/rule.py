@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError
 from imagestore.testing.engine.targets import check_names, read_target
+from imagestore.testing.faults.effect import Effect
 from imagestore.testing.faults.redirecting import original_path
 from imagestore.values import dataclass, field, replace
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from imagestore.testing.engine.exchange import Reply, Request
-    from imagestore.testing.faults.effect import Effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,9 @@ class FaultRule:
         skip: so many occurrences pass first.
         times: then it happens so often; 0 is always.
         every: only every n-th of these.
+
+    Raises:
+        InvalidInputError: a number is out of range, or ``what`` is no effect.
     """
 
     what: Effect
@@ -80,6 +83,8 @@ class FaultRule:
     every: int = 1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.what, Effect):
+            raise InvalidInputError(f"fault {self.what!r}: expected an effect, such as Reset()")
         if self.skip < 0 or self.times < 0 or self.every < 1:
             raise InvalidInputError(
                 f"fault {self.what.name}: expected skip >= 0, times >= 0, every >= 1; "

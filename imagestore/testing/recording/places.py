@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import urllib.parse
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError
+from imagestore.text import without_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,11 +24,20 @@ def upstream_map(pairs: Iterable[str]) -> dict[str, str]:
     """
     out: dict[str, str] = {}
     for pair in pairs:
-        host, equals, address = pair.partition("=")
-        if not equals or not host or not address.startswith(("http://", "https://")):
-            raise InvalidInputError(f"upstream {pair!r}: expected logical.host=http://address:port")
+        host, _, address = pair.partition("=")
+        if not host or not _is_base(address):
+            raise InvalidInputError(f"upstream {without_login(pair)!r}: expected logical.host=http://address:port")
         out[host.lower()] = address.rstrip("/")
     return out
+
+
+def _is_base(address: str) -> bool:
+    """Whether somebody can be asked there; the system would take the rest of a port that is too large."""
+    try:
+        parts = urllib.parse.urlsplit(address)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def port_map(pairs: Iterable[str]) -> dict[str, int]:

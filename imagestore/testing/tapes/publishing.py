@@ -7,17 +7,19 @@ that pulls have. It verifies nothing that it pulls, so everything is verified he
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from imagestore.digest import Digest
+from imagestore.digest import Digest, Verifier
 from imagestore.errors import (
     ConfigError,
     ContentNotFoundError,
     DocumentError,
     ImageStoreError,
+    IntegrityError,
     InvalidDigestError,
     ProtocolError,
     RegistryUnavailableError,
@@ -30,7 +32,7 @@ from imagestore.testing.tapes.player import load_tape, tape_path
 from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from oras.client import OrasClient
 
@@ -38,6 +40,8 @@ TAPE_TYPE: Final = "application/vnd.imagestore.tape.v1+toml"
 LAYOUT_TYPE: Final = "application/vnd.imagestore.layout.v1+json"
 BODY_TYPE: Final = "application/octet-stream"
 _CONFIG_TYPE: Final = "application/vnd.imagestore.fixture.config.v1+json"
+_MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
+_TITLE: Final = "org.opencontainers.image.title"
 _KNOCK_SECONDS: Final = 10.0
 # oras puts the answer into the text of a ValueError.
 _NOT_FOUND: Final = re.compile(r"(?i)\b404\b|not found|name_unknown|manifest_unknown")
@@ -79,14 +83,16 @@ def fetch_tape(target: str, path: str, *, is_plain_http: bool = False) -> str:
     Raises:
         AccessDeniedError, AuthenticationError: the registry forbids it, or a login is missing or refused.
         DocumentError: the artifact holds no good tape.
-        IntegrityError: a body is not what its name says.
+        IntegrityError: a body is not what its name says, or a text not what the manifest says.
         RegistryUnavailableError: the registry refused or didn't answer.
     """
     with tempfile.TemporaryDirectory(prefix="imagestore-fetch-") as folder:
         _pull(target, folder, is_plain_http=is_plain_http)
         text_path = os.path.join(folder, _TAPE_NAME)
         if not os.path.isfile(text_path):
-            raise DocumentError(f"artifact {target}", [f"it has no {_TAPE_NAME}"])
+            is_layout = os.path.isfile(os.path.join(folder, _LAYOUT_NAMES[0]))
+            more = ", but a layout: fetch it with --layout (fetch_layout)" if is_layout else ""
+            raise DocumentError(f"artifact {target}", [f"it has no {_TAPE_NAME}{more}"])
         with open(text_path, "rb") as file:
             text = file.read(MAX_TAPE_BYTES + 1)
         tape = parse_tape(text, what=f"artifact {target}")
@@ -115,7 +121,7 @@ def fetch_layout(target: str, folder: str, *, is_plain_http: bool = False) -> No
         AccessDeniedError, AuthenticationError: the registry forbids it, or a login is missing or refused.
         ContentNotFoundError: the artifact lacks a body; nothing became a layout.
         DocumentError: the artifact holds no good layout.
-        IntegrityError: a body is not what its name says.
+        IntegrityError: a body is not what its name says, or a text not what the manifest says.
         RegistryUnavailableError: the registry refused or didn't answer.
     """
     with tempfile.TemporaryDirectory(prefix="imagestore-fetch-") as staging:
@@ -124,7 +130,9 @@ def fetch_layout(target: str, folder: str, *, is_plain_http: bool = False) -> No
         for name in _LAYOUT_NAMES:
             path = os.path.join(staging, name)
             if not os.path.isfile(path):
-                raise DocumentError(f"artifact {target}", [f"it has no {name}"])
+                is_tape = os.path.isfile(os.path.join(staging, _TAPE_NAME))
+                more = ", but a tape: fetch it without --layout (fetch_tape)" if is_tape else ""
+                raise DocumentError(f"artifact {target}", [f"it has no {name}{more}"])
             with open(path, "rb") as file:
                 texts[name] = file.read()
         bodies = BlobFolder(os.path.join(folder, "blobs"))
@@ -204,6 +212,12 @@ def _pull(target: str, folder: str, *, is_plain_http: bool) -> None:
     try:
         with Login(target, is_plain_http=is_plain_http) as login:
             login.put_into(client)
+            container = client.get_container(target)
+            client.auth.load_configs(container)
+            accepted = {"Accept": _MANIFEST_TYPE}
+            answer = client.do_request(f"{client.prefix}://{container.manifest_url()}", headers=accepted)
+            answer.raise_for_status()
+            texts = _texts(target, answer.content)
             client.pull(target, outdir=folder)
     except (requests.RequestException, ValueError) as problem:
         raise _refused(target, "pull", problem) from problem
@@ -211,6 +225,40 @@ def _pull(target: str, folder: str, *, is_plain_http: bool) -> None:
         if type(problem) is Exception:  # what oras raises for a title that leads out of the folder
             raise ProtocolError(f"artifact {target}: {problem}") from problem
         raise
+    for name in (_TAPE_NAME, *_LAYOUT_NAMES):
+        path = os.path.join(folder, name)
+        if os.path.lexists(path):
+            _check_text(f"artifact {target}: {name}", path, texts.get(name))
+
+
+def _texts(target: str, manifest: bytes) -> dict[str, tuple[Digest, int]]:
+    """What a manifest says of the texts; bodies name themselves. It is the one that a digest in the target names."""
+    _, at, pinned = target.rpartition("@")
+    if at:
+        _verify(f"artifact {target}", Digest.parse(pinned), None, [manifest])
+    found: dict[str, tuple[Digest, int]] = {}
+    try:
+        for layer in json.loads(manifest)["layers"]:
+            name = (layer.get("annotations") or {}).get(_TITLE)
+            if name in (_TAPE_NAME, *_LAYOUT_NAMES):
+                found[name] = Digest.parse(str(layer["digest"])), int(layer["size"])
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError) as problem:
+        raise DocumentError(f"artifact {target}", ["its manifest lists no layers that can be read"]) from problem
+    return found
+
+
+def _check_text(what: str, path: str, said: tuple[Digest, int] | None) -> None:
+    if said is None or os.path.islink(path) or not os.path.isfile(path):
+        raise IntegrityError(f"{what}: it is no layer of the manifest")
+    digest, size = said
+    _verify(what, digest, size, FileBody(path, os.stat(path).st_size).chunks())
+
+
+def _verify(what: str, digest: Digest, size: int | None, pieces: Iterable[bytes]) -> None:
+    verifier = Verifier(digest, size, what=what)
+    for piece in pieces:
+        verifier.update(piece)
+    verifier.finish()
 
 
 def _knock(target: str, *, is_plain_http: bool) -> None:

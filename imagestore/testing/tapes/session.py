@@ -27,6 +27,7 @@ from imagestore.testing.front_ends.server import LoopbackServer
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.compose import save_tape
 from imagestore.testing.tapes.player import Replay, first_lines, load_tape, replay, tape_path
+from imagestore.testing.tapes.tape import SUFFIX
 from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class TapeSession:
         settings: how.
 
     Raises:
-        InvalidInputError: unknown mode.
+        InvalidInputError: unknown mode, or a path without a name.
         ConfigError: mode ``none``, and no tape.
     """
 
@@ -84,6 +85,8 @@ class TapeSession:
         if mode not in MODES:
             raise InvalidInputError(f"record mode {mode!r}: expected one of {', '.join(MODES)}")
         self.path = tape_path(path)
+        if os.path.basename(self.path) == SUFFIX:  # a folder was named, and the file in it would be a hidden one
+            raise InvalidInputError(f"tape {path!r}: expected the name of a file")
         self.mode = mode
         self._settings = settings or SessionSettings()
         self._stack = contextlib.ExitStack()

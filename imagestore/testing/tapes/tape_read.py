@@ -169,7 +169,11 @@ def _exchange(table: Table) -> TapeExchange:
         raise table.fault("status", f"expected 100 to 599, found {made.status}")
     if made.body is not None and made.text is not None:
         raise table.fault("text", "an exchange has a body or a text, not both")
-    if urllib.parse.urlsplit(made.url).username is not None:
+    try:
+        user = urllib.parse.urlsplit(made.url).username
+    except ValueError as problem:  # brackets that aren't those of an address
+        raise table.fault("request", f"{made.host!r} is no host: {problem}") from problem
+    if user is not None:
         raise table.fault("request", "an address in a tape has no user information")
     return made
 

@@ -17,6 +17,7 @@ import pytest
 from imagestore.cli import app, frame
 from imagestore.cli.main import main
 from imagestore.errors import ConfigError
+from imagestore.testing import RegistryServer, build_image
 
 COMMAND: Final = f"{sys.executable} -m imagestore"
 
@@ -35,6 +36,20 @@ def shell(script: str, root: Path) -> subprocess.CompletedProcess[str]:
 )
 def test_the_exit_status_tells_what_standard_error_cannot(tmp_path: Path, words: str, status: int) -> None:
     assert shell(f"{COMMAND} {words} 2>/dev/full", tmp_path).returncode == status
+
+
+def test_an_archive_on_standard_output_is_whole_whatever_becomes_of_the_words_about_it(tmp_path: Path) -> None:
+    with RegistryServer({"registry.example/app:1": build_image("linux/amd64")}) as server:
+        name = f"{server.address}/app:1"
+        pulled = shell(f"{COMMAND} pull --platform linux/amd64 {name}", tmp_path)
+    assert pulled.returncode == 0, pulled.stderr
+    told = shell(f"{COMMAND} export --platform linux/amd64 - {name} > {tmp_path}/one.tar", tmp_path)
+    assert (told.returncode, told.stderr.splitlines()[-1].endswith("written to -")) == (0, True)
+    assert (
+        shell(f"{COMMAND} export --platform linux/amd64 - {name} 2>/dev/full > {tmp_path}/two.tar", tmp_path).returncode
+        == 0
+    )
+    assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
 
 
 @pytest.mark.parametrize(

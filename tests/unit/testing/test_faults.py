@@ -12,6 +12,8 @@ import pytest
 
 from imagestore.errors import InvalidInputError
 from imagestore.testing import Registry, TokenAuth
+from imagestore.testing.engine.answers import error
+from imagestore.testing.engine.exchange import Reply, Request
 from imagestore.testing.faults import (
     DeepJson,
     Drip,
@@ -286,3 +288,22 @@ def test_pages_link_to_themselves_or_elsewhere() -> None:
 def test_faults_that_are_no_list_are_refused(faults: Any) -> None:
     with pytest.raises(InvalidInputError, match=f"expected a list of rules, found {type(faults).__name__}"):
         Registry({}, faults=faults)
+
+
+@pytest.mark.parametrize("fault", [Reset(), "reset", FaultRule])
+def test_what_is_no_rule_is_refused_before_it_breaks_every_connection(fault: Any) -> None:
+    with pytest.raises(InvalidInputError, match="faults: expected rules, found ") as caught:
+        Registry({}, faults=[FaultRule(Reset()), fault])
+    assert caught.value.hint == ("write FaultRule(Reset(...))" if isinstance(fault, Reset) else "")
+    with pytest.raises(InvalidInputError, match="expected an effect, such as Reset"):
+        FaultRule("reset")  # type: ignore[arg-type]
+
+
+def test_faults_may_come_one_by_one() -> None:
+    class Moved:
+        def shape(self, request: Request, reply: Reply) -> Reply:
+            return error(410, "UNKNOWN", "moved")
+
+    faults: Any = (one for one in (FaultRule(Reset(), Where(kind="blob")), Moved()))
+    registry = Registry({"registry.example/app:1": IMAGE}, faults=faults)
+    assert httpx.Client(transport=registry.transport).get(MANIFEST).status_code == 410

@@ -230,6 +230,53 @@ def test_tests_with_similar_names_have_tapes_of_their_own(pytester: pytest.Pytes
     run(pytester).assert_outcomes(passed=6)
 
 
+def test_a_long_name_of_a_test_gives_a_file_name_that_can_be_written(pytester: pytest.Pytester, upstream: str) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import httpx
+        import pytest
+
+        @pytest.mark.parametrize("value", ["a" * 150, "a" * 400 + "b", "a" * 400 + "c"], ids=str)
+        def test_one(value, tape, default_tape_name):
+            assert httpx.Client(transport=tape.transport).get("https://registry.example/v2/").status_code == 200
+            assert default_tape_name.startswith("test_it/test_one[aaa")
+            if len(value) == 150:
+                assert default_tape_name == f"test_it/test_one[{value}]"
+        """
+    )
+    run(pytester, "--record-mode=once", upstream).assert_outcomes(passed=3)
+    assert len(list((pytester.path / "tapes" / "test_it").iterdir())) == 3
+    run(pytester).assert_outcomes(passed=3)
+
+
+@pytest.mark.parametrize("marked", ["known_secrets='hush-hush'", "knwon_secrets=['hush-hush']", ""])
+@pytest.mark.parametrize("arguments", [(), ("--showlocals", "--tb=long"), ("--tape-upstream=x",)])
+def test_an_error_of_the_fixture_shows_no_known_secret(
+    pytester: pytest.Pytester, marked: str, arguments: tuple[str, ...]
+) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(params=["hush-hush"], ids=["one"])
+        def tape_config(request):
+            return {"known_secrets": [request.param]}
+        """
+    )
+    pytester.makepyfile(
+        test_it=f"""
+        import pytest
+
+        @pytest.mark.tape({marked})
+        def test_one(tape):
+            pass
+        """
+    )
+    result = run(pytester, *arguments)
+    result.assert_outcomes(errors=1)
+    assert "hush-hush" not in result.stdout.str().replace(f"@pytest.mark.tape({marked})", "")
+
+
 def test_two_tests_may_not_record_one_tape_differently(pytester: pytest.Pytester, upstream: str) -> None:
     pytester.makepyfile(
         test_it="""

@@ -137,10 +137,28 @@ def test_ordinary_words_are_not_searched_for_unless_named() -> None:
     assert not {"repository-name", "short-value", "tape-token-7"} & vault.values().keys()
 
 
-@pytest.mark.parametrize("text", ["", "host", "=http://x", "host=ftp://x", "host="])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "host",
+        "=http://x",
+        "host=ftp://x",
+        "host=",
+        "host=http://x:99999",
+        "host=http://x:y",
+        "host=http://",
+        "h=http://[",
+    ],
+)
 def test_an_upstream_needs_host_and_address(text: str) -> None:
     with pytest.raises(InvalidInputError, match="upstream"):
         upstream_map([text])
+
+
+def test_a_wrong_upstream_is_told_without_its_login() -> None:
+    with pytest.raises(InvalidInputError, match=r"host=http://\*\*\*@127\.0\.0\.1:99999'"):
+        upstream_map(["host=http://ann:word@127.0.0.1:99999"])
 
 
 @pytest.mark.parametrize("text", ["", "host", "=1", "host=x", "host=70000", "host=\u0661"])

@@ -46,8 +46,18 @@ def test_none_replays_and_needs_a_tape(tmp_path: Path, upstream: SessionSettings
     with pytest.raises(ConfigError, match=r"t\.tape\.toml: No such file") as caught:
         TapeSession(str(tmp_path / "t"), "none", upstream)
     assert "record it first, with 'imagestore record'" in caught.value.hint
+    (tmp_path / "folder.tape.toml").mkdir()
+    with pytest.raises(ConfigError, match=r"folder\.tape\.toml: Is a directory") as caught:
+        TapeSession(str(tmp_path / "folder"), "none", upstream)
+    assert caught.value.hint == ""
     run(tmp_path / "t", "once", upstream, PING)
     assert not run(tmp_path / "t", "none", upstream, PING).is_recording
+
+
+@pytest.mark.parametrize("path", ["", "tapes/", "tapes/.tape.toml"])
+def test_a_tape_needs_a_name(path: str, upstream: SessionSettings) -> None:
+    with pytest.raises(InvalidInputError, match=f"tape '{path}': expected the name of a file"):
+        TapeSession(path, "once", upstream)
 
 
 def test_once_records_the_first_time_only(tmp_path: Path, upstream: SessionSettings) -> None:

@@ -142,6 +142,8 @@ def test_control_characters_are_visible_escapes() -> None:
         (HEAD + f"[[synthetic]]\ndigest = '{ONE}'\nsize = 1\nseed = ''\nform = 'x'", "form: expected one of raw, tar"),
         (HEAD + "[[exchange]]\nrequest = 'GET ftp://a/'\nstatus = 200", "exchange[0].request: expected METHOD https"),
         (HEAD + "[[exchange]]\nrequest = 'GET https://u:p@a/'\nstatus = 200", "exchange[0].request: expected METHOD"),
+        (HEAD + "[[exchange]]\nrequest = 'GET https://[::1/'\nstatus = 200", "exchange[0].request: '[::1' is no host"),
+        (HEAD + "[[exchange]]\nrequest = 'GET https://a]/'\nstatus = 200", "exchange[0].request: 'a]' is no host"),
         (HEAD + "[[exchange]]\nrequest = 'GET https://a/'\nstatus = 99", "status: expected at least 100"),
         (HEAD + "[[exchange]]\nrequest = 'GET https://a/'\nstatus = 600", "status: expected 100 to 599"),
         (HEAD + "[[exchange]]\nrequest = 'GET https://a/'\nstatus = 200\nheaders = ['x']", "headers: expected 'Name:"),
