@@ -125,9 +125,9 @@ class RegistryServer(Registry):
 
     @property
     def address(self) -> str:
-        """``127.0.0.1:<port>`` of the first logical host.
+        """``127.0.0.1:<port>`` of the first logical host; where it was, after the server's block.
 
         Raises:
-            ConfigError: the server doesn't listen: outside of its block, or no image has a host.
+            ConfigError: the server didn't listen yet, or no image has a host.
         """
         return self.server.address

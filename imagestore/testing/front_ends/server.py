@@ -118,10 +118,10 @@ class LoopbackServer:
 
     @property
     def address(self) -> str:
-        """``127.0.0.1:<port>`` of the main logical host.
+        """``127.0.0.1:<port>`` of the main logical host; where it was, after the server's block.
 
         Raises:
-            ConfigError: the server doesn't listen.
+            ConfigError: the server didn't listen yet.
         """
         return self._open("https", self._main()).address
 
