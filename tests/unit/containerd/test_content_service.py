@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import hashlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -310,6 +312,25 @@ def test_a_message_carries_at_most_a_mebibyte(client: Client) -> None:
     answers = client.read(digest)
     assert [(each.offset, len(each.data)) for each in answers] == [(0, 2**20), (2**20, 2**20), (2**21, 4)]
     assert b"".join(each.data for each in answers) == data
+
+
+def test_a_refused_write_leaves_no_message_to_the_garbage_collector(client: Client) -> None:
+    client.ingest(b"hello")
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            with refused(EXISTS):
+                client.ingest(b"hello")
+            with refused(PRECONDITION):
+                client.write(message(COMMIT, "r2", data=b"hello", total=3))
+        for _ in range(100):
+            if not any(isinstance(each, Piece) for each in gc.get_objects()):
+                return
+            time.sleep(0.02)
+        raise AssertionError("messages are still there")
+    finally:
+        gc.enable()
 
 
 def test_a_piece_that_waits_for_its_reader_is_held_by_nobody_else(store: ImageStore) -> None:
