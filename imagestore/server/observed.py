@@ -241,12 +241,15 @@ def _reading(method: str, behaviour: Any, parse: Callable[[bytes], Any] | None) 
         return behaviour
 
     async def messages(raw: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-        async for each in raw:
-            try:
-                message = parse(each)
-            except Exception as error:
-                raise InvalidInputError(f"{method}: a request is no message of its type") from error
-            yield message
+        # gRPC's generator holds the last message, and itself by way of its object, until it is closed.
+        received: Any = aiter(raw)
+        async with contextlib.aclosing(received):
+            async for each in received:
+                try:
+                    message = parse(each)
+                except Exception as error:
+                    raise InvalidInputError(f"{method}: a request is no message of its type") from error
+                yield message
 
     return lambda raw, context: behaviour(messages(raw), context)
 

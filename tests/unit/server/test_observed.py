@@ -283,6 +283,28 @@ def test_what_a_refused_call_held_is_free_without_the_garbage_collector(folder: 
         gc.enable()
 
 
+def test_of_a_stream_of_requests_nothing_is_left_to_the_garbage_collector(folder: Path) -> None:
+    def receivers() -> int:
+        # gRPC's, which hold the last message and themselves.
+        return sum(type(each).__name__ == "_MessageReceiver" for each in gc.get_objects())
+
+    async def scene(bench: Bench) -> None:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await bench.channel.stream_unary("/t.T/Sum")(iter([b"1", b"garbage", b"2"]))
+        async for _ in bench.channel.stream_stream("/t.T/Double")(iter([b"1", b"2"])):
+            pass
+        await bench.settled(2)
+        await asyncio.sleep(0.1)
+        assert receivers() == 0
+
+    gc.collect()
+    gc.disable()
+    try:
+        play(folder, scene)
+    finally:
+        gc.enable()
+
+
 def test_deadline_and_cancellation_are_told_apart(folder: Path) -> None:
     async def scene(bench: Bench) -> None:
         with pytest.raises(grpc.aio.AioRpcError):
