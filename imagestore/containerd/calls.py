@@ -53,6 +53,8 @@ def _header(context: Context, name: str) -> str:
 
 async def refuse(context: Context, error: ImageStoreError) -> NoReturn:
     """End a call with an error's status."""
+    # Callers' frames have the error, and it has them, with what they hold: only a garbage collection would free that.
+    error.__traceback__ = None
     await context.abort(code_of(error), text_of(error))
     raise AssertionError("abort() returned")
 

@@ -133,11 +133,11 @@ class ContentService(ContentServicer):
         with blob:
             position = start
             while data:
-                answer = wire.ReadContentResponse(offset=position - start, data=data)
+                answer = [wire.ReadContentResponse(offset=position - start, data=data)]
                 position += len(data)
-                # Callers may take their time: one copy waits with them, not two.
+                # Callers may take their time: no copy waits here, beside the one that goes out.
                 data = b""
-                yield answer
+                yield answer.pop()
                 if position >= end:
                     break
                 data = await answered(context, self._workers.transfer(read(end - position, position)))

@@ -116,8 +116,11 @@ class Upload:
             StoreBusyError: another writer has it.
             AlreadyExistsError: the owner has the expected content.
             LeaseNotFoundError: there is no such lease.
+            PreconditionError: the stream has ended already.
         """
         with self._lock:
+            # Its caller may go while the message waits for a thread: who closed it then can't do so again.
+            self._refuse_closed()
             if not piece.ref:
                 raise InvalidInputError("the first message of a write needs a ref")
             checked_key(f"ref {piece.ref[:100]!r}", piece.ref)

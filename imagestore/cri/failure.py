@@ -76,6 +76,8 @@ async def abort(context: Context, error: ImageStoreError) -> NoReturn:
     code, text = status_of(error)
     data = data_of(error)
     own = ((ERROR_KEY, data),) if data else ()
+    # Callers' frames have the error, and it has them, with what they hold: only a garbage collection would free that.
+    error.__traceback__ = None
     await context.abort(code, text, (*(context.trailing_metadata() or ()), *own))
 
 

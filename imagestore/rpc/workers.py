@@ -137,6 +137,9 @@ class StoreWorkers:
             # The thread ends in its own time; its outcome has no reader any more.
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
+        finally:
+            # It keeps the work's error, which keeps this frame: without a circle both go with the call.
+            del future
 
     def state(self) -> tuple[int, int] | None:
         """What answers may depend on: which store object serves, and its last change of records; never blocks for long.

@@ -18,7 +18,7 @@ import grpc
 from imagestore.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
     from imagestore.rpc.answers import Answer
     from imagestore.server.calls import CallWatch, ServicerContext
@@ -135,7 +135,7 @@ class ObservedServer(grpc.aio.Server):
                 await self._hand_out(answer)
                 return answer
 
-        return call
+        return _letting_go(call)
 
     def _stream(self, method: str, behaviour: Any, parse: Any, serialize: Any) -> Any:
         """A handler with a stream of answers."""
@@ -163,14 +163,14 @@ class ObservedServer(grpc.aio.Server):
                     async for message in each:
                         await self._write(context, message)
 
-        return call
+        return _letting_go(call)
 
     def _writing(self, method: str, behaviour: Any) -> Any:
         async def call(request: Any, context: ServicerContext) -> None:
             async with self._watched(method, context):
                 await behaviour(request, context)
 
-        return call
+        return _letting_go(call)
 
     @contextlib.asynccontextmanager
     async def _watched(self, method: str, context: ServicerContext) -> AsyncIterator[None]:
@@ -207,6 +207,25 @@ class ObservedServer(grpc.aio.Server):
             self._unread.end(task)
 
 
+def _letting_go(call: Callable[[Any, ServicerContext], Awaitable[Any]]) -> Any:
+    """A handler of which nothing stays once it is refused.
+
+    gRPC's context keeps the error that ended its call; that keeps the frames it came through, with requests and
+    answers, and these keep the context. Only a whole garbage collection would free them: an idle server has none for
+    hours.
+    """
+
+    async def ended(raw: Any, context: ServicerContext) -> Any:
+        try:
+            return await call(raw, context)
+        except grpc.aio.AbortError as error:
+            del raw
+            error.__context__ = None
+            raise error.with_traceback(None) from None  # gRPC wants this very error
+
+    return ended
+
+
 async def _written(context: ServicerContext, message: bytes) -> None:
     try:
         await context.write(message)
@@ -222,12 +241,15 @@ def _reading(method: str, behaviour: Any, parse: Callable[[bytes], Any] | None) 
         return behaviour
 
     async def messages(raw: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-        async for each in raw:
-            try:
-                message = parse(each)
-            except Exception as error:
-                raise InvalidInputError(f"{method}: a request is no message of its type") from error
-            yield message
+        # gRPC's generator holds the last message, and itself by way of its object, until it is closed.
+        received: Any = aiter(raw)
+        async with contextlib.aclosing(received):
+            async for each in received:
+                try:
+                    message = parse(each)
+                except Exception as error:
+                    raise InvalidInputError(f"{method}: a request is no message of its type") from error
+                yield message
 
     return lambda raw, context: behaviour(messages(raw), context)
 

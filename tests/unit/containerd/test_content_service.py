@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gc
 import hashlib
 import os
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -16,8 +21,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagestore import platforms
+from imagestore.cancel import CancelToken
 from imagestore.containerd import content
 from imagestore.containerd._proto import content_pb2
+from imagestore.containerd.spaces import space_of
+from imagestore.containerd.upload import Piece, Upload
+from imagestore.digest import Digest
+from imagestore.errors import PreconditionError
 from imagestore.store import ImageStore
 from tests.support.containerd_client import (
     COMMIT,
@@ -190,6 +200,17 @@ def test_a_client_that_goes_away_lets_go_of_its_ingest(client: Client) -> None:
     raise AssertionError("the ingest stayed locked")
 
 
+def test_a_write_that_is_closed_before_its_first_message_is_worked_on_locks_nothing(store: ImageStore) -> None:
+    # The caller went away while the message waited for a thread, and the one that closes came first.
+    gone = Upload(space_of("default"), "")
+    gone.close()
+    with pytest.raises(PreconditionError):
+        gone.open(store, Piece("r"))
+    next_one = Upload(space_of("default"), "")
+    next_one.open(store, Piece("r"))
+    next_one.close()
+
+
 @pytest.mark.parametrize(
     "first",
     [message(STAT), message(WRITE, data=b"x"), message(STAT, "r", expected="nonsense"), message(STAT, "r", total=-1)],
@@ -291,6 +312,52 @@ def test_a_message_carries_at_most_a_mebibyte(client: Client) -> None:
     answers = client.read(digest)
     assert [(each.offset, len(each.data)) for each in answers] == [(0, 2**20), (2**20, 2**20), (2**21, 4)]
     assert b"".join(each.data for each in answers) == data
+
+
+def test_a_refused_write_leaves_no_message_to_the_garbage_collector(client: Client) -> None:
+    client.ingest(b"hello")
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            with refused(EXISTS):
+                client.ingest(b"hello")
+            with refused(PRECONDITION):
+                client.write(message(COMMIT, "r2", data=b"hello", total=3))
+        for _ in range(100):
+            if not any(isinstance(each, Piece) for each in gc.get_objects()):
+                return
+            time.sleep(0.02)
+        raise AssertionError("messages are still there")
+    finally:
+        gc.enable()
+
+
+def test_a_piece_that_waits_for_its_reader_is_held_by_nobody_else(store: ImageStore) -> None:
+    digest = Digest.of(b"hello")
+    with store.content.writer("r", expected=digest, total=5, cancel=CancelToken()) as writer:
+        writer.write(b"hello")
+        writer.commit(digest, 5)
+    context: Any = SimpleNamespace(invocation_metadata=lambda: (("containerd-namespace", "k8s.io"),))
+    workers: Any = SimpleNamespace(transfer=transfer_on(store))
+    collector: Any = None
+    service = content.ContentService(workers, collector)
+
+    async def run() -> None:
+        pieces: Any = service.Read(content_pb2.ReadContentRequest(digest=HELLO), context)
+        piece = await anext(pieces)
+        assert piece.data == b"hello"
+        assert sys.getrefcount(piece) == 2  # ours, and the argument
+        await pieces.aclose()
+
+    asyncio.run(run())
+
+
+def transfer_on(store: ImageStore) -> Callable[[Callable[[ImageStore, CancelToken], object]], Awaitable[object]]:
+    async def transfer(work: Callable[[ImageStore, CancelToken], object]) -> object:
+        return work(store, CancelToken())
+
+    return transfer
 
 
 def test_lists_come_in_hundreds_and_honour_filters(client: Client, store: ImageStore) -> None:
