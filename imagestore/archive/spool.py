@@ -13,7 +13,7 @@ import tempfile
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from imagestore.content.disk import translated
+from imagestore.content.disk import check_room, translated
 from imagestore.errors import DocumentError, InvalidInputError, StoreFullError
 from imagestore.failpoint import reach
 
@@ -64,9 +64,10 @@ def spool(descriptor: int, *, folder: Path, limit_bytes: int, what: str, cancel:
                 cancel.check()
                 if file.tell() + len(piece) > limit_bytes:
                     raise StoreFullError(
-                        f"{what}: is longer than {limit_bytes} bytes, half of the free space at {folder}",
+                        f"{what}: is longer than {limit_bytes} bytes, half of what there is room for at {folder}",
                         hint="free space there, or unpack the archive and import the file",
                     )
+                check_room(file.fileno(), len(piece))
                 _write(file, piece)
         yield file
 

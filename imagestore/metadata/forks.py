@@ -51,6 +51,20 @@ class Shared:
         _forget(id(self))
 
 
+class _Hold:
+    """The locks of one forking thread."""
+
+    def __init__(self) -> None:
+        self.held: list[Shared] = []
+        self.has_gate = False
+
+    def let_go(self) -> None:
+        for each in self.held:
+            each.lock.release()
+        if self.has_gate:
+            _gate.release()
+
+
 def _forget(key: int) -> None:
     _shared.pop(key, None)
 
@@ -58,8 +72,10 @@ def _forget(key: int) -> None:
 _shared: dict[int, weakref.ref[Shared]] = {}
 #: Databases by who works with a connection of his own just now.
 _busy: dict[object, str | os.PathLike[str]] = {}
+#: Held by who begins to be busy, and by a fork from its last look until it is over.
+_gate = threading.Lock()
 #: What each forking thread holds while it forks.
-_held: dict[int, list[Shared]] = {}
+_holds: dict[int, _Hold] = {}
 #: Files that can't be opened in this process, and connections that must not be closed in it.
 _spoilt: set[tuple[int, int]] = set()
 _left: list[sqlite3.Connection] = []
@@ -73,7 +89,8 @@ def working(path: Path) -> Iterator[None]:
         path: the database.
     """
     key = object()
-    _busy[key] = path
+    with _gate:
+        _busy[key] = path
     try:
         yield
     finally:
@@ -97,28 +114,40 @@ def _those_open() -> list[Shared]:
     return [each for known in list(_shared.values()) if (each := known()) is not None]
 
 
+def _is_quiet(hold: _Hold) -> bool:
+    """Whether nobody is inside SQLite, nor can be before the fork."""
+    return hold.has_gate and not _busy and all(each in hold.held for each in _those_open())
+
+
 def _before() -> None:
     until = time.monotonic() + _PATIENCE_SECONDS
-    held = _held.setdefault(threading.get_ident(), [])
-    for each in _those_open():
-        if each.lock.acquire(timeout=max(0.0, until - time.monotonic())):
-            held.append(each)
-    while _busy and time.monotonic() < until:
+    hold = _holds.setdefault(threading.get_ident(), _Hold())
+    while True:
+        for each in _those_open():  # also those that were opened meanwhile
+            if each not in hold.held and each.lock.acquire(timeout=max(0.0, until - time.monotonic())):
+                hold.held.append(each)
+        # With patience: a signal's handler may fork inside working().
+        hold.has_gate = _gate.acquire(timeout=max(_LOOK_SECONDS, until - time.monotonic()))
+        if _is_quiet(hold) or time.monotonic() >= until:
+            return
+        if hold.has_gate:
+            # Who is busy may need it once more before he ends.
+            hold.has_gate = False
+            _gate.release()
         time.sleep(_LOOK_SECONDS)
 
 
-def _let_go() -> list[Shared]:
-    held = _held.pop(threading.get_ident(), [])
-    for each in held:
-        each.lock.release()
-    return held
+def _let_go() -> _Hold:
+    hold = _holds.pop(threading.get_ident(), None) or _Hold()
+    hold.let_go()
+    return hold
 
 
 def _after_in_child() -> None:
-    held, inherited = _let_go(), _those_open()
+    global _gate
+    hold = _let_go()
     # Whoever was inside SQLite may have held locks that all its calls take, and nobody would let go of them here.
-    is_quiet = not _busy and all(each in held for each in inherited)
-    spoilt = list(_busy.values())
+    is_quiet, inherited, spoilt = _is_quiet(hold), _those_open(), list(_busy.values())
     for each in inherited:
         if is_quiet and not each.connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
@@ -127,8 +156,10 @@ def _after_in_child() -> None:
             _left.append(each.connection)
             spoilt.append(each.path)
     _spoilt.update(known for path in spoilt if (known := _identity(path)) is not None)
-    for state in (_shared, _busy, _held):
+    for state in (_shared, _busy, _holds):
         state.clear()
+    # Who held it otherwise is not here.
+    _gate = threading.Lock()
 
 
 def _identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from typing import TYPE_CHECKING
 
-from imagestore.metadata.forks import Shared
+from imagestore.metadata.forks import Shared, working
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,10 +27,11 @@ class ChangeWatch:
 
     def __init__(self, path: Path, address: str) -> None:
         self._lock = threading.Lock()
-        self._connection = sqlite3.connect(
-            address, timeout=0, isolation_level=None, check_same_thread=False, uri=True, cached_statements=4
-        )
-        self._shared = Shared(path, self._connection, self._lock)
+        with working(path):
+            self._connection = sqlite3.connect(
+                address, timeout=0, isolation_level=None, check_same_thread=False, uri=True, cached_statements=4
+            )
+            self._shared = Shared(path, self._connection, self._lock)
         self._data_version: int | None = None
         self._generation: int | None = None
 

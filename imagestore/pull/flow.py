@@ -141,14 +141,20 @@ class Flow(Generic[T, A]):
         """Wait until every step has; False when that was interrupted."""
         try:
             _join(self._receivers)
-            for _ in self._settlers:
-                self._arrived.put(None)
+            self._dismiss()
             _join(self._settlers)
             self._settle_rest()
+            # Once more, for one that begins only now since its start was interrupted: the rest had what was for it.
+            self._dismiss()
         except BaseException as error:  # noqa: BLE001 - raised at the end of the block, which nobody is too impatient for
             self._fail(error)
             return False
         return True
+
+    def _dismiss(self) -> None:
+        """Let settlers end once everything is settled."""
+        for _ in self._settlers:
+            self._arrived.put(None)
 
     def _told(self, error: BaseException | None) -> BaseException | None:
         """What the end of the block raises in place of its error; an interrupt goes before any failure."""

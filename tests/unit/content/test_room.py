@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import BinaryIO
 
 import pytest
 
+from imagestore.archive.spool import spool
 from imagestore.cancel import CancelToken
 from imagestore.content.batch import SmallBlob
 from imagestore.content.local import LocalContentStore
@@ -71,6 +75,25 @@ def in_a_batch(store: LocalContentStore) -> None:
         batches.put([SmallBlob(Digest.of(small), len(small), lambda: small, "the thing")])
 
 
+def spooled(store: LocalContentStore) -> None:
+    """An archive from a pipe, whose limit was told when there was more."""
+    reading, writing = os.pipe()
+    with open(reading, "rb") as pipe, open(writing, "wb") as end:
+        sender = threading.Thread(target=lambda: send(end, DATA))
+        sender.start()
+        try:
+            with spool(pipe.fileno(), folder=store.root, limit_bytes=1 << 30, what="pipe", cancel=NEVER) as file:
+                assert os.fstat(file.fileno()).st_size == len(DATA)
+        finally:
+            pipe.close()
+            sender.join()
+
+
+def send(pipe: BinaryIO, data: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), pipe:
+        pipe.write(data)
+
+
 WAYS = pytest.mark.parametrize("bring", [by_pieces, from_a_source, whole, in_a_batch])
 
 
@@ -86,6 +109,14 @@ def test_the_last_of_a_disk_is_not_taken(
     bring(store)
     assert len(list(store.walk())) == 1
     assert os.listdir(store.root / "ingest") == []
+
+
+def test_nor_by_an_archive_that_is_kept_meanwhile(store: LocalContentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(free=32 * MEBIBYTE + 1024))
+    with pytest.raises(StoreFullError, match="No space left"):
+        spooled(store)
+    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(free=38 * MEBIBYTE))
+    spooled(store)
 
 
 @WAYS

@@ -201,6 +201,59 @@ def test_a_fork_waits_for_who_works_with_the_store(tmp_path: Path) -> None:
     assert leases(path) == ["a child's"]
 
 
+def test_a_fork_beside_threads_that_open_stores_leaves_a_child_that_can_open_one(tmp_path: Path) -> None:
+    """Also the one that came while the fork waited, and none is inside SQLite when the process forks."""
+    path = tmp_path / "metadata.db"
+    store = SqliteMetadataStore(path)
+    has_ended = threading.Event()
+
+    def open_and_close(name: str) -> None:
+        while not has_ended.is_set():
+            SqliteMetadataStore(tmp_path / name).close()
+
+    threads = [threading.Thread(target=open_and_close, args=(f"{number}.db",), daemon=True) for number in range(2)]
+    for each in threads:
+        each.start()
+
+    def work() -> bool:
+        SqliteMetadataStore(path).close()
+        return True
+
+    try:
+        assert all(in_child(work)() for _ in range(40))
+    finally:
+        has_ended.set()
+        for each in threads:
+            each.join()
+    store.close()
+
+
+def test_a_store_that_is_opened_while_a_fork_waits_is_closed_in_the_child_too(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    store = SqliteMetadataStore(path)
+    begun, others = threading.Event(), []
+
+    def run() -> None:
+        with forks.working(path):
+            begun.set()
+            time.sleep(0.1)
+            others.append(SqliteMetadataStore(tmp_path / "other.db"))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    begun.wait(5)
+
+    def work() -> bool:
+        for each in (path, tmp_path / "other.db"):
+            SqliteMetadataStore(each).close()
+        return True
+
+    assert in_child(work)()
+    thread.join()
+    for each in (store, *others):
+        each.close()
+
+
 @contextlib.contextmanager
 def working_thread(store: SqliteMetadataStore, *, seconds: float = 60) -> Iterator[None]:
     """A thread that holds the store's connection, for so long at most, while the block runs."""

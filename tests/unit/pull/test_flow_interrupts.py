@@ -141,3 +141,26 @@ def test_an_interrupt_that_a_starting_thread_tells_in_other_words_is_not_lost(mo
     with pytest.raises(KeyboardInterrupt):
         run()
     assert settle.seen == Counter([1])
+
+
+def test_a_thread_that_begins_after_its_start_was_interrupted_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    hands: list[threading.Thread] = []
+
+    def start_late(hand: threading.Thread) -> bool:
+        hands.append(hand)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("imagestore.pull.flow.start", start_late)
+    settle = Gauge()
+
+    def run() -> None:
+        with flow_of(lambda thing: thing, settle) as flow:
+            flow.settle(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    for hand in hands:
+        hand.start()
+        hand.join(3)
+    assert not any(hand.is_alive() for hand in hands)
+    assert settle.seen == Counter([1])
