@@ -51,7 +51,7 @@ class translated:  # noqa: N801 - reads as the statement that it makes
     ) -> None:
         if not isinstance(error, OSError):
             return
-        reason = os.strerror(error.errno) if error.errno else str(error)
+        reason = error.strerror or str(error)
         message = f"{self._path}: can't {self._what}: {reason}"
         if error.errno in _FULL:
             raise StoreFullError(message, hint="free space there, or run 'imagestore gc'") from error
@@ -69,8 +69,11 @@ def room(status: os.statvfs_result) -> int:
     """
     if not status.f_blocks:  # ramfs, some of FUSE
         return sys.maxsize
-    left = min(_LEFT_BYTES, status.f_blocks * status.f_frsize // _LEFT_PART)
-    return max(0, status.f_bavail * status.f_frsize - left)
+    return max(0, status.f_bavail * status.f_frsize - _left(status))
+
+
+def _left(status: os.statvfs_result) -> int:
+    return min(_LEFT_BYTES, status.f_blocks * status.f_frsize // _LEFT_PART)
 
 
 def check_room(descriptor: int, size: int) -> None:
@@ -83,8 +86,10 @@ def check_room(descriptor: int, size: int) -> None:
     Raises:
         OSError: ENOSPC, as where there is no space at all.
     """
-    if size > room(os.fstatvfs(descriptor)):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    status = os.fstatvfs(descriptor)
+    if size > room(status):
+        kept = f"the last {_left(status) >> 10} KiB of the disk are for removing images"
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} for content; {kept}")
 
 
 def sync_directory(path: Path | str) -> None:

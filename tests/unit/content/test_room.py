@@ -102,7 +102,10 @@ def test_the_last_of_a_disk_is_not_taken(
     store: LocalContentStore, monkeypatch: pytest.MonkeyPatch, bring: Callable[[LocalContentStore], None]
 ) -> None:
     monkeypatch.setattr(os, "fstatvfs", lambda _: disk(free=32 * MEBIBYTE + 100 * 1024))
-    with pytest.raises(StoreFullError, match="No space left"):
+    with pytest.raises(
+        StoreFullError,
+        match="No space left on device for content; the last 32768 KiB of the disk are for removing images",
+    ):
         bring(store)
     assert not list(store.walk())
     monkeypatch.setattr(os, "fstatvfs", lambda _: disk(free=38 * MEBIBYTE))
