@@ -29,6 +29,7 @@ from imagestore.containerd.upload import Piece, Upload
 from imagestore.digest import Digest
 from imagestore.errors import PreconditionError
 from imagestore.store import ImageStore
+from tests.support.collector import without_collector
 from tests.support.containerd_client import (
     COMMIT,
     STAT,
@@ -316,9 +317,7 @@ def test_a_message_carries_at_most_a_mebibyte(client: Client) -> None:
 
 def test_a_refused_write_leaves_no_message_to_the_garbage_collector(client: Client) -> None:
     client.ingest(b"hello")
-    gc.collect()
-    gc.disable()
-    try:
+    with without_collector():
         for _ in range(3):
             with refused(EXISTS):
                 client.ingest(b"hello")
@@ -329,8 +328,6 @@ def test_a_refused_write_leaves_no_message_to_the_garbage_collector(client: Clie
                 return
             time.sleep(0.02)
         raise AssertionError("messages are still there")
-    finally:
-        gc.enable()
 
 
 def test_a_piece_that_waits_for_its_reader_is_held_by_nobody_else(store: ImageStore) -> None:

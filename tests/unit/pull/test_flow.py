@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import threading
 import time
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from imagestore.cancel import CancelToken
 from imagestore.errors import OperationCancelledError
 from imagestore.pull.flow import Flow
+from tests.support.collector import without_collector
 from tests.unit.pull.flows import Gauge, always, flow_of
 
 
@@ -321,10 +321,7 @@ def test_a_failure_that_was_told_keeps_nothing_alive() -> None:
 
     things = [held]
     del held
-    gc.disable()
-    try:
+    with without_collector():
         with contextlib.suppress(KeyError):
             run(things)
         assert watched() is None
-    finally:
-        gc.enable()

@@ -15,12 +15,7 @@ from imagestore.errors import OperationCancelledError
 from tests.unit.pull.flows import Gauge, flow_of
 
 
-def test_an_interrupt_while_waiting_for_room_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupted(threading.Semaphore):
-        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("imagestore.pull.flow.threading.Semaphore", Interrupted)
+def one_is_settled_and_the_interrupt_told() -> None:
     settle = Gauge()
 
     def run() -> None:
@@ -30,6 +25,15 @@ def test_an_interrupt_while_waiting_for_room_loses_nothing(monkeypatch: pytest.M
     with pytest.raises(KeyboardInterrupt):
         run()
     assert settle.seen == Counter([1])
+
+
+def test_an_interrupt_while_waiting_for_room_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(threading.Semaphore):
+        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("imagestore.pull.flow.threading.Semaphore", Interrupted)
+    one_is_settled_and_the_interrupt_told()
 
 
 def test_an_interrupt_is_told_before_an_earlier_failure() -> None:
@@ -69,20 +73,24 @@ def test_an_interrupt_while_things_come_waits_for_those_under_way(monkeypatch: p
     assert not [each for each in threading.enumerate() if each.name.startswith("imagestore-")]
 
 
-def test_an_interrupt_while_a_thread_starts_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: threading.Thread) -> None:
+def interrupt(_: threading.Thread) -> None:
+    raise KeyboardInterrupt
+
+
+def interrupt_in_other_words(_: threading.Thread) -> None:
+    """As when it comes while the lock of the thread's Event is let go."""
+    try:
         raise KeyboardInterrupt
+    finally:
+        threading.Lock().release()
 
-    settle = Gauge()
 
-    def run() -> None:
-        with flow_of(lambda thing: thing, settle) as flow:
-            flow.settle(1)
-
-    monkeypatch.setattr(threading.Thread, "start", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        run()
-    assert settle.seen == Counter([1])
+@pytest.mark.parametrize("start", [interrupt, interrupt_in_other_words])
+def test_an_interrupt_while_a_thread_starts_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[[threading.Thread], None]
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", start)
+    one_is_settled_and_the_interrupt_told()
 
 
 @pytest.fixture
@@ -122,27 +130,6 @@ def test_an_interrupt_while_it_is_waited_for_threads_ends_none_of_the_waiting(
     assert not [each for each in threading.enumerate() if each.name.startswith("imagestore-")]
 
 
-def test_an_interrupt_that_a_starting_thread_tells_in_other_words_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when it comes while the lock of the thread's Event is let go."""
-
-    def interrupt(_: threading.Thread) -> None:
-        try:
-            raise KeyboardInterrupt
-        finally:
-            threading.Lock().release()
-
-    settle = Gauge()
-
-    def run() -> None:
-        with flow_of(lambda thing: thing, settle) as flow:
-            flow.settle(1)
-
-    monkeypatch.setattr(threading.Thread, "start", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        run()
-    assert settle.seen == Counter([1])
-
-
 def test_a_thread_that_begins_after_its_start_was_interrupted_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     hands: list[threading.Thread] = []
 
@@ -151,16 +138,9 @@ def test_a_thread_that_begins_after_its_start_was_interrupted_ends(monkeypatch: 
         raise KeyboardInterrupt
 
     monkeypatch.setattr("imagestore.pull.flow.start", start_late)
-    settle = Gauge()
-
-    def run() -> None:
-        with flow_of(lambda thing: thing, settle) as flow:
-            flow.settle(1)
-
-    with pytest.raises(KeyboardInterrupt):
-        run()
+    one_is_settled_and_the_interrupt_told()
     for hand in hands:
         hand.start()
         hand.join(3)
+    assert hands
     assert not any(hand.is_alive() for hand in hands)
-    assert settle.seen == Counter([1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import socket
 import ssl
 import threading
@@ -23,6 +22,7 @@ from imagestore.registry.transport.link import Link
 from imagestore.registry.transport.message import outgoing
 from imagestore.registry.transport.network import Exchange, Pace
 from imagestore.registry.transport.proxies import ProxyRules
+from tests.support.collector import without_collector
 from tests.support.streams import drain, pieces
 from tests.unit.registry.scripted_server import (
     BODY,
@@ -137,8 +137,7 @@ def test_a_closed_tls_connection_keeps_no_memory(serve: Serve, authority: trustm
     server = serve(whole(), context=context)
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority.configure_trust(trusting)
-    gc.disable()
-    try:
+    with without_collector():
         link = Link(socket.create_connection(("127.0.0.1", server.port)))
         link.serve(Exchange(CancelToken(), Pace()))
         link.secure(trusting, "127.0.0.1", 5.0)
@@ -146,8 +145,6 @@ def test_a_closed_tls_connection_keeps_no_memory(serve: Serve, authority: trustm
         link.close()
         link.close()
         assert secure() is None
-    finally:
-        gc.enable()
 
 
 def dripping(context: ssl.SSLContext, data: bytes, pause: float, *, after_handshake: bool) -> Script:

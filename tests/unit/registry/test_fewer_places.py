@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -21,16 +20,11 @@ from imagestore.errors import (
 )
 from imagestore.reference import Reference
 from imagestore.registry import places as module
-from imagestore.registry.exchange import Origin
 from imagestore.registry.places import HostPlaces
 from imagestore.registry.policy import TransferPolicy
 from tests.support.streams import drain
+from tests.unit.registry.crowds import CONTENT, LAYER, ONE, OTHER, MakeBench
 from tests.unit.registry.wire import Mirrored
-
-ONE, OTHER = Origin("https", "one.example", 443), Origin("https", "other.example", 443)
-CONTENT = b"x" * 1000
-LAYER = Descriptor("application/octet-stream", Digest.of(CONTENT), len(CONTENT))
-MakeBench = Callable[..., Any]
 
 
 def test_a_host_that_serves_no_more_has_fewer_places_until_it_is_idle() -> None:

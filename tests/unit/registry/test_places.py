@@ -6,15 +6,12 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from imagestore.cancel import CancelToken
-from imagestore.descriptor import Descriptor
-from imagestore.digest import Digest
 from imagestore.errors import (
     DeadlineExceededError,
     OperationCancelledError,
@@ -23,15 +20,10 @@ from imagestore.errors import (
     SizeMismatchError,
 )
 from imagestore.reference import Reference
-from imagestore.registry.exchange import Origin
 from imagestore.registry.places import HostPlaces
 from imagestore.registry.policy import TransferPolicy
 from tests.support.streams import drain
-
-ONE, OTHER = Origin("https", "one.example", 443), Origin("https", "other.example", 443)
-CONTENT = b"x" * 1000
-LAYER = Descriptor("application/octet-stream", Digest.of(CONTENT), len(CONTENT))
-MakeBench = Callable[..., Any]
+from tests.unit.registry.crowds import CONTENT, LAYER, ONE, OTHER, MakeBench
 
 
 def test_a_host_without_any_place_is_a_mistake() -> None:

@@ -22,6 +22,7 @@ from imagestore.server.calls import Call, CallWatch, ServicerContext
 from imagestore.server.memory import AnswerMemory
 from imagestore.server.observed import ObservedServer
 from imagestore.server.unread import Unread
+from tests.support.collector import without_collector
 
 SECRET = "hunter2-canary"
 
@@ -276,11 +277,8 @@ def test_what_a_refused_call_held_is_free_without_the_garbage_collector(folder: 
         await asyncio.sleep(0.1)
         assert [load() for load in bench.service.loads] == [None, None, None]
 
-    gc.disable()
-    try:
+    with without_collector():
         play(folder, scene)
-    finally:
-        gc.enable()
 
 
 def test_of_a_stream_of_requests_nothing_is_left_to_the_garbage_collector(folder: Path) -> None:
@@ -297,12 +295,8 @@ def test_of_a_stream_of_requests_nothing_is_left_to_the_garbage_collector(folder
         await asyncio.sleep(0.1)
         assert receivers() == 0
 
-    gc.collect()
-    gc.disable()
-    try:
+    with without_collector():
         play(folder, scene)
-    finally:
-        gc.enable()
 
 
 def test_deadline_and_cancellation_are_told_apart(folder: Path) -> None:

@@ -1,0 +1,15 @@
+"""What the tests of hosts' places share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from imagestore.descriptor import Descriptor
+from imagestore.digest import Digest
+from imagestore.registry.exchange import Origin
+
+ONE, OTHER = Origin("https", "one.example", 443), Origin("https", "other.example", 443)
+CONTENT = b"x" * 1000
+LAYER = Descriptor("application/octet-stream", Digest.of(CONTENT), len(CONTENT))
+MakeBench = Callable[..., Any]
