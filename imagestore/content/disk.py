@@ -23,6 +23,8 @@ Signature = tuple[int, int, int]
 #: quarters of that (metadata.opening), and for what comes home from there. Of small disks a part.
 _LEFT_BYTES: Final = 32 * 1024 * 1024
 _LEFT_PART: Final = 32
+#: For errors: df counts it as free.
+LEFT_TEXT: Final = "the last 32 MiB of a disk, or a thirty-second of a small one, are for removing images"
 _REFUSED: Final = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -69,11 +71,8 @@ def room(status: os.statvfs_result) -> int:
     """
     if not status.f_blocks:  # ramfs, some of FUSE
         return sys.maxsize
-    return max(0, status.f_bavail * status.f_frsize - _left(status))
-
-
-def _left(status: os.statvfs_result) -> int:
-    return min(_LEFT_BYTES, status.f_blocks * status.f_frsize // _LEFT_PART)
+    left = min(_LEFT_BYTES, status.f_blocks * status.f_frsize // _LEFT_PART)
+    return max(0, status.f_bavail * status.f_frsize - left)
 
 
 def check_room(descriptor: int, size: int) -> None:
@@ -86,10 +85,8 @@ def check_room(descriptor: int, size: int) -> None:
     Raises:
         OSError: ENOSPC, as where there is no space at all.
     """
-    status = os.fstatvfs(descriptor)
-    if size > room(status):
-        kept = f"the last {_left(status) >> 10} KiB of the disk are for removing images"
-        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} for content; {kept}")
+    if size > room(os.fstatvfs(descriptor)):
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} for content: {LEFT_TEXT}")
 
 
 def sync_directory(path: Path | str) -> None:

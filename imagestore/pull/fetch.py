@@ -14,6 +14,7 @@ import functools
 import time
 from typing import TYPE_CHECKING, Final
 
+from imagestore.content.disk import LEFT_TEXT
 from imagestore.content.small import SmallWriter
 from imagestore.digest import Digest
 from imagestore.errors import (
@@ -139,8 +140,9 @@ class Fetcher:
         )
         free = self.content.free_bytes()
         if needed > free:
+            lacking = f"needs {needed} bytes more, but {self.content.root} has room for {free}"
             raise StoreFullError(
-                f"{self.reference}: needs {needed} bytes more, but {self.content.root} has room for {free}",
+                f"{self.reference}: {lacking}: {LEFT_TEXT}",
                 hint="free space there, run 'imagestore gc', or choose another --root",
             )
 
