@@ -20,12 +20,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import as_written
 from imagestore.errors import ContentNotFoundError, IntegrityError, StoreError, StoreFullError, UndeletableError
 from imagestore.gc import breathing, in_order
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections import deque

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
 from imagestore.frozen import FrozenDict
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,11 +8,11 @@ unverified enters the store. A digest becomes a path, so it is matched whole and
 from __future__ import annotations
 
 import functools
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import DigestMismatchError, InvalidDigestError, SizeMismatchError
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     import hashlib
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 VERIFIABLE: Final = {"sha256": 64, "sha384": 96, "sha512": 128}
 #: Registered algorithms whose form is known; blake3 is known but can't be verified here.
 _HEX_LENGTHS: Final = {**VERIFIABLE, "blake3": 64}
-_GRAMMAR: Final = pattern(r"([a-z0-9]+(?:[+._-][a-z0-9]+)*):([a-zA-Z0-9=_-]+)")
+_GRAMMAR: Final = re.compile(r"([a-z0-9]+(?:[+._-][a-z0-9]+)*):([a-zA-Z0-9=_-]+)")
 _HEX_DIGITS: Final = "0123456789abcdef"
 # Longer than any registered digest, short enough for a file name.
 _MAX_LENGTH: Final = 255

@@ -8,6 +8,7 @@ digest has no tag in CRI's eyes, as in containerd. The CRI face and the embedded
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -16,7 +17,6 @@ from imagestore import lookup
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES
 from imagestore.errors import ContentNotFoundError, ImageNotFoundError, IntegrityError
 from imagestore.image_service import ImageSpec, ServedImage
-from imagestore.patterns import pattern
 from imagestore.reference import Reference
 from imagestore.text import is_utf8
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: All references of one image of one handler; never empty.
 Group: TypeAlias = "Sequence[ImageRecord]"
 
-_NUMBER: Final = pattern(r"[+-]?[0-9]+")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _NUMBERS: Final = range(-(2**63), 2**63)
 _MOST_USERS: Final = 20_000
 _LONGEST_USER: Final = 1024

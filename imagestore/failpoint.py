@@ -10,17 +10,16 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import re
 import signal
 import threading
 from typing import TYPE_CHECKING, Final
-
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from typing import Self
 
 VARIABLE: Final = "IMAGESTORE_FAILPOINT"
-_GRAMMAR: Final = pattern(r"(\*|[a-z-]+):([0-9]{1,9})(?::(E[A-Z]+))?")
+_GRAMMAR: Final = re.compile(r"(\*|[a-z-]+):([0-9]{1,9})(?::(E[A-Z]+))?")
 
 
 def reach(name: str) -> None:

@@ -14,12 +14,12 @@ gc.expire on content means nothing.
 from __future__ import annotations
 
 import datetime
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import InvalidDigestError, InvalidInputError
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ EXPIRE: Final = "containerd.io/gc.expire"
 FLAT: Final = "containerd.io/gc.flat"
 #: Longest key and value together, in bytes; containerd's limit.
 MAX_LABEL_BYTES: Final = 4096
-_TIME: Final = pattern(r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9:]{8})(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})")
+_TIME: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9:]{8})(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})")
 
 
 @dataclass(frozen=True, slots=True)

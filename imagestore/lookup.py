@@ -6,14 +6,14 @@ digests (``name@sha256:…`` of the index or the manifest) are understood.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import ImageNotFoundError, InvalidDigestError, InvalidInputError, InvalidReferenceError
 from imagestore.metadata.namespace_api import image_name
-from imagestore.patterns import pattern
 from imagestore.reference import Reference
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imagestore.metadata.api import MetadataStore
     from imagestore.metadata.records import ImageRecord
 
-_ID: Final = pattern(r"(?:(sha256|sha384|sha512):)?([a-f0-9]{4,128})")
+_ID: Final = re.compile(r"(?:(sha256|sha384|sha512):)?([a-f0-9]{4,128})")
 
 
 def refuse_unreadable(text: str) -> None:

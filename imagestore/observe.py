@@ -7,9 +7,8 @@ raise; progress bars, ``--progress json`` and an embedder's metrics are all obse
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor

@@ -7,13 +7,13 @@ Grammar and Docker Hub's short forms are those of the distribution project's ref
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
 from imagestore.errors import InvalidDigestError, InvalidReferenceError
-from imagestore.patterns import pattern
 from imagestore.text import without_login
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from typing import Self
@@ -34,7 +34,7 @@ _LEGAL: Final = _IN_TAG + ":/@+=[]"
 _DIGITS: Final = "0123456789"
 _HEX: Final = _DIGITS + "abcdef"
 _MAX_TAG: Final = 128
-_IPV6: Final = pattern(r"\[[0-9a-fA-F:]+(?:\.[0-9]+){0,3}\]")
+_IPV6: Final = re.compile(r"\[[0-9a-fA-F:]+(?:\.[0-9]+){0,3}\]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import functools
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +29,6 @@ from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.observe import ignore
 from imagestore.reference import Reference
 from imagestore.upkeep.service import Upkeep
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.archive.source import read
@@ -13,7 +14,6 @@ from imagestore.errors import ContentNotFoundError, SizeMismatchError
 from imagestore.pieces import PieceReader
 from imagestore.platforms import format_all
 from imagestore.text import cut
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,6 +11,8 @@ archives may be symbolic links to files of the same archive.
 from __future__ import annotations
 
 import posixpath
+import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from imagestore import media_types
@@ -23,9 +25,7 @@ from imagestore.digest import Digest, Verifier, new_hash
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode, refuse_case_variants
 from imagestore.documents.image_config import ImageConfig
 from imagestore.errors import DigestMismatchError, DocumentError, InvalidReferenceError
-from imagestore.patterns import pattern
 from imagestore.reference import Reference
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ _MEMBERS: Final = frozenset({"Config", "RepoTags", "Layers", "Parent", "LayerSou
 _MAX_IMAGES: Final = 1000
 _MAX_LAYERS: Final = 1000
 _MAX_LINKS: Final = 8
-_HEX: Final = pattern(r"(?:.*/)?(?:sha256:)?([a-f0-9]{64})(?:\.json)?")
+_HEX: Final = re.compile(r"(?:.*/)?(?:sha256:)?([a-f0-9]{64})(?:\.json)?")
 
 
 @dataclass(frozen=True, slots=True)

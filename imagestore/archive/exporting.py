@@ -10,6 +10,7 @@ Everything is leased before it is looked for, and hashed again while it is copie
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore import lease, lookup
@@ -22,7 +23,6 @@ from imagestore.errors import ContentNotFoundError, ImageNotFoundError, InvalidI
 from imagestore.platforms import format_all
 from imagestore.pull.sources import Documents
 from imagestore.reference import Reference
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -12,6 +12,7 @@ A failure leaves the store as it was, by the rules of a pull.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import lease
@@ -33,7 +34,6 @@ from imagestore.pull.present import holding
 from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents, remove_damaged
 from imagestore.pull.undo import undone_on_failure
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

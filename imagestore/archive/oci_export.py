@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.archive import layout
@@ -9,7 +10,6 @@ from imagestore.archive.writing import BLOB_MODE, Member
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Verifier
 from imagestore.media_types import Kind
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

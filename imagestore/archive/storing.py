@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.archive.source import read
 from imagestore.content.batch import BATCH, SMALL_BYTES, SmallBlob
 from imagestore.observe import BlobDone
 from imagestore.pull.fetch import Fetcher
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.documents.select import MAX_DEPTH, MAX_ENTRIES, MAX_INDEXES
 from imagestore.errors import ContentNotFoundError, DocumentError
 from imagestore.media_types import Kind
 from imagestore.platforms import format_all
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

@@ -10,11 +10,11 @@ a file that came before it.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.errors import DocumentError
-from imagestore.patterns import pattern
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,9 +30,9 @@ MAX_EXTENSION_BYTES: Final = 64 * 1024
 #: Names and targets of links together; those of that many blobs take half of it.
 MAX_NAMES_BYTES: Final = 32 * 1024 * 1024
 _MAX_NAME: Final = 1024
-_OCTAL: Final = pattern(rb"[ \0]*([0-7]*)[ \0]*")
-_RECORD: Final = pattern(rb"([1-9][0-9]{0,5}) ")
-_DECIMAL: Final = pattern(rb"[0-9]{1,19}")
+_OCTAL: Final = re.compile(rb"[ \0]*([0-7]*)[ \0]*")
+_RECORD: Final = re.compile(rb"([1-9][0-9]{0,5}) ")
+_DECIMAL: Final = re.compile(rb"[0-9]{1,19}")
 _ZEROS: Final = bytes(BLOCK)
 _FILES: Final = frozenset(b"0\x007")
 _REFUSED: Final = {

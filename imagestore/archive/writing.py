@@ -15,6 +15,7 @@ import stat
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,6 @@ from imagestore.content.disk import sync_directory
 from imagestore.errors import AlreadyExistsError, InvalidInputError
 from imagestore.links import followed
 from imagestore.observe import BlobAdvanced, BlobStarted
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -158,8 +158,9 @@ class App:
         """Limits of transfers where an option changes those of the configuration."""
         if self.bytes_per_second is None:
             return None
+        from dataclasses import replace
+
         from imagestore.registry.settings import transfer_policy
-        from imagestore.values import replace
 
         return replace(transfer_policy(self.config.settings.registry), bytes_per_second=self.bytes_per_second)
 

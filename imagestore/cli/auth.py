@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,6 @@ import click
 from imagestore.cli import access, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.errors import ImageStoreError, InvalidInputError, InvalidReferenceError
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken

@@ -5,16 +5,15 @@ No other number goes without a unit: whoever writes 7 may mean days, and some of
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagestore.patterns import pattern
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_GRAMMAR: Final = pattern(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhdw]?)")
+_GRAMMAR: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhdw]?)")
 _EXPECTED: Final = "expected a duration such as 90s, 30m, 12h or 7d"
 #: What is longer ends after every calendar of ours.
 _LONGEST_DAYS: Final = 36525

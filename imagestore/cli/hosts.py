@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +10,6 @@ import click
 from imagestore.cli import render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.errors import ConfigError
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

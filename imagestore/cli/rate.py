@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from imagestore.patterns import pattern
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-_RATE: Final = pattern(r"([0-9]{1,12})(?:\.([0-9]{1,3}))? ?([kmgt]?i?b?)(?:/s)?", re.IGNORECASE | re.ASCII)
+_RATE: Final = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,3}))? ?([kmgt]?i?b?)(?:/s)?", re.IGNORECASE | re.ASCII)
 _POWERS: Final = "kmgt"
 
 

@@ -12,7 +12,6 @@ from imagestore.cli import frame, unit
 from imagestore.cli.context import App, GivenPath, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.extras import needed
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from imagestore.server.settings import ProxyContent
     from imagestore.store import ImageStore
 
-_MODE: Final = pattern(r"0?[0-7]{3}")
+_MODE: Final = re.compile(r"0?[0-7]{3}")
 _PROXY_NAME: Final = "containerd"
 
 

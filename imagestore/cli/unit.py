@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import importlib.resources
 import os
+import re
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from imagestore.cli.failure import say
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ _RUNTIME: Final = "/run/imagestore"
 _HIDDEN: Final = ("/tmp", "/var/tmp")  # noqa: S108 - nothing is made there
 #: How much longer than the server's drain the service manager waits.
 _MARGIN_SECONDS: Final = 15
-_PLAIN: Final = pattern(r"[A-Za-z0-9_@+=:,./-]+")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 #: What is said of the other unit, which is not for a server with sockets of its own.
 _OF_SOCKET: Final = ("# Without the socket unit", f"Also={SOCKET}")
 

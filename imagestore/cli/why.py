@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,6 @@ from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import ExitStatus
 from imagestore.digest import Digest
 from imagestore.errors import ImageNotFoundError, InvalidDigestError
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.image import Image

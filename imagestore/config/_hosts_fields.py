@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.config.connection import CAPABILITIES, ConnectionSettings
 from imagestore.config.durations import parse_duration
 from imagestore.config.findings import dotted, refusal, show, without_secrets
 from imagestore.config.location import Location
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from imagestore.config.findings import RefusalError
     from imagestore.config.lines import KeyLines
 
-_TOKEN: Final = pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Visible ASCII and Latin-1, blanks and tabs inside; no control characters (header injection).
-_FIELD_VALUE: Final = pattern(r"[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?|")
+_FIELD_VALUE: Final = re.compile(r"[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?|")
 # Framing, and which part of a blob is wanted: one value for every request would break them.
 _OF_EACH_REQUEST: Final = frozenset({"connection", "content-length", "range", "te", "transfer-encoding", "upgrade"})
 #: No dial takes longer, and sockets can't wait for every number of seconds.

@@ -9,6 +9,7 @@ guest's own, so it has to name a build on offer: a 20348 guest refuses 19042 ima
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.declared import PlatformSource
@@ -20,7 +21,6 @@ from imagestore.platforms.normalize import normalize_architecture, normalize_os
 from imagestore.platforms.requirement import exact_requirement
 from imagestore.platforms.rules import REFUSALS, Rule
 from imagestore.platforms.windows_releases import describe
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -7,6 +7,7 @@ matrices is a warning, since the file may be meant for another node.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.config.findings import RefusalError, Severity
@@ -14,7 +15,6 @@ from imagestore.config.loading import read
 from imagestore.config.registry_check import registry_findings
 from imagestore.config.source import read_bytes
 from imagestore.platforms import host as host_module
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,6 +9,7 @@ it.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
@@ -21,7 +22,6 @@ from imagestore.config.names import RUNC_TYPE, RUNHCS_TYPE
 from imagestore.errors import InvalidPlatformError
 from imagestore.platforms import windows, windows_releases
 from imagestore.platforms.normalize import normalize_architecture
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

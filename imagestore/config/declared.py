@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
 from imagestore.platforms import windows
 from imagestore.platforms.spec import Platform
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.config.handlers import GuestPlatform, PlatformText, RuntimeHandler

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-from imagestore.patterns import pattern
-
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART: Final = pattern(r"([0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
+_PART: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
 
 
 def parse_duration(text: str) -> float:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import enum
 import json
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.location import Location
-from imagestore.patterns import pattern
 from imagestore.text import cut
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_BARE_KEY: Final = pattern(r"[A-Za-z0-9_-]+")
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 #: Longest piece of a user's text that a message repeats, in characters.
 _SHOWN_CHARACTERS: Final = 120
 

@@ -7,13 +7,13 @@ are, and so do keys that nobody here knows.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config import known, names
 from imagestore.config.findings import Finding, Severity, dotted
 from imagestore.config.merge import deep
 from imagestore.config.tree import Entry
-from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

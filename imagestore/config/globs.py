@@ -8,12 +8,11 @@ number of stars.
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass
 from typing import Final
 
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
-
-_MAGIC: Final = pattern(r"[*?\[\\]")
+_MAGIC: Final = re.compile(r"[*?\[\\]")
 
 
 @dataclass(frozen=True, slots=True)

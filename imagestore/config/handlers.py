@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore.config.location import BUILT_IN, Location
 from imagestore.frozen import FrozenDict
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,13 +11,13 @@ operator wanted. Here it is an error with file and line. ``capabilities`` are en
 from __future__ import annotations
 
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.connection import HostConfig as HostConfig
 from imagestore.config.connection import RegistryHosts as RegistryHosts
 from imagestore.errors import ConfigError
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Where containerd's CRI plugin looks unless its ``config_path`` says otherwise.
 DEFAULT_FOLDERS: Final = ("/etc/containerd/certs.d", "/etc/docker/certs.d")
 _DEFAULT: Final = "_default"
-_PORT: Final = pattern(r"(?P<host>.*):(?P<port>[0-9]+)")
+_PORT: Final = re.compile(r"(?P<host>.*):(?P<port>[0-9]+)")
 
 
 def candidates(host: str) -> tuple[str, ...]:

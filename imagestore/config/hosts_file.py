@@ -7,6 +7,7 @@ import os
 import posixpath
 import re
 import stat
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -17,8 +18,6 @@ from imagestore.config.findings import RefusalError, Severity, refusal
 from imagestore.config.lines import KeyLines
 from imagestore.config.location import Location
 from imagestore.errors import ConfigError
-from imagestore.patterns import pattern
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 
 _FILE_NAME: Final = "hosts.toml"
 _MAX_FILE_BYTES: Final = 1024 * 1024
-_HOST: Final = pattern(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+")
+_HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+")
 # The parser overlooks what stands behind a bracket.
-_NETLOC: Final = pattern(r"[^\[\]]*|\[[^\[\]]*\](?::[0-9]*)?")
-_PATH: Final = pattern(r"[A-Za-z0-9._~!$&'()*+,;=:@/%-]*")
+_NETLOC: Final = re.compile(r"[^\[\]]*|\[[^\[\]]*\](?::[0-9]*)?")
+_PATH: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/%-]*")
 _MEMBERS: Final = frozenset({"capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout"})
 
 

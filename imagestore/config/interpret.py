@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
@@ -48,7 +49,6 @@ from imagestore.platforms.normalize import (
     normalize_os,
 )
 from imagestore.text import printable
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,6 @@ from typing import Final
 
 from imagestore.config.findings import dotted, refusal
 from imagestore.config.location import Location
-from imagestore.patterns import pattern
 
 #: Deepest key path, and deepest nesting of brackets in a value. containerd's own files need eight.
 MAX_DEPTH: Final = 32
@@ -22,16 +21,16 @@ MAX_DEPTH: Final = 32
 #: hundreds in its own words.
 MAX_DIGITS: Final = 100
 
-_BLANK: Final = pattern(r"[ \t]*+")
-_BLANK_LINES: Final = pattern(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
-_KEY: Final = pattern(r'[A-Za-z0-9_-]++|"(?:[^"\\\n]++|\\.)*+"|' + r"'[^'\n]*+'")
-_STRING: Final = pattern(
+_BLANK: Final = re.compile(r"[ \t]*+")
+_BLANK_LINES: Final = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
+_KEY: Final = re.compile(r'[A-Za-z0-9_-]++|"(?:[^"\\\n]++|\\.)*+"|' + r"'[^'\n]*+'")
+_STRING: Final = re.compile(
     r'"""(?:[^"\\]++|\\.|"{1,2}(?!"))*+"{3,5}|' + r"'''(?:[^']++|'{1,2}(?!'))*+'{3,5}|"
     r'"(?:[^"\\\n]++|\\.)*+"|' + r"'[^'\n]*+'",
     re.DOTALL,
 )
-_INTEGER: Final = pattern(r"[+-]?([0-9][0-9_]*+)")
-_BARE_VALUE: Final = pattern(r"[^,\[\]{}#\n\"']++")
+_INTEGER: Final = re.compile(r"[+-]?([0-9][0-9_]*+)")
+_BARE_VALUE: Final = re.compile(r"[^,\[\]{}#\n\"']++")
 
 Path = tuple[str, ...]
 

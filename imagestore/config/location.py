@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
-
-from imagestore.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

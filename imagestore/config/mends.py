@@ -6,13 +6,13 @@ A mend names a key that is there, or one that can be added there: a ``runtime_pl
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
 from imagestore.config.findings import dotted, shorten
 from imagestore.config.location import BUILT_IN
 from imagestore.platforms.normalize import normalize_architecture
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from imagestore.config.handlers import GuestPlatform, RuntimeHandler

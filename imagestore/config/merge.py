@@ -14,11 +14,11 @@ The first rule surprises people, so a zero that was dropped is reported.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.findings import Finding, Severity, dotted, show
 from imagestore.config.tree import Entry, is_zero
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from imagestore.config.tree import Path, Table

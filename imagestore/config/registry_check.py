@@ -8,6 +8,8 @@ containerd would use and this store doesn't.
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config import hosts, hosts_file, registry_hosts
@@ -17,9 +19,7 @@ from imagestore.config.location import Location
 from imagestore.config.names import IMAGES_PLUGIN
 from imagestore.config.tree import child
 from imagestore.errors import ConfigError, InvalidReferenceError
-from imagestore.patterns import pattern
 from imagestore.reference import Reference
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from imagestore.config.model import Config
     from imagestore.config.tree import Entry, Table
 
-_PORTED: Final = pattern(r"(?P<host>.+)_(?P<port>[0-9]+)_")
+_PORTED: Final = re.compile(r"(?P<host>.+)_(?P<port>[0-9]+)_")
 _REGISTRY: Final = ("plugins", IMAGES_PLUGIN, "registry")
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from imagestore.config.findings import Severity, show
 from imagestore.config.model import RegistrySettings
 from imagestore.frozen import FrozenDict
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from imagestore.config.section import Section
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 _MOST_CONNECTIONS: Final = 64
 _MOST_RANGES: Final = 16
 _NAME: Final = r"(?:[a-z0-9_-]+\.)*[a-z0-9_-]+|\[[0-9a-f:.]+\]"
-_HOST: Final = pattern(rf"(?:{_NAME})(?::[0-9]{{1,5}})?")
-_HOST_ALONE: Final = pattern(_NAME)
+_HOST: Final = re.compile(rf"(?:{_NAME})(?::[0-9]{{1,5}})?")
+_HOST_ALONE: Final = re.compile(_NAME)
 _REALM_TRUSTS: Final = ("warn", "strict")
 
 

@@ -9,6 +9,7 @@ platform the host's default matcher decides, under Hyper-V isolation too, as the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
@@ -18,7 +19,6 @@ from imagestore.config.handlers import Isolation
 from imagestore.config.location import BUILT_IN
 from imagestore.frozen import FrozenDict
 from imagestore.platforms import windows
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

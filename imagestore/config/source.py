@@ -6,6 +6,8 @@ decoder (go-toml) refuses, an integer beyond 64 bits for instance, is refused he
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,8 +16,6 @@ from imagestore.config.fold import fold_file
 from imagestore.config.lines import KeyLines
 from imagestore.config.location import Location
 from imagestore.config.tree import Plain, Table, build
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 #: Newest version of the configuration format that is understood.
 MAX_VERSION: Final = 4
 _INT64: Final = range(-(2**63), 2**63)
-_POSITION: Final = pattern(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
+_POSITION: Final = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
 
 
 @dataclass(frozen=True, slots=True)

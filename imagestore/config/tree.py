@@ -7,9 +7,8 @@ that a message about the merged result still points at the line a person has to 
 from __future__ import annotations
 
 import datetime
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
-
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

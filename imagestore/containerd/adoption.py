@@ -7,6 +7,7 @@ Any other image stays its client's (decision 0016).
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.containerd import handler_images
@@ -28,7 +29,6 @@ from imagestore.media_types import Kind
 from imagestore.metadata.namespace_api import HOME
 from imagestore.pull.present import PresentWork
 from imagestore.reference import Reference
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, replace
 from typing import Final
 
 from imagestore.containerd.expression_characters import PERL, POSIX, CharacterSet, categories
 from imagestore.errors import InvalidInputError
-from imagestore.patterns import pattern
 
 #: Go's bound of a repetition.
 _MOST_REPEATED: Final = 1000
 _DEEPEST: Final = 32
 
 _CHARACTER_ESCAPES: Final = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_HEX: Final = pattern(r"x(?:([0-9A-Fa-f]{2})|\{([0-9A-Fa-f]+)\})")
+_HEX: Final = re.compile(r"x(?:([0-9A-Fa-f]{2})|\{([0-9A-Fa-f]+)\})")
 # A single digit but 0 would be a reference to a group, which there is none of.
-_OCTAL: Final = pattern(r"0[0-7]{0,2}|[1-7][0-7]{1,2}")
-_COUNTS: Final = pattern(r"\{(0|[1-9][0-9]*)(?:(,)(0|[1-9][0-9]*)?)?\}")
-_FLAGS: Final = pattern(r"\?([imsU]*)(?:-([imsU]+))?([:)])")
-_NAMED: Final = pattern(r"\?P?<[A-Za-z0-9_]+>")
+_OCTAL: Final = re.compile(r"0[0-7]{0,2}|[1-7][0-7]{1,2}")
+_COUNTS: Final = re.compile(r"\{(0|[1-9][0-9]*)(?:(,)(0|[1-9][0-9]*)?)?\}")
+_FLAGS: Final = re.compile(r"\?([imsU]*)(?:-([imsU]+))?([:)])")
+_NAMED: Final = re.compile(r"\?P?<[A-Za-z0-9_]+>")
 _QUANTIFIERS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 

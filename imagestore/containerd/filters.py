@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from imagestore.containerd.expression_syntax import UnsupportedExpressionError
 from imagestore.containerd.expressions import Expression
 from imagestore.errors import InvalidInputError
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,12 +37,12 @@ T = TypeVar("T")
 #: Gives an object's field by its path, or None when it has none.
 Fields = Callable[[tuple[str, ...]], str | None]
 
-_NAME: Final = pattern(r"[A-Za-z0-9_]+")
-_WORD: Final = pattern(r"[^\s,]+")
+_NAME: Final = re.compile(r"[A-Za-z0-9_]+")
+_WORD: Final = re.compile(r"[^\s,]+")
 # The whole run of such characters, so that "===" is none and what begins with one needs quotes, as in containerd.
-_OPERATOR: Final = pattern(r"(?:==|!=|~=)(?![=!~])")
-_BLANKS: Final = pattern(r"\s*")
-_ESCAPE: Final = pattern(r"\\(?:x([0-9a-fA-F]{2})|([0-7]{3})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_OPERATOR: Final = re.compile(r"(?:==|!=|~=)(?![=!~])")
+_BLANKS: Final = re.compile(r"\s*")
+_ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([0-7]{3})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _SIMPLE: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\"}
 _LONGEST_FILTER: Final = 16 * 1024
 _MOST_FILTERS: Final = 1024

@@ -9,14 +9,13 @@ why the labels with our prefix are the store's own: clients read them and can't 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
 from imagestore.errors import ImageNotFoundError, InvalidInputError
 from imagestore.gc_labels import checked
 from imagestore.metadata.namespace_api import HOME, NamedImage, image_name
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.empty_pb2 import Empty
@@ -31,7 +32,6 @@ from imagestore.errors import (
 )
 from imagestore.gc_labels import checked
 from imagestore.metadata.namespace_api import HOME, NamedImage
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

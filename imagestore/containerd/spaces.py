@@ -11,15 +11,13 @@ A blob is one file and a record for each owner (containerd, core/metadata). An u
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import collect
 from imagestore.errors import ContentNotFoundError, IntegrityError, PreconditionError
 from imagestore.metadata.namespace_api import HOME, ContentRecord, proxy_owner
 from imagestore.metadata.records import lease_key
-from imagestore.patterns import pattern
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from imagestore.store import ImageStore
 
 #: Somebody's ingest on disk; what doesn't look like it is a pull's.
-_OWNED_REF: Final = pattern(r"(?:proxy:[^/]+|[A-Za-z0-9._-]+/[0-9]+)/.*", re.DOTALL)
+_OWNED_REF: Final = re.compile(r"(?:proxy:[^/]+|[A-Za-z0-9._-]+/[0-9]+)/.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

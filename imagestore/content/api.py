@@ -7,9 +7,8 @@ readers, never changes, and lives until it is deleted). The words and the behavi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
-
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

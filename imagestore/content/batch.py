@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import check_room, make_directory, sync_directory, translated
@@ -21,7 +22,6 @@ from imagestore.content.scratch import Scratch, is_taken
 from imagestore.content.waits import Waits
 from imagestore.digest import verify
 from imagestore.failpoint import reach
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,7 +14,6 @@ from imagestore.content.disk import translated
 from imagestore.content.ingest_folder import ingest_name, read_remains, read_status, remove_ingest
 from imagestore.content.locks import FileLock
 from imagestore.errors import InvalidInputError, StoreBusyError, StoreError
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.content.api import IngestStatus
 
-_INGEST_NAME: Final = pattern(r"[a-f0-9]{64}")
+_INGEST_NAME: Final = re.compile(r"[a-f0-9]{64}")
 
 
 class Ingests:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
 from imagestore.failpoint import reach
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_NAME: Final = pattern(
+_NAME: Final = re.compile(
     r"check\.json\.[0-9]+\.tmp|records\.jsonl\.tmp|metadata\.db\.(rebuilt(-wal|-shm|-journal)?|[0-9a-f]{16}\.tmp)"
 )
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
 from imagestore.digest import VERIFIABLE
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_HEX: Final = pattern(r"[a-f0-9]+")
+_HEX: Final = re.compile(r"[a-f0-9]+")
 
 
 def is_name(algorithm: str, name: str) -> bool:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.threads import start
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

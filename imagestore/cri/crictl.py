@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,12 +28,12 @@ _MOST_BYTES: Final = 64 * 1024
 _TEXTS: Final = frozenset({"runtime-endpoint", "image-endpoint"})
 _NUMBERS: Final = frozenset({"timeout", "max-retries"})
 _TRUTHS: Final = frozenset({"debug", "pull-image-on-create", "disable-pull-on-run"})
-_LINE: Final = pattern(r"([A-Za-z0-9_-]+)[ \t]*:(?:[ \t]+(.*))?")
+_LINE: Final = re.compile(r"([A-Za-z0-9_-]+)[ \t]*:(?:[ \t]+(.*))?")
 _NOTHING: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE: Final = frozenset({"true", "True", "TRUE"})
 _FALSE: Final = frozenset({"false", "False", "FALSE"})
-_NUMBER: Final = pattern(r"[0-9]{1,9}")
-_QUOTED: Final = pattern(r"""(?:"((?:[^"\\]|\\["\\/])*)"|'((?:[^']|'')*)')[ \t]*(?:#.*)?""")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_QUOTED: Final = re.compile(r"""(?:"((?:[^"\\]|\\["\\/])*)"|'((?:[^']|'')*)')[ \t]*(?:#.*)?""")
 # Characters that begin something else than a plain value.
 _INDICATORS: Final = frozenset("-?:,[]{}#&*!|>'\"%@`")
 

@@ -7,16 +7,15 @@ interface has neither encryption nor authentication; every other scheme is an er
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from typing import Self
 
-_SCHEME: Final = pattern(r"([A-Za-z][A-Za-z0-9+.-]*):(?://)?(.*)", re.DOTALL)
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://)?(.*)", re.DOTALL)
 #: sockaddr_un has room for 108 bytes with the final zero (Linux, unix(7); 104 elsewhere).
 LONGEST_PATH_BYTES: Final = 107
 _HINT: Final = "write unix:///absolute/path, for example unix:///run/containerd/containerd.sock"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
@@ -10,7 +11,6 @@ from imagestore.documents.decode import decode, refuse_case_variants, validate
 from imagestore.documents.fields import parse_platform
 from imagestore.errors import DocumentError, InvalidDigestError
 from imagestore.frozen import FrozenDict
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
@@ -12,7 +13,6 @@ from imagestore.documents.fields import (
     parse_annotations,
     parse_descriptor,
 )
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

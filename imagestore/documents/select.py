@@ -18,6 +18,7 @@ A single manifest is judged by its config. Nothing here reads from disk or netwo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -35,7 +36,6 @@ from imagestore.documents.verdict import Verdict as Verdict
 from imagestore.errors import ContentNotFoundError, DocumentError
 from imagestore.platforms import Explanation, Rule
 from imagestore.platforms.normalize import normalize_features
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -5,10 +5,10 @@ Verdicts carry the matcher's explanation, or one of the rules named here: those 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.platforms import format_all
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import digest as digests
@@ -16,7 +17,6 @@ from imagestore.metadata import rows
 from imagestore.metadata.database import Database
 from imagestore.metadata.namespace_api import HOME
 from imagestore.metadata.records import Everything
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     import sqlite3

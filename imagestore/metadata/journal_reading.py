@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+from dataclasses import dataclass
 from typing import Any
 
 from imagestore import gc_labels
@@ -12,7 +13,6 @@ from imagestore.gc_labels import ContentTerms
 from imagestore.json_text import decode
 from imagestore.metadata import rows
 from imagestore.metadata.records import ImageRecord, Lease
-from imagestore.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

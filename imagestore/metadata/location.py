@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 from typing import Final
 
 from imagestore.errors import StoreCorruptError, StoreError, StoreMissingError
-from imagestore.patterns import pattern
 
 #: The journal of records, beside its database.
 JOURNAL: Final = "records.jsonl"
@@ -27,7 +27,7 @@ NETWORK: Final = frozenset(
 )
 # For SQLite's log and its index, which alone takes 32 KiB.
 _LEAST_BYTES: Final = 64 * 1024
-_ESCAPE: Final = pattern(r"\\([0-7]{3})")
+_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 
 
 def file_system(path: Path, *, mounts: Path = MOUNTS) -> str:

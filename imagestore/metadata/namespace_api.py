@@ -11,11 +11,11 @@ labels, a proxy's only when that containerd deletes it.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
-from imagestore.patterns import pattern
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HOME: Final = "k8s.io"
 #: Begins the owner of a proxy's content; no namespace has a colon.
 PROXY: Final = "proxy:"
-_NAMESPACE: Final = pattern(r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*")
+_NAMESPACE: Final = re.compile(r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*")
 _LONGEST: Final = 76
 
 

@@ -7,11 +7,11 @@ index on the way to it. A lease holds digests by name while work is under way.
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore.gc_labels import ContentTerms
 from imagestore.metadata.namespace_api import HOME
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import sqlite3
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.json_text import decode
 from imagestore.metadata import schema
 from imagestore.platforms.spec import Platform
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

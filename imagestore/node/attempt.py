@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from imagestore.errors import ImageStoreError
@@ -20,7 +21,6 @@ from imagestore.node.names import (
 )
 from imagestore.node.outcome import EnsureResult, ErrorClass, classify, runtime_text
 from imagestore.node.pulls.puller import PullFailedError
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

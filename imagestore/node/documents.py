@@ -9,10 +9,10 @@ base of 60). As on its way through JSON, a number without a fraction is a whole 
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,10 +29,10 @@ _BOOLEANS: Final = {
     for spelling in (word, word.capitalize(), word.upper())
 }
 _NULLS: Final = ("", "~", "null", "Null", "NULL")
-_INTEGER: Final = pattern(r"[-+]?(?:0[bB][01]+|0[oO]?[0-7]+|0[xX][0-9a-fA-F]+|0|[1-9][0-9]*)")
-_FLOAT: Final = pattern(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_NOT_IN_JSON: Final = pattern(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
-_BETWEEN_DIGITS: Final = pattern(r"(?<=[0-9])_(?=[0-9])")
+_INTEGER: Final = re.compile(r"[-+]?(?:0[bB][01]+|0[oO]?[0-7]+|0[xX][0-9a-fA-F]+|0|[1-9][0-9]*)")
+_FLOAT: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_NOT_IN_JSON: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_BETWEEN_DIGITS: Final = re.compile(r"(?<=[0-9])_(?=[0-9])")
 _INTEGERS: Final = range(-(2**63), 2**64)
 #: From here on JSON has an exponent, which is no whole number for those who read it.
 _LEAST_WITH_EXPONENT: Final = 1e21

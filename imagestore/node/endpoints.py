@@ -6,9 +6,10 @@ written but no client dials it; any other scheme is an error. What a client dial
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from imagestore.cri import endpoint as sockets
 from imagestore.errors import ConfigError, InvalidInputError
-from imagestore.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Literal
-
-from imagestore.values import dataclass
 
 _LOGGER: Final = logging.getLogger(__name__)
 

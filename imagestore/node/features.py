@@ -6,10 +6,10 @@ Rules: KEP-4216 (``RuntimeClassInImageCriApi``: alpha since 1.29, off) and KEP-2
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

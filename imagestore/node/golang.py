@@ -5,11 +5,11 @@ Rules: Go's ``time.Duration`` (String, ParseDuration), ``strconv.Quote`` and the
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ _UNITS: Final = {
     "m": 60 * NANOSECONDS,
     "h": 3600 * NANOSECONDS,
 }
-_PART: Final = pattern("([0-9]*)(\\.[0-9]*)?([^0-9.]*)")
+_PART: Final = re.compile("([0-9]*)(\\.[0-9]*)?([^0-9.]*)")
 _LONGEST: Final = 2**63 - 1
 _MAX_TEXT: Final = 100
 _SHORT_ESCAPES: Final = {

@@ -6,6 +6,7 @@ and in its order.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import ConfigError
@@ -16,7 +17,6 @@ from imagestore.node.members import Members, positive
 from imagestore.node.pulls.throttle import TokenBucket
 from imagestore.node.pulls.turns import Turns
 from imagestore.node.records.verification import CredentialVerification, VerificationPolicy, pattern_fault
-from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,10 +7,10 @@ leaves without a name. `NodeMetrics.register` hands the same numbers to promethe
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

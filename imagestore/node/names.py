@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import enum
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from imagestore.errors import InvalidInputError
 from imagestore.node.golang import quoted
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 _DEFAULT_DOMAIN: Final = "docker.io"
 _MAX_PATH: Final = 255
@@ -24,9 +23,9 @@ _PART: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _NAME: Final = rf"(?:(?P<domain>{_DOMAIN})/)?(?P<path>{_PART}(?:/{_PART})*)"
 _TAG: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 _DIGEST: Final = r"[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}"
-_REFERENCE: Final = pattern(rf"{_NAME}(?::(?P<tag>{_TAG}))?(?:@(?P<digest>{_DIGEST}))?")
-_IDENTIFIER: Final = pattern(r"[a-f0-9]{64}")
-_DIGEST_FORM: Final = pattern(r"[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[a-zA-Z0-9=_-]+")
+_REFERENCE: Final = re.compile(rf"{_NAME}(?::(?P<tag>{_TAG}))?(?:@(?P<digest>{_DIGEST}))?")
+_IDENTIFIER: Final = re.compile(r"[a-f0-9]{64}")
+_DIGEST_FORM: Final = re.compile(r"[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[a-zA-Z0-9=_-]+")
 _HEX_LENGTHS: Final = {"sha256": 64, "sha384": 96, "sha512": 128}
 #: Longer texts are never names; matching them would only take time.
 _MAX_TEXT: Final = 4096

@@ -7,11 +7,11 @@ a CRI error are shown in the words of the kubelet; everything else is shown as t
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass, field
 from typing import Final
 
 from imagestore.errors import ImageDeniedError, ImageStoreError, RegistryUnavailableError
 from imagestore.node.events import FAILED, NodeEvent, ObjectReference
-from imagestore.values import dataclass, field
 
 
 class ErrorClass(enum.StrEnum):

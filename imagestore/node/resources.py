@@ -7,6 +7,7 @@ Windows one; both come from the configuration. A Linux guest under Hyper-V is Li
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
@@ -16,7 +17,6 @@ from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
 from imagestore.resources.qos import QosClass, qos_class
 from imagestore.resources.spec import CPU, MEMORY
 from imagestore.resources.windows import Isolation
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,11 +6,11 @@ RuntimeClass object, whose ``handler`` counts. Two classes with one handler are 
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, RuntimeClassNotFoundError
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from imagestore.node.features import FeatureGates
 
 # RFC 1123 label, as the API checks it.
-_HANDLER: Final = pattern(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_HANDLER: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)

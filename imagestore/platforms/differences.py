@@ -7,9 +7,8 @@ fault.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
-
-from imagestore.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

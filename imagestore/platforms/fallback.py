@@ -8,20 +8,20 @@ more than ``v2``.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.frozen import FrozenDict
-from imagestore.patterns import pattern
 from imagestore.platforms.normalize import normalize_architecture
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Pair = tuple[str, str]
 
-_LEVEL: Final = pattern(r"v([1-9][0-9]{0,18})")
-_NUMBER: Final = pattern(r"\+?0*([0-9]{1,19})")
+_LEVEL: Final = re.compile(r"v([1-9][0-9]{0,18})")
+_NUMBER: Final = re.compile(r"\+?0*([0-9]{1,19})")
 _INT64_MAX: Final = 2**63 - 1
 _AMD64_LOWEST: Final = 1
 _ARM_LOWEST: Final = 5

@@ -11,13 +11,13 @@ import functools
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from imagestore.errors import InvalidPlatformError
 from imagestore.log import get_logger
 from imagestore.platforms import cpuinfo as cpu
 from imagestore.platforms.spec import Platform
-from imagestore.values import dataclass, replace
 
 _logger: Final = get_logger(__name__)
 

@@ -7,6 +7,7 @@ wanted ones. On Windows one ``win32k`` of the candidate is overlooked, since hos
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,6 @@ from imagestore.platforms import sentences, windows
 from imagestore.platforms.fallback import exactly, fallbacks
 from imagestore.platforms.normalize import normalize, normalize_architecture, normalize_os
 from imagestore.platforms.rules import Explanation, Rule
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.platforms.fallback import Fallbacks

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

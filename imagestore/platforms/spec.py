@@ -6,7 +6,7 @@ kept as given; normalising it is a separate step, because text form and document
 
 from __future__ import annotations
 
-from imagestore.values import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

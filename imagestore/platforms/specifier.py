@@ -13,10 +13,10 @@ form means.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidPlatformError
-from imagestore.patterns import pattern
 from imagestore.platforms import host as host_module
 from imagestore.platforms.normalize import (
     KNOWN_ARCHITECTURES,
@@ -29,12 +29,12 @@ from imagestore.platforms.spec import Platform
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_OS_PART: Final = pattern(r"([A-Za-z0-9_-]+)(?:\(([A-Za-z0-9_.%-]*)((?:\+[A-Za-z0-9_.%-]+)*)\))?")
-_OS_NAME: Final = pattern(r"[A-Za-z0-9_-]+")
-_PART: Final = pattern(r"[A-Za-z0-9_.-]+")
-_BAD_ESCAPE: Final = pattern(r"%(?![0-9A-Fa-f]{2})")
+_OS_PART: Final = re.compile(r"([A-Za-z0-9_-]+)(?:\(([A-Za-z0-9_.%-]*)((?:\+[A-Za-z0-9_.%-]+)*)\))?")
+_OS_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+_PART: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # Lone surrogates: how undecodable bytes of a %XX escape arrive from the decoder.
-_UNDECODABLE: Final = pattern("[\udc80-\udcff]")
+_UNDECODABLE: Final = re.compile("[\udc80-\udcff]")
 _FORM: Final = "write os, architecture, os/architecture or os/architecture/variant, for example linux/arm/v7"
 _SHOWN: Final = 200
 

@@ -18,11 +18,11 @@ either rule.
 from __future__ import annotations
 
 import functools
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidPlatformError
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ LTSC_STABLE: Final = (20348, 26100)
 #: First build whose kernel interface is stable for newer hosts (Server 2022, ltsc2022).
 STABLE_INTERFACE: Final = LTSC_STABLE[0]
 
-_CHECKED: Final = pattern(r"[0-9]+\.[0-9]+\.[0-9]+(?:\.[0-9]+)?")
+_CHECKED: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:\.[0-9]+)?")
 _MAX_MAJOR: Final = 255
 _MAX_BUILD: Final = 65535
 _MAX_REVISION: Final = 2**32 - 1

@@ -5,10 +5,10 @@ From Microsoft's release information pages and the tags of its base images (nano
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.frozen import FrozenDict
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

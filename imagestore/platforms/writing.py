@@ -6,15 +6,14 @@ applies to ``.`` and ``..`` (see :mod:`imagestore.platforms.differences`).
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
-
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from imagestore.platforms.spec import Platform
 
 _ESCAPES: Final = str.maketrans({"%": "%25", "+": "%2B", "(": "%28", ")": "%29", "/": "%2F"})
-_SLASHES: Final = pattern(r"/{2,}")
+_SLASHES: Final = re.compile(r"/{2,}")
 
 
 def format(platform: Platform) -> str:  # noqa: A001 - the pair of parse, under the name that containerd's users know

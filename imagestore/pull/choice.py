@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.descriptor import Descriptor
@@ -14,7 +15,6 @@ from imagestore.errors import DocumentError
 from imagestore.media_types import Kind
 from imagestore.metadata.records import ImageRecord
 from imagestore.platforms import Platform, format_all, normalize
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
@@ -9,7 +10,6 @@ from imagestore.errors import NoMatchingManifestError
 from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Selected
 from imagestore.pull.choice import Choice, indexes_on_the_way, select_target
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import LEFT_TEXT
@@ -30,7 +31,6 @@ from imagestore.log import get_logger
 from imagestore.media_types import Kind
 from imagestore.observe import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
 from imagestore.pull.flow import Flow
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

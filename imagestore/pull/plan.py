@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.pull.fetch import ingest_ref
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from imagestore.errors import (
@@ -17,7 +18,6 @@ from imagestore.platforms import format_all
 from imagestore.pull.decide import Decider
 from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagestore import lease
@@ -12,7 +13,6 @@ from imagestore.pull.fetch import Fetcher, fetch_order, order_with, parallel_blo
 from imagestore.pull.settle import confirm, settle
 from imagestore.pull.sources import Documents, remove_damaged
 from imagestore.pull.undo import undone_on_failure
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

@@ -9,12 +9,12 @@ cryptography happens here.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore import json_text
 from imagestore.errors import ConfigError, ImageDeniedError
 from imagestore.text import cut
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

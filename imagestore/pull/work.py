@@ -13,6 +13,7 @@ could use them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
@@ -22,7 +23,6 @@ from imagestore.media_types import Kind
 from imagestore.observe import Noticed, Resolved
 from imagestore.pull.verify import NO_VERIFIER
 from imagestore.reference import Reference
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

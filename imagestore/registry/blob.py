@@ -9,13 +9,13 @@ the whole content is seen, across runs too.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import RegistryUnavailableError, SizeMismatchError
 from imagestore.log import get_logger
 from imagestore.registry.retry import backoff_seconds, is_transient
 from imagestore.registry.session import wait
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

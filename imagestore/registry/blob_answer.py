@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import digest as digests
@@ -15,7 +16,6 @@ from imagestore.registry.errors_body import failure
 from imagestore.registry.ranges import Verdict, judge, parse_content_range, parse_length
 from imagestore.registry.transport.answer import Answer
 from imagestore.registry.transport.faults import WaitError
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from imagestore.descriptor import Descriptor

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.digest import Digest
 from imagestore.errors import RegistryUnavailableError
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REST_SECONDS: Final = 60.0
 #: Below a store's root: the folder where its processes share what they know about mirrors.
 STATE_FOLDER: Final = "hosts"
-_MOMENT: Final = pattern(r"[0-9]{1,12}\.[0-9]{3}")
+_MOMENT: Final = re.compile(r"[0-9]{1,12}\.[0-9]{3}")
 
 
 class Memory(Protocol):

@@ -7,6 +7,7 @@ The digest of a blob is verified where it is written, over bytes of all runs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from imagestore import digest as digests
@@ -25,7 +26,6 @@ from imagestore.registry.policy import TransferPolicy
 from imagestore.registry.ranges import range_field
 from imagestore.registry.retry import HostPauses, Timing
 from imagestore.registry.session import Call, Session, Surroundings
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

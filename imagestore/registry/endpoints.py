@@ -7,13 +7,13 @@ otherwise.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.reference import DOCKER_HUB, DOCKER_HUB_API, api_host
 from imagestore.registry.transport import addresses, urls
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,6 +7,7 @@ shortened and escaped, and never hides the status.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import (
@@ -18,7 +19,6 @@ from imagestore.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from imagestore.patterns import pattern
 from imagestore.registry.transport import urls
 from imagestore.registry.transport.faults import PROXY_LOGIN
 from imagestore.text import cut
@@ -30,9 +30,9 @@ _MAX_READ_BYTES: Final = 64 * 1024
 _MAX_SHOWN: Final = 2048
 _MAX_COMPLAINTS: Final = 10
 # The word of a sentence, and not of an address, which any page may have.
-_WANTS_TLS: Final = pattern(rb"(?i)\bhttps\b(?!:)|plain http request")
+_WANTS_TLS: Final = re.compile(rb"(?i)\bhttps\b(?!:)|plain http request")
 # nginx, without one and with one that it doesn't accept.
-_WANTS_CLIENT: Final = pattern(rb"(?i)no required ssl certificate|the ssl certificate error")
+_WANTS_CLIENT: Final = re.compile(rb"(?i)no required ssl certificate|the ssl certificate error")
 _MAY_BE_HIDDEN: Final = "it does not exist, or it needs a login at {host}"
 
 

@@ -6,9 +6,8 @@ sender of ten lines.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
-
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

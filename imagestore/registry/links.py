@@ -7,25 +7,24 @@ commas and semicolons, so this is a scanner and no splitting.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ProtocolError
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MAX_LENGTH: Final = 16 * 1024
 _MAX_LINKS: Final = 32
-_BETWEEN: Final = pattern(r"[ \t,]*")
-_TARGET: Final = pattern(r"<([^<>\s]*)>")
-_PARAMETER: Final = pattern(
+_BETWEEN: Final = re.compile(r"[ \t,]*")
+_TARGET: Final = re.compile(r"<([^<>\s]*)>")
+_PARAMETER: Final = re.compile(
     r"""[ \t]*;[ \t]*(?:(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+)
         (?:[ \t]*=[ \t]*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[!#$%&'*+.^_`|~0-9A-Za-z/:-]+)))?)?""",
     re.VERBOSE,
 )
-_END: Final = pattern(r"[ \t]*(?:,|\Z)")
+_END: Final = re.compile(r"[ \t]*(?:,|\Z)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ list.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
@@ -16,14 +18,12 @@ from imagestore import media_types
 from imagestore.documents.decode import MAX_DOCUMENT_BYTES, decode
 from imagestore.documents.index import Index
 from imagestore.errors import DocumentError, ProtocolError, ReferenceNotFoundError
-from imagestore.patterns import pattern
 from imagestore.registry.coding import plain
 from imagestore.registry.errors_body import failure
 from imagestore.registry.links import next_target
 from imagestore.registry.manifests import stated_type
 from imagestore.registry.session import Call
 from imagestore.registry.transport import urls
-from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,8 +43,8 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 # A tag that several subjects share is compared entry by entry, with a request for each.
 _MAX_COMPARED: Final = 100
 _TAG_DIGITS: Final = 64
-_TAG: Final = pattern(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
-_NOT_IN_TAGS: Final = pattern(r"[^a-zA-Z0-9._-]")
+_TAG: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
+_NOT_IN_TAGS: Final = re.compile(r"[^a-zA-Z0-9._-]")
 
 
 @dataclass(frozen=True, slots=True)

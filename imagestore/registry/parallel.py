@@ -12,11 +12,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.registry.blob import BlobStream, RangeIgnoredError, Stretch
 from imagestore.threads import start
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,10 +11,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import PreconditionError
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

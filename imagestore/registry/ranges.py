@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import enum
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.registry.exchange import Headers
 
-_CONTENT_RANGE: Final = pattern(r"bytes +([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)", re.IGNORECASE)
+_CONTENT_RANGE: Final = re.compile(r"bytes +([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ wait for, nothing would be too short.
 from __future__ import annotations
 
 import datetime
+import re
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import RateLimitedError, RegistryUnavailableError
 from imagestore.observe import Waiting
-from imagestore.patterns import pattern
 from imagestore.registry.transport.faults import ProxyError
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 530)})
 # What a proxy's refusal that time won't mend begins with.
 _REFUSED: Final = frozenset({"400", "401", "403", "407"})
-_SECONDS: Final = pattern(r"[0-9]{1,19}")
+_SECONDS: Final = re.compile(r"[0-9]{1,19}")
 
 
 def _chance() -> float:

@@ -7,6 +7,7 @@ and not in the HTTP library, so that nothing made for the registry leaves it. Wh
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import ProtocolError, RateLimitedError, RegistryError, RegistryUnavailableError
@@ -25,7 +26,6 @@ from imagestore.registry.retry import (
 )
 from imagestore.registry.transport import urls
 from imagestore.registry.warning_texts import warning_texts
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from imagestore.patterns import pattern
 from imagestore.registry.errors_body import escape
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 # What the specification asks servers to stay below, all warnings of an answer together.
 _MAX_BYTES: Final = 4096
-_WARNING: Final = pattern(r'(?:^|,)[ \t]*299 - "((?:[^"\\]|\\.)*)"')
+_WARNING: Final = re.compile(r'(?:^|,)[ \t]*299 - "((?:[^"\\]|\\.)*)"')
 
 
 def warning_texts(headers: Headers) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.patterns import pattern
 from imagestore.resources.cpu import DEFAULT_PERIOD, MAXIMUM_SHARES, MINIMUM_SHARES
 from imagestore.resources.integers import INT64, UINT64, quotient
 
@@ -34,8 +33,8 @@ class WeightFormula(enum.Enum):
 
 MAXIMUM_WEIGHT: Final = 10000
 UNLIMITED: Final = "max"
-_INTEGER: Final = pattern(r"[+-]?[0-9]{1,40}")
-_NATURAL: Final = pattern(r"[0-9]{1,40}")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}")
+_NATURAL: Final = re.compile(r"[0-9]{1,40}")
 
 
 def shares_to_weight(shares: int, formula: WeightFormula = WeightFormula.CURVE) -> int:

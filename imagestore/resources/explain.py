@@ -7,6 +7,7 @@ the rule.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.resources import cpu, memory
@@ -18,7 +19,6 @@ from imagestore.resources.node import SwapBehavior
 from imagestore.resources.qos import QosClass, burstable_request, counting_container, qos_class, remainder
 from imagestore.resources.spec import CPU, MEMORY
 from imagestore.resources.windows import MAXIMUM, MINIMUM_SHARES, Isolation, exclusive_fields
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

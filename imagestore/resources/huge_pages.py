@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
-from imagestore.patterns import pattern
 from imagestore.resources.integers import UINT64, byte_count, fitting
 from imagestore.resources.messages import HugepageLimit
 from imagestore.resources.quantity import MAXIMUM_BINARY, ZERO, Quantity, parse
@@ -14,7 +14,7 @@ from imagestore.resources.spec import HUGE_PAGES_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-_FOLDER: Final = pattern(r"hugepages-([0-9]{1,18})kB")
+_FOLDER: Final = re.compile(r"hugepages-([0-9]{1,18})kB")
 _LARGEST: Final = Quantity(MAXIMUM_BINARY)
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB")
 

@@ -5,10 +5,10 @@ Fields have the names and zero values of the protocol: 0 means not set.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore.frozen import FrozenDict
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import enum
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.patterns import pattern
 from imagestore.resources.cpu import DEFAULT_PERIOD, Mapping
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from imagestore.resources.spec import Pod
 
-_PAGE_SIZE: Final = pattern(r"[1-9][0-9]{0,17}[KMGTP]?B")
+_PAGE_SIZE: Final = re.compile(r"[1-9][0-9]{0,17}[KMGTP]?B")
 
 
 class CgroupVersion(enum.Enum):

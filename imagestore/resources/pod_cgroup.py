@@ -7,6 +7,7 @@ that started before it has. BestEffort pods get the smallest shares and nothing 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore.frozen import FrozenDict
@@ -16,7 +17,6 @@ from imagestore.resources.node import CgroupVersion, MemoryReservationPolicy
 from imagestore.resources.qos import QosClass, qos_class
 from imagestore.resources.quantity import ZERO
 from imagestore.resources.spec import CPU, MEMORY
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,11 +20,11 @@ exponents outside 32 bits are refused, where it lets them wrap.
 from __future__ import annotations
 
 import enum
+import re
+from dataclasses import dataclass, field
 from typing import Final
 
 from imagestore.errors import InvalidQuantityError
-from imagestore.patterns import pattern
-from imagestore.values import dataclass, field
 
 
 class Format(enum.Enum):
@@ -47,7 +47,7 @@ MAXIMUM_DIGITS: Final = 2000
 _MAXIMUM_BITS: Final = int(MAXIMUM_DIGITS * 3.3219281)
 _EXPONENTS: Final = range(-(2**31) + MAXIMUM_TEXT, 2**31 - MAXIMUM_TEXT)
 
-_GRAMMAR: Final = pattern(
+_GRAMMAR: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
     r"(?:(?P<decimal>[numkMGTPE]?)|(?P<binary>[KMGTPE]i)|[eE](?P<exponent>[+-]?[0-9]+))"
 )

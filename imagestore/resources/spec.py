@@ -7,11 +7,11 @@ takes the limit's place when defaults are filled in.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.frozen import FrozenDict
 from imagestore.resources.quantity import ZERO, Quantity
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

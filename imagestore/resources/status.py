@@ -6,12 +6,12 @@ Precision is lost on the way: 1m of CPU becomes 2 shares and is reported as 2m. 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.resources.cpu import quota_to_milli_cpu, shares_to_milli_cpu
 from imagestore.resources.integers import quotient
 from imagestore.resources.quantity import MILLI, Format, Quantity
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.resources.messages import LinuxContainerResources, WindowsContainerResources

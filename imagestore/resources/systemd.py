@@ -6,10 +6,10 @@ alone. Microseconds; infinity is 2^64-1.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
-from imagestore.patterns import pattern
 from imagestore.resources.cgroup import UNLIMITED, check_unified, parse_cpu_max
 from imagestore.resources.cpu import DEFAULT_PERIOD
 from imagestore.resources.integers import UINT64
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 INFINITY: Final = 2**64 - 1
-_NATURAL: Final = pattern(r"[0-9]{1,40}")
-_RANGE: Final = pattern(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
+_NATURAL: Final = re.compile(r"[0-9]{1,40}")
+_RANGE: Final = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 #: systemd keeps quotas as whole percents: 1 % of a second.
 _STEP: Final = 10_000
 _PERIOD_SINCE: Final = 242

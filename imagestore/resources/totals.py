@@ -8,11 +8,11 @@ where there is one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from imagestore.frozen import FrozenDict
 from imagestore.resources.spec import HUGE_PAGES_PREFIX, Requirements, is_pod_level
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

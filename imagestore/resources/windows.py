@@ -21,6 +21,7 @@ Under Hyper-V a count sizes the guest and a maximum applies to each of its proce
 from __future__ import annotations
 
 import enum
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidResourcesError
@@ -28,7 +29,6 @@ from imagestore.resources.cpu import MILLI_PER_CPU, Mapping
 from imagestore.resources.integers import INT64, byte_count, clamp, fitting, milli_cpu, quotient
 from imagestore.resources.messages import WindowsContainerResources, WindowsCpuGroupAffinity
 from imagestore.resources.spec import CPU, MEMORY
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

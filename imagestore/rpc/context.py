@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
-
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 REQUEST_ID_KEY: Final = "x-request-id"
 REQUEST_ID: Final[ContextVar[str]] = ContextVar("imagestore_request_id", default="")
 # What can't break a log line or a header.
-_GRAMMAR: Final = pattern(r"[A-Za-z0-9._:/+=-]{1,128}")
+_GRAMMAR: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 def request_id(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:

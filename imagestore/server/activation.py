@@ -7,18 +7,18 @@ process id. The variables are taken away, so that programs we start don't take t
 from __future__ import annotations
 
 import os
+import re
 import socket
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ServerError
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 FIRST_DESCRIPTOR: Final = 3
 _MOST: Final = 64
-_NUMBER: Final = pattern(r"[0-9]{1,9}")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
 def passed_sockets(environment: MutableMapping[str, str]) -> list[socket.socket]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Final
 
 from imagestore.errors import InvalidInputError
-from imagestore.patterns import pattern
 
-_PORT: Final = pattern(r"[0-9]{1,5}")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 
 
 def loopback_address(text: str) -> tuple[str, int]:

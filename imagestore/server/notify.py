@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import time
 from typing import TYPE_CHECKING, Final
 
-from imagestore.patterns import pattern
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_NUMBER: Final = pattern(r"[0-9]{1,18}")
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
 # systemd ignores messages above 4096 bytes, and READY=1 is in the same one; a character has six at most.
 _LONGEST_STATUS: Final = 600
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from imagestore.errors import InvalidInputError
@@ -13,7 +14,6 @@ from imagestore.testing.faults.answering import ForeignRealm
 from imagestore.testing.faults.effect import Effect
 from imagestore.testing.faults.redirecting import RedirectTargets
 from imagestore.testing.faults.rule import FaultPlan, FaultRule
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
 from imagestore.gc import mark
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

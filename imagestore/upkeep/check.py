@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import platforms
@@ -30,7 +31,6 @@ from imagestore.errors import (
 )
 from imagestore.failpoint import reach
 from imagestore.upkeep.held import held_documents
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

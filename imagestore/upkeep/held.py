@@ -6,13 +6,13 @@ the others in the same way.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.documents.index import Index
 from imagestore.documents.manifest import Manifest
 from imagestore.errors import DocumentError
 from imagestore.media_types import Kind
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

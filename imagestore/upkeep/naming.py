@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagestore import lookup
 from imagestore.errors import InvalidInputError, StoreBusyError
 from imagestore.reference import Reference
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

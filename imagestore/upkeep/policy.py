@@ -9,11 +9,11 @@ somebody said it was used.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError
 from imagestore.reference import Reference
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 import uuid
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import sync_directory, translated
@@ -27,7 +28,6 @@ from imagestore.metadata.journal import RecordJournal
 from imagestore.metadata.schema import ForeignDatabaseError, SchemaTooNewError
 from imagestore.metadata.sqlite import SqliteMetadataStore
 from imagestore.upkeep.held import held_documents
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,12 +8,12 @@ Where the names mean every record there is, all go at once, a hundred times fast
 from __future__ import annotations
 
 import collections
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import lookup
 from imagestore.collect import Patience
 from imagestore.errors import InvalidInputError, UnknownRuntimeHandlerError
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

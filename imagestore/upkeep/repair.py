@@ -6,6 +6,7 @@ deleted: the next pull would take it for good.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import lease
@@ -18,7 +19,6 @@ from imagestore.reference import Reference
 from imagestore.upkeep.check import FaultKind, is_whole
 from imagestore.upkeep.held import held_documents
 from imagestore.upkeep.why import explain
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

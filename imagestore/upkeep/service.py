@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import lease, lookup
@@ -12,7 +13,6 @@ from imagestore.errors import ImageNotFoundError, InvalidInputError, Undeletable
 from imagestore.image import Image
 from imagestore.observe import ignore
 from imagestore.reference import Reference
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,6 @@ from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.layout import tape_to_layout
 from imagestore.testing.tapes.publishing import fetch_layout, fetch_tape, push_layout, push_tape
 from imagestore.testing.tapes.upkeep import verify_tape
-from imagestore.values import replace
 from tests.support.logins import HTPASSWD, PASSWORD, token_service
 from tests.support.peers import DockerRegistry, docker_registry
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,6 @@ from imagestore.cli.durations import duration_option
 from imagestore.cli.failure import ExitStatus, report
 from imagestore.cli.node.ensure import records_of
 from imagestore.cli.node.services import clean_up_command, connected, service_options
-from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,6 @@ import click
 from imagestore.cli import render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.options import host_option
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

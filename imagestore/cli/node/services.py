@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,8 +15,6 @@ from imagestore.cli.context import GivenPath
 from imagestore.cli.extras import needed
 from imagestore.digest import Digest
 from imagestore.errors import ConfigError, ImageNotFoundError
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from imagestore.platforms import Platform
     from imagestore.store import ImageStore
 
-_WHOLE_ID: Final = pattern(r"sha256:[a-f0-9]{64}")
+_WHOLE_ID: Final = re.compile(r"sha256:[a-f0-9]{64}")
 DOCKER_SOCKET: Final = "/var/run/docker.sock"
 #: What Go takes for true and for false.
 _SWITCHES: Final = dict.fromkeys(("1", "t", "T", "true", "True", "TRUE"), True) | dict.fromkeys(

@@ -7,10 +7,10 @@ outside, so every member is looked at before it is used.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.cli import describe, render
-from imagestore.patterns import pattern
 from imagestore.platforms import Platform
 from imagestore.reference import Reference
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from imagestore.image_service import ImageDetails, ServedImage
 
-_ID: Final = pattern(r"(?:sha256:)?[a-f0-9]{4,64}")
+_ID: Final = re.compile(r"(?:sha256:)?[a-f0-9]{4,64}")
 
 
 def names(image: ServedImage) -> tuple[str, ...]:

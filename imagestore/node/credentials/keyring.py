@@ -6,6 +6,7 @@ credential is one attempt to pull; without any there is one anonymous attempt.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.cancel import CancelToken
@@ -13,7 +14,6 @@ from imagestore.node.credentials.docker_entries import credential_hash, parse_en
 from imagestore.node.credentials.matching import matching, normalized_key
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.registry.credentials.model import Target
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -13,17 +13,15 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from imagestore.patterns import pattern
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 #: The key under which Docker's tools keep the login to Docker Hub, normalized.
 HUB_KEY: Final = "index.docker.io"
-_HOST: Final = pattern(r"[^\s\\^{}|\"`<>%]*")
+_HOST: Final = re.compile(r"[^\s\\^{}|\"`<>%]*")
 _HUB_HOSTS: Final = ("docker.io", "index.docker.io")
-_CLASS: Final = pattern(r"((?:[^\]-](?:-[^\]-])?)+)\]")
-_RANGE: Final = pattern(r"([^-])(?:-([^-]))?")
+_CLASS: Final = re.compile(r"((?:[^\]-](?:-[^\]-])?)+)\]")
+_RANGE: Final = re.compile(r"([^-])(?:-([^-]))?")
 #: For each character the ranges that it may be in.
 _Piece = list[list[tuple[str, str]]]
 

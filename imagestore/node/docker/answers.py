@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import (
@@ -13,16 +15,14 @@ from imagestore.errors import (
     InvalidInputError,
     ReferenceNotFoundError,
 )
-from imagestore.patterns import pattern
 from imagestore.reference import Reference
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.node.docker.http import Answer
 
 _NONE: Final = ("<none>:<none>", "<none>@<none>")
 _MAX_MESSAGE: Final = 2000
-_ID: Final = pattern(r"[A-Za-z0-9][A-Za-z0-9:+._-]{0,199}")
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9:+._-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)

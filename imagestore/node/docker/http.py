@@ -11,12 +11,12 @@ import socket
 import ssl
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
 from imagestore.errors import DeadlineExceededError, ImageServiceError, ServiceUnavailableError
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

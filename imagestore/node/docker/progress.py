@@ -8,10 +8,10 @@ object. Sizes are bounded.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ImageServiceError, ServiceUnavailableError
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

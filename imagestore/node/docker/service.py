@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -32,9 +34,7 @@ from imagestore.node.docker.pulling import EnginePull
 from imagestore.node.docker.version import DISK_USAGE_TYPES, negotiate
 from imagestore.node.edged.settings import STALL_LIMIT
 from imagestore.node.pulls.turns import Turns
-from imagestore.patterns import pattern
 from imagestore.reference import Reference
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from imagestore.platforms import Platform
     from imagestore.registry.credentials.cri import AuthConfig
 
-_ID: Final = pattern(r"(?:sha256:)?[a-f0-9]{4,64}")
+_ID: Final = re.compile(r"(?:sha256:)?[a-f0-9]{4,64}")
 _TIMEOUT_SECONDS: Final = 120.0
 _STRIPES: Final = 64
-_NUMBER: Final = pattern(r"[0-9]{1,18}")
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
 class DockerImageService:

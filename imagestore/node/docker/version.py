@@ -6,13 +6,13 @@ ours is used as the prefix of every path. Versions are compared as numbers.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 from imagestore.errors import ImageServiceError
-from imagestore.patterns import pattern
 
-_FORM: Final = pattern(r"([0-9]{1,4})\.([0-9]{1,4})")
+_FORM: Final = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
 @dataclass(frozen=True, slots=True, order=True)

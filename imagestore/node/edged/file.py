@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
@@ -29,7 +30,6 @@ from imagestore.node.endpoints import parse_endpoint
 from imagestore.node.golang import NANOSECONDS, Duration
 from imagestore.node.kubelet_config import DEFAULT_RUNTIME_ENDPOINT, KubeletImageSettings
 from imagestore.node.members import Members, positive
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

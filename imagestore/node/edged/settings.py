@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import UnsupportedRuntimeTypeError
 from imagestore.node.golang import NANOSECONDS, Duration
 from imagestore.node.kubelet_config import KubeletImageSettings
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

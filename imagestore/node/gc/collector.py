@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ImageCollectionError, ImageStoreError
@@ -20,7 +21,6 @@ from imagestore.node.gc.order import Spared, candidates, free_space, remove_old,
 from imagestore.node.gc.policy import size_text
 from imagestore.node.golang import Duration, aggregate
 from imagestore.node.outcome import runtime_text
-from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

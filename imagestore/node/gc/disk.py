@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ImageCollectionError, InvalidInputError
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.image_service import ImageService

@@ -7,10 +7,10 @@ the first detected. Ties beyond that go by key, so that a plan and its execution
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.node.golang import Duration
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

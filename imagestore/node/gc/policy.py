@@ -6,11 +6,11 @@ is freed that usage would be at the low one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
 from imagestore.node.golang import NANOSECONDS, Duration
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.node.gc.disk import DiskUsage

@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.content.disk import make_directory, replace_text, translated
 from imagestore.errors import StoreCorruptError
 from imagestore.log import get_logger
 from imagestore.node.gc.detection import ImageKey, ImageUse
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import make_directory, replace_text, translated
@@ -16,7 +17,6 @@ from imagestore.errors import StoreCorruptError, StoreFullError
 from imagestore.node.features import RUNTIME_CLASS_IN_IMAGE_CRI_API
 from imagestore.node.gc.order import Spared
 from imagestore.node.golang import Duration
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
 from imagestore.node.golang import NANOSECONDS, Duration
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ImageStoreError
@@ -16,7 +17,6 @@ from imagestore.node.golang import Duration, aggregate
 from imagestore.node.outcome import runtime_text
 from imagestore.node.pulls.throttle import QPS_EXCEEDED, TokenBucket
 from imagestore.node.pulls.turns import Turns
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

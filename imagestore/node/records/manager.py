@@ -13,13 +13,13 @@ import logging
 import math
 import threading
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError, StoreError
 from imagestore.node.credentials.keyring import SecretSource, ServiceAccountSource
 from imagestore.node.names import parse_image_name, spellings
 from imagestore.node.records.model import PullCredentials, PulledRecord, RecordedSecret, RecordedServiceAccount
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import StoreCorruptError
-from imagestore.patterns import pattern
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _VERSIONS: Final = ("kubelet.config.k8s.io/v1beta1", "kubelet.config.k8s.io/v1alpha1")
-_TIME: Final = pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?(?:Z|[+-][0-9]{2}:[0-9]{2})")
+_TIME: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?(?:Z|[+-][0-9]{2}:[0-9]{2})"
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)

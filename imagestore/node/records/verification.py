@@ -8,11 +8,11 @@ Kubernetes 1.36, kubernetes#137629; before, with its text as the pod has it, so 
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError
 from imagestore.node.names import InvalidImageNameError, name_fault, parse_image_name
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, InvalidInputError, ProtocolError
@@ -24,7 +25,6 @@ from imagestore.registry.auth.tokens import TokenCache, TokenKey, TokenReply
 from imagestore.registry.credentials.model import HUB_NAMES, Anonymous, Found, Target
 from imagestore.registry.transport import addresses, urls
 from imagestore.secret import Secret
-from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,10 @@ followed by ``=``.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ProtocolError
-from imagestore.patterns import pattern
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,15 +23,15 @@ MAX_CHALLENGES: Final = 16
 MAX_PARAMETERS: Final = 32
 _KNOWN: Final = frozenset({"basic", "bearer"})
 
-_BASIC: Final = pattern(r"[ \t,]*basic[ \t]", re.IGNORECASE)
-_TOKEN: Final = pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_SPACE: Final = pattern(r"[ \t]*")
-_EMPTY_ELEMENTS: Final = pattern(r"[ \t,]*")
-_EQUALS: Final = pattern(r"[ \t]*=[ \t]*")
+_BASIC: Final = re.compile(r"[ \t,]*basic[ \t]", re.IGNORECASE)
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_SPACE: Final = re.compile(r"[ \t]*")
+_EMPTY_ELEMENTS: Final = re.compile(r"[ \t,]*")
+_EQUALS: Final = re.compile(r"[ \t]*=[ \t]*")
 # A token68 ends its list element; without the look-ahead "realm=x" would begin with the token68 "realm=".
-_TOKEN68: Final = pattern(r"([A-Za-z0-9._~+/-]+=*)[ \t]*(?=,|\Z)")
-_QUOTED: Final = pattern(r'"((?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[^\x00-\x08\x0a-\x1f\x7f])*)"')
-_ESCAPE: Final = pattern(r"\\(.)")
+_TOKEN68: Final = re.compile(r"([A-Za-z0-9._~+/-]+=*)[ \t]*(?=,|\Z)")
+_QUOTED: Final = re.compile(r'"((?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[^\x00-\x08\x0a-\x1f\x7f])*)"')
+_ESCAPE: Final = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore.frozen import FrozenDict
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

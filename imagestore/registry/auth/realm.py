@@ -14,11 +14,11 @@ Names are judged again when they are connected to, by the sender: a name may res
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, ProtocolError
 from imagestore.registry.transport import addresses, urls
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from typing import Self

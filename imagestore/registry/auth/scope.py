@@ -6,11 +6,11 @@ colon. Text of any other shape is a service's own word (Amazon's public gallery 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError
-from imagestore.patterns import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,8 +20,8 @@ MAX_SCOPES: Final = 64
 REPOSITORY: Final = "repository"
 
 # RFC 6749 section 3.3: printable ASCII without the quotation mark and the backslash.
-_LEGAL: Final = pattern(r"[\x21\x23-\x5b\x5d-\x7e]+")
-_TYPE: Final = pattern(r"([a-z0-9]+)(?:\(([a-z0-9]+)\))?")
+_LEGAL: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+_TYPE: Final = re.compile(r"([a-z0-9]+)(?:\(([a-z0-9]+)\))?")
 
 
 @dataclass(frozen=True, slots=True, order=True)

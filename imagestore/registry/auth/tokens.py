@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, OperationCancelledError
-from imagestore.patterns import pattern
 from imagestore.secret import Secret
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ _MAX_LIFETIME_SECONDS: Final = 7 * 24 * 3600
 _MAX_TOKENS: Final = 1024
 _POLL_SECONDS: Final = 0.1
 # RFC 6750's b68token would refuse some services' tokens; what a header can't carry is refused.
-_TOKEN: Final = pattern(r"[\x21-\x7e]+")
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)

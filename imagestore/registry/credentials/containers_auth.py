@@ -6,6 +6,7 @@ Keys have neither scheme nor tag and may name a namespace: for ``host/a/b`` the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError
@@ -13,7 +14,6 @@ from imagestore.registry.credentials import files
 from imagestore.registry.credentials.docker_config import helper_for, host_of
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY
 from imagestore.registry.credentials.search import absent, search, unreadable
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

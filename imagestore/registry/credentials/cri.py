@@ -8,6 +8,7 @@ where a registry asks for it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, InvalidInputError
@@ -15,7 +16,6 @@ from imagestore.registry.credentials import files
 from imagestore.registry.credentials.docker_config import host_of
 from imagestore.registry.credentials.model import NO_SECRET, Credential, Explicit, Findings, Found, Outcome, Step
 from imagestore.secret import Secret
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken

@@ -6,13 +6,13 @@ holds the same JSON itself, with entries only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY
 from imagestore.registry.credentials.search import absent, search, unreadable
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -15,13 +15,13 @@ import json
 import os
 import stat
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ConfigError, InvalidInputError
 from imagestore.links import followed
 from imagestore.registry.credentials.model import NO_SECRET, Credential, checked
 from imagestore.secret import Secret
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError
-from imagestore.patterns import pattern
 from imagestore.registry.credentials import files
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Credential
 
@@ -32,11 +32,11 @@ MAX_OUTPUT_BYTES: Final = 64 * 1024
 REMEMBER_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.1
 
-_SUFFIX: Final = pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SUFFIX: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NOT_FOUND: Final = "credentials not found in native keychain"
 _BAD_QUESTION: Final = ("no credentials server URL", "no credentials username")
 # What keyrings and the clouds' helpers need to find their way; nothing else of ours is their business.
-_PASSED: Final = pattern(
+_PASSED: Final = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LC_.*|TERM|TMPDIR|TZ|DISPLAY|WAYLAND_DISPLAY|DBUS_SESSION_BUS_ADDRESS|XDG_.*|GNUPGHOME"
     r"|GPG_.*|PASSWORD_STORE_.*|SSH_AUTH_SOCK|DOCKER_CONFIG|AWS_.*|ECR_.*|GOOGLE_.*|GCLOUD_.*|CLOUDSDK_.*|AZURE_.*|ACR_.*"
     r"|MSI_.*|IDENTITY_.*|(?i:https?_proxy|no_proxy|all_proxy)|SSL_CERT_(?:FILE|DIR)"

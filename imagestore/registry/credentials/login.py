@@ -7,6 +7,7 @@ REGISTRY_AUTH_FILE that names a file, into that file in the containers tools' fo
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import (
@@ -26,7 +27,6 @@ from imagestore.registry.credentials.lookup import AUTH_FILE_VARIABLE, Credentia
 from imagestore.registry.credentials.model import HUB_LEGACY_KEY, Explicit, Found, Target
 from imagestore.registry.errors_body import read_some, tls_hint
 from imagestore.registry.exchange import Request
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import InvalidInputError
 from imagestore.secret import Secret
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from imagestore.cancel import CancelToken

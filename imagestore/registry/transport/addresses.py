@@ -14,15 +14,13 @@ import re
 import threading
 from typing import TYPE_CHECKING, Final
 
-from imagestore.patterns import pattern
-
 if TYPE_CHECKING:
     from imagestore.registry.exchange import Origin
 
     Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PRIVATE_HINT: Final = "a public registry may not send its clients to private addresses"
-_ENDS_IN_NUMBER: Final = pattern(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)", re.IGNORECASE)
+_ENDS_IN_NUMBER: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)", re.IGNORECASE)
 _OCTETS: Final = frozenset(map(str, range(256)))
 _NAT64: Final = "64:ff9b::/96"
 # Reserved for local use, protocols and examples, and not covered by is_global on every supported Python.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import ProtocolError
-from imagestore.patterns import pattern
 from imagestore.registry.exchange import Headers
 from imagestore.registry.transport import urls
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MAX_HEADER_COUNT: Final = 256
 _MAX_HEADER_BYTES: Final = 64 * 1024
 _PIECE_BYTES: Final = 64 * 1024
-_NUMBER: Final = pattern(r"[0-9]{1,19}")
+_NUMBER: Final = re.compile(r"[0-9]{1,19}")
 
 
 class Readable(Protocol):

@@ -6,9 +6,9 @@ times on its way, which costs more than hashing it.)
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, Protocol
 
-from imagestore.patterns import pattern
 from imagestore.registry.transport.faults import InvalidAnswerError, TransportError
 from imagestore.registry.transport.message import CHUNKED, UNTIL_END
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PIECE_BYTES: Final = 64 * 1024
 _MAX_LINE_BYTES: Final = 8 * 1024
 _MAX_TRAILER_BYTES: Final = 64 * 1024
-_CHUNK_LINE: Final = pattern(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?")
+_CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?")
 
 
 class Body(Protocol):

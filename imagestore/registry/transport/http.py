@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore._version import __version__
@@ -28,7 +29,6 @@ from imagestore.registry.transport.message import outgoing
 from imagestore.registry.transport.network import Exchange, Pace, Route
 from imagestore.registry.transport.pool import Pool
 from imagestore.registry.transport.proxies import ProxyRules
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     import ssl

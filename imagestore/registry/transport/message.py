@@ -6,12 +6,12 @@ recipient may mend is mended: folded lines are joined, equal lengths count once.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.patterns import pattern
 from imagestore.registry.transport import urls
 from imagestore.registry.transport.faults import InvalidAnswerError, OtherProtocolError, UnsendableError
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,14 +26,14 @@ MAX_HEAD_BYTES: Final = 100 * 1024
 CHUNKED: Final = -1
 UNTIL_END: Final = -2
 
-_TOKEN: Final = pattern(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE: Final = pattern(rb"[^\x00\n\x0b\x0c\r]*")
-_SENT_VALUE: Final = pattern(rb"[\t\x20-\x7e]*")
-_TARGET: Final = pattern(rb"[\x21-\x7e]+")
+_TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(rb"[^\x00\n\x0b\x0c\r]*")
+_SENT_VALUE: Final = re.compile(rb"[\t\x20-\x7e]*")
+_TARGET: Final = re.compile(rb"[\x21-\x7e]+")
 # What another major version means nobody says (RFC 9110, section 2.5).
-_STATUS_LINE: Final = pattern(rb"HTTP/(1\.[0-9]) ([0-9]{3})(?: [^\x00\r\n]*)?")
-_LENGTH: Final = pattern(rb"[0-9]{1,19}")
-_END_OF_HEAD: Final = pattern(rb"\n\r?\n")
+_STATUS_LINE: Final = re.compile(rb"HTTP/(1\.[0-9]) ([0-9]{3})(?: [^\x00\r\n]*)?")
+_LENGTH: Final = re.compile(rb"[0-9]{1,19}")
+_END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
 
 
 @dataclass(frozen=True, slots=True)

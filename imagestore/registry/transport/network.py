@@ -16,13 +16,13 @@ import functools
 import socket
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.errors import ProtocolError
 from imagestore.registry.transport import addresses
 from imagestore.registry.transport.dial import C, Dial, start
 from imagestore.registry.transport.faults import ConnectError, ConnectWaitError, WaitError
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.registry.transport import tls
@@ -31,7 +32,6 @@ from imagestore.registry.transport.message import (
     end_of_head,
     parse_head,
 )
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     import ssl

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from imagestore.errors import ConfigError
-from imagestore.patterns import pattern
 from imagestore.registry.transport import addresses
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from imagestore.registry.exchange import Origin
 
 _SCHEMES: Final = frozenset({"http", "https", "socks5", "socks5h"})
-_PORT: Final = pattern(r"[0-9]{1,5}")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import stat
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ConfigError
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     import ssl

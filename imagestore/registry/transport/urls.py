@@ -7,7 +7,6 @@ from typing import Final
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from imagestore.errors import ProtocolError
-from imagestore.patterns import pattern
 from imagestore.registry.exchange import Origin
 from imagestore.registry.transport import addresses
 from imagestore.text import cut
@@ -15,9 +14,9 @@ from imagestore.text import cut
 #: By scheme; there are no others.
 DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 # What RFC 3986 allows in a URL at all; everything else must come percent-encoded.
-_LEGAL: Final = pattern(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+_LEGAL: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _SAFE: Final = "._~:/?#[]@!$&'()*+,;=%-"
-_NAME: Final = pattern(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?\.?")
+_NAME: Final = re.compile(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?\.?")
 _MAX_LENGTH: Final = 8192
 #: Characters of a URL in messages.
 _MAX_SHOWN: Final = 300

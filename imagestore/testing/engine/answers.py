@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Final
 
 from imagestore.testing.engine.exchange import Fields, Reply
 from imagestore.testing.images.bodies import BytesBody
-from imagestore.values import replace
 
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _API: Final = {"Docker-Distribution-Api-Version": "registry/2.0"}

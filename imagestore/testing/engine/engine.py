@@ -8,13 +8,13 @@ client mistakes for "not found".
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.exchange import Ending, Reply, Request
 from imagestore.testing.engine.ledger import Ledger
 from imagestore.testing.engine.queries import shown
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import enum
 import urllib.parse
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from imagestore.testing.images.bodies import Body, BytesBody
-from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,6 +11,7 @@ import binascii
 import re
 import time
 import urllib.parse
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.reference import DOCKER_HUB
@@ -18,7 +19,6 @@ from imagestore.testing.engine.answers import error, json_reply
 from imagestore.testing.engine.exchange import Reply, Request
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.library import HUB_HOSTS
-from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,12 +14,12 @@ import re
 import threading
 import time
 import urllib.parse
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from imagestore.digest import Digest
 from imagestore.testing.engine.exchange import Ending, Reply, Request
 from imagestore.testing.engine.targets import check_names
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import email.utils
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from imagestore.digest import Digest
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.faults.effect import Effect, put
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

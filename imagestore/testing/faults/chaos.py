@@ -7,12 +7,12 @@ else. After ``most_per_address`` faults an address behaves, so a client that ret
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.faults.answering import IgnoreRange, Refuse, ShortRange
 from imagestore.testing.faults.delivery import Drip, Reset, SlowFirstByte, Truncate, Unframed
 from imagestore.testing.faults.effect import Effect
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from imagestore.testing.engine.exchange import Reply, Request

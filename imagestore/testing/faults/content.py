@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from imagestore.testing.faults.effect import Effect, from_end, put
 from imagestore.testing.images.bodies import BytesBody, FlippedBody, PaddedBody, read_all
 from imagestore.testing.images.layers import stored_gzip
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

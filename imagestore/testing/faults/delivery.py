@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from imagestore.testing.engine.exchange import Ending, has_body
 from imagestore.testing.faults.effect import FINITE, Effect, from_end
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from imagestore.errors import InvalidInputError
 from imagestore.testing.engine.exchange import has_body
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

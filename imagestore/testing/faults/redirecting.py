@@ -8,11 +8,11 @@ sent one all the same.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from imagestore.testing.engine.exchange import Fields, Reply, Request
 from imagestore.testing.faults.effect import Effect
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError
 from imagestore.testing.engine.targets import check_names, read_target
 from imagestore.testing.faults.effect import Effect
 from imagestore.testing.faults.redirecting import original_path
-from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

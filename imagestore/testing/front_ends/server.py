@@ -14,13 +14,13 @@ import re
 import socket
 import ssl
 import threading
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, ImageStoreError
 from imagestore.testing.engine.answers import error
 from imagestore.testing.engine.exchange import Fields, Reply, Request
 from imagestore.testing.front_ends.wire import Incoming, WireError, read_request, reset, send_reply
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

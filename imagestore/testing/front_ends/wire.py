@@ -14,10 +14,10 @@ import socket
 import ssl
 import struct
 import threading
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
 from imagestore.testing.engine.exchange import Ending, Fields, Pause, Reply, body_steps, has_body
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,11 +13,11 @@ import functools
 import hashlib
 import io
 import tarfile
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from imagestore.digest import Digest, new_hash
 from imagestore.errors import InvalidInputError
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
@@ -26,7 +27,6 @@ from imagestore.platforms.spec import Platform
 from imagestore.testing.images.bodies import Body, BytesBody
 from imagestore.testing.images.layers import Family, Layer, layer
 from imagestore.testing.images.platform_text import read_platform
-from imagestore.values import dataclass, field, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

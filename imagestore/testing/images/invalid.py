@@ -8,6 +8,7 @@ image-index.md, config.md), of RFC 8259 for JSON, and of distribution-spec 1.1 f
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import errors, media_types
@@ -24,7 +25,6 @@ from imagestore.testing.images.builders import (
     build_index,
     render_descriptor,
 )
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

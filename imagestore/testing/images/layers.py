@@ -11,12 +11,12 @@ import hashlib
 import io
 import tarfile
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from imagestore import media_types
 from imagestore.digest import Digest
 from imagestore.testing.images.bodies import Body, BytesBody, SyntheticBody, digest_of
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

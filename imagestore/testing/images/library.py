@@ -6,11 +6,11 @@ shared. Docker Hub's API host names lead to the repositories of ``docker.io``, a
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.reference import DOCKER_HUB, Reference
 from imagestore.testing.images.bodies import Body, BytesBody
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

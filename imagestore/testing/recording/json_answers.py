@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.recording.guard import SecretLeakError, shown_name
 from imagestore.testing.recording.random_text import random_words
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Container

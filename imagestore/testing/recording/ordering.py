@@ -8,12 +8,12 @@ that used them, so that the chance of who came first leaves no trace.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.recording.secrets import Numbering, unmarked
 from imagestore.testing.tapes.tape_write import exchange_key
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Final, Self
 
 import httpx
@@ -30,7 +31,6 @@ from imagestore.testing.recording.take import Answer, SpoolBody, Take, check_bod
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.tapes.tape import Tape, TapeExchange
 from imagestore.testing.tapes.tape_write import format_tape
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

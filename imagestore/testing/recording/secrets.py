@@ -12,10 +12,10 @@ import base64
 import binascii
 import re
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.engine.queries import is_placeholder
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

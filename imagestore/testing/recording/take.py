@@ -8,6 +8,7 @@ changed by that is kept byte by byte.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Final
 
 from imagestore.digest import Digest
@@ -19,7 +20,6 @@ from imagestore.testing.recording.coding import MAX_DECODED, decode_content
 from imagestore.testing.recording.guard import SecretLeakError
 from imagestore.testing.recording.random_text import random_words
 from imagestore.testing.tapes.tape import TapeContent, TapeExchange
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

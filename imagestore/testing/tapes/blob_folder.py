@@ -10,12 +10,12 @@ import fcntl
 import os
 import stat
 import tempfile
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from imagestore.digest import VERIFIABLE, Digest, Verifier
 from imagestore.errors import ContentNotFoundError, InvalidDigestError
 from imagestore.testing.images.bodies import Body, BytesBody, FileBody
-from imagestore.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,6 +10,7 @@ are derived from a recorded whole body: a Range of it, and its HEAD.
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore.testing.engine.answers import apply_range
@@ -17,7 +18,6 @@ from imagestore.testing.engine.exchange import Ending, Fields, Reply, Request
 from imagestore.testing.engine.queries import comparable, shown
 from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import BytesBody
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

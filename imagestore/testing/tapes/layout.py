@@ -11,6 +11,7 @@ import json
 import os
 import re
 import stat
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
@@ -27,7 +28,6 @@ from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import Body, FileBody, SyntheticBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

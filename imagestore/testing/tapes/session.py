@@ -20,6 +20,7 @@ import stat
 import tempfile
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from imagestore.errors import ConfigError, InvalidInputError
@@ -28,7 +29,6 @@ from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.compose import save_tape
 from imagestore.testing.tapes.player import Replay, first_lines, load_tape, replay, tape_path
 from imagestore.testing.tapes.tape import SUFFIX
-from imagestore.values import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

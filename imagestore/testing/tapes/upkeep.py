@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import ConfigError, ImageStoreError
@@ -16,7 +17,6 @@ from imagestore.testing.tapes.compose import save_text
 from imagestore.testing.tapes.player import load_tape, tape_path
 from imagestore.testing.tapes.tape import SUFFIX
 from imagestore.testing.tapes.tape_write import format_tape
-from imagestore.values import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -16,7 +17,6 @@ from imagestore.media_types import OCI_INDEX
 from imagestore.store import ImageStore
 from imagestore.testing import build_image, build_index, layer
 from imagestore.testing.images.builders import Document, Image
-from imagestore.values import replace
 from tests.support.containerd_client import Client, refused, target
 from tests.support.rpc_server import containerd_face
 from tests.support.whole_images import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -19,7 +20,6 @@ from imagestore.pull.settle import settle
 from imagestore.store import ImageStore
 from imagestore.testing import build_image
 from imagestore.testing.images.builders import Image
-from imagestore.values import replace
 from tests.support.containerd_client import Client, refused
 from tests.support.whole_images import (
     NAME,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -25,7 +26,6 @@ from imagestore.media_types import DOCKER_FOREIGN_LAYER
 from imagestore.observe import BlobDone, BlobStarted, Event
 from imagestore.pull.fetch import Fetcher, ingest_ref
 from imagestore.reference import Reference
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

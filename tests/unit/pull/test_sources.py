@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from imagestore.digest import Digest
 from imagestore.errors import OperationCancelledError, SizeMismatchError
 from imagestore.media_types import OCI_INDEX
 from imagestore.pull.sources import Documents
-from imagestore.values import replace
 from tests.support.node import PYTHON, node
 
 

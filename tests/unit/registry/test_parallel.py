@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -27,7 +28,6 @@ from imagestore.registry.connect import connect
 from imagestore.registry.policy import TransferPolicy
 from imagestore.testing import FaultRule, RegistryServer, Where, build_image, layer
 from imagestore.testing.faults import Drip, IgnoreRange, Reset
-from imagestore.values import replace
 from tests.support.streams import drain, pieces
 from tests.unit.registry.wire import Body
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,6 @@ from imagestore.resources.node import CgroupVersion, KubeletSettings, MemoryRese
 from imagestore.resources.oci import HugetlbController
 from imagestore.resources.pod_cgroup import pod_cgroup
 from imagestore.resources.spec import Pod
-from imagestore.values import replace
 from tests.unit.resources.pods import container, needs, pod
 
 MEBIBYTE = 2**20

@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import time
 import urllib.parse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import httpx
@@ -23,7 +24,6 @@ from imagestore.testing.recording.secrets import Vault
 from imagestore.testing.recording.upstream import Upstream
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape_write import format_tape
-from imagestore.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
