@@ -1,20 +1,24 @@
 """The pytest plugin: a recorded registry as a fixture.
 
-    @pytest.mark.tape                    # tapes/<module>/<test>.tape.toml beside the test file
+A project opts in with one line in the conftest.py of its root folder (or ``-p imagestore.testing.pytest_plugin``):
+
+    pytest_plugins = ["imagestore.testing.pytest_plugin"]
+
+Then a test has the fixture ``tape``:
+
+    @pytest.mark.tape                    # tapes/<module>/<test>.tape.toml, next to the test file
     def test_pull(tape):
         client = httpx.Client(transport=tape.transport)
         ...
 
-Options and fixtures carry the names of pytest-recording: ``--record-mode``, ``--block-network``, ``--allowed-hosts``,
-``record_mode``, the marker ``block_network``. When pytest-recording is installed too, its options are used. Importing
-this module loads nothing of the kit; a suite that uses none of it pays for one module.
+Every option begins with ``--tape-``, so that none collides with an option of the project or of another plugin. Importing
+this module loads nothing of the kit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -48,13 +52,16 @@ _LONGEST: Final = 215
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 
 
-def _is_other_recorder_active(manager: pytest.PytestPluginManager) -> bool:
-    return importlib.util.find_spec("pytest_recording") is not None and not manager.is_blocked("recording")
-
-
-def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Add the options, unless pytest-recording brings the same ones."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
     group = parser.getgroup("imagestore", "recorded registries")
+    group.addoption(
+        "--tape-mode",
+        choices=_MODES,
+        default="none",
+        help="none: only replay (the default); once: record tapes that don't exist; "
+        "new_episodes: also record what a tape doesn't answer; rewrite: record anew",
+    )
     group.addoption(
         "--tape-upstream",
         action="append",
@@ -62,17 +69,15 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         metavar="HOST=URL",
         help="while recording, where a logical host really is, e.g. registry.example=http://127.0.0.1:5000",
     )
-    if _is_other_recorder_active(pluginmanager):
-        return
     group.addoption(
-        "--record-mode",
-        choices=_MODES,
-        default=None,
-        help="none: only replay (the default); once: record tapes that don't exist; "
-        "new_episodes: also record what a tape doesn't answer; rewrite: record anew",
+        "--tape-block-network", action="store_true", default=False, help="refuse connections outside loopback"
     )
-    group.addoption("--block-network", action="store_true", default=False, help="refuse connections outside loopback")
-    group.addoption("--allowed-hosts", default=None, metavar="A,B", help="hosts that --block-network lets through")
+    group.addoption(
+        "--tape-allowed-hosts",
+        default="",
+        metavar="A,B",
+        help="hosts that are reachable though the network is blocked",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -88,14 +93,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def record_mode(request: pytest.FixtureRequest) -> str:
-    """``none``, ``once``, ``new_episodes`` or ``rewrite``; override it to choose another one for some tests."""
-    return str(request.config.getoption("--record-mode") or "none")
+def tape_mode(request: pytest.FixtureRequest) -> str:
+    """``none``, ``once``, ``new_episodes`` or ``rewrite``; override it to choose another mode for some tests."""
+    return str(request.config.getoption("--tape-mode"))
 
 
 @pytest.fixture
 def tape_dir(request: pytest.FixtureRequest) -> str:
-    """Folder of the tapes: ``tapes`` beside the test file. Bodies are in ``blobs`` beside it."""
+    """Folder of the tapes: ``tapes`` next to the test file. Bodies are in ``blobs`` next to it."""
     return os.path.join(os.path.dirname(str(request.node.path)), "tapes")
 
 
@@ -144,7 +149,7 @@ def _tape_settings(
 @pytest.fixture
 def tape(
     request: pytest.FixtureRequest,
-    record_mode: str,
+    tape_mode: str,
     tape_dir: str,
     default_tape_name: str,
     _tape_settings: tuple[str, SessionSettings] | ImageStoreError,
@@ -161,9 +166,7 @@ def tape(
     name, settings = _tape_settings
     path = os.path.join(tape_dir, name or default_tape_name)
     try:
-        # pytest-recording, whose fixture may stand before ours, has one mode more, which only differs for requests that
-        # repeat.
-        session = TapeSession(path, "rewrite" if record_mode == "all" else record_mode, settings)
+        session = TapeSession(path, tape_mode, settings)
     except ConfigError as problem:
         if problem.hint:
             problem.add_note(f"hint: {problem.hint}")
@@ -256,7 +259,7 @@ def _finish(session: TapeSession) -> None:
     try:
         session.finish()
     except ReplayMismatchError as problem:
-        problem.add_note("hint: --record-mode=new_episodes records what the tape lacks, --record-mode=rewrite all anew")
+        problem.add_note("hint: --tape-mode=new_episodes records what the tape lacks, --tape-mode=rewrite all anew")
         raise
     except ImageStoreError as problem:
         if problem.hint:
@@ -294,10 +297,9 @@ def _note_written(item: pytest.Item, path: str) -> None:
 def _allowed_hosts(item: pytest.Item) -> list[str] | None:
     """The hosts that a test may reach; None when the network isn't blocked."""
     marker = item.get_closest_marker("block_network")
-    is_asked = bool(item.config.getoption("--block-network"))
-    if (marker is None and not is_asked) or _is_other_recorder_active(item.config.pluginmanager):
+    if marker is None and not item.config.getoption("--tape-block-network"):
         return None
-    allowed = [host for host in (item.config.getoption("--allowed-hosts") or "").split(",") if host]
+    allowed = [host for host in item.config.getoption("--tape-allowed-hosts").split(",") if host]
     if marker is not None:
         from imagestore.errors import InvalidInputError
 

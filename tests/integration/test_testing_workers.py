@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 
 import pytest
 
@@ -12,8 +11,7 @@ pytest_plugins = ("pytester",)
 pytestmark = pytest.mark.integration
 
 PLUGIN = "imagestore.testing.pytest_plugin"
-IS_INSTALLED = any(one.value == PLUGIN for one in importlib.metadata.entry_points(group="pytest11"))
-ARGUMENTS = ("-p", "no:cacheprovider", *(() if IS_INSTALLED else ("-p", PLUGIN)))
+ARGUMENTS = ("-p", "no:cacheprovider", "-p", PLUGIN)
 
 
 def test_parallel_workers_record_and_replay_the_same_suite(pytester: pytest.Pytester) -> None:
@@ -32,7 +30,7 @@ def test_parallel_workers_record_and_replay_the_same_suite(pytester: pytest.Pyte
     for mode in ("new_episodes", "none"):
         with registry.serve() as server:
             upstream = f"--tape-upstream=registry.example={server.url()}"
-            result = pytester.runpytest_subprocess(*ARGUMENTS, "-n2", f"--record-mode={mode}", upstream)
+            result = pytester.runpytest_subprocess(*ARGUMENTS, "-n2", f"--tape-mode={mode}", upstream)
         result.assert_outcomes(passed=6)
     assert (pytester.path / "tapes" / "shared.tape.toml").read_text().count("[[exchange]]") == 1
 
@@ -53,6 +51,6 @@ def test_two_workers_may_not_record_one_tape_differently(pytester: pytest.Pytest
     for _ in range(2):  # what an earlier run recorded is no matter
         with registry.serve() as server:
             upstream = f"--tape-upstream=registry.example={server.url()}"
-            result = pytester.runpytest_subprocess(*ARGUMENTS, "-n2", "--record-mode=rewrite", upstream)
+            result = pytester.runpytest_subprocess(*ARGUMENTS, "-n2", "--tape-mode=rewrite", upstream)
         result.assert_outcomes(passed=1, failed=1)
         result.stdout.fnmatch_lines("*tape *shared.tape.toml: *test_it.py::test_it* recorded it too, and differently*")

@@ -23,7 +23,7 @@ class NetworkBlockedError(RuntimeError):
     """A blocked test tried to reach a host."""
 
     def __init__(self, host: str) -> None:
-        super().__init__(f"the network is blocked for this test: {host!r}; allow it with --allowed-hosts")
+        super().__init__(f"the network is blocked for this test: {host!r}; allow it with --tape-allowed-hosts")
         self.host = host
 
 

@@ -59,7 +59,7 @@ def load_tape(path: str | os.PathLike[str]) -> Tape:
         with open(name, "rb") as file:
             data = file.read(MAX_TAPE_BYTES + 1)
     except OSError as problem:
-        hint = "record it first, with 'imagestore record' or with pytest's --record-mode once"
+        hint = "record it first, with 'imagestore record' or with pytest's --tape-mode=once"
         is_missing = isinstance(problem, FileNotFoundError)
         raise ConfigError(f"tape {name}: {problem.strerror}", hint=hint if is_missing else "") from problem
     return parse_tape(data, what=f"tape {os.path.basename(name)}")

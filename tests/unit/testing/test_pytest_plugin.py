@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 pytest_plugins = ("pytester",)
 
 PLUGIN = "imagestore.testing.pytest_plugin"
-IS_INSTALLED = any(one.value == PLUGIN for one in importlib.metadata.entry_points(group="pytest11"))
-# The same module can't be a plugin twice.
-ARGUMENTS = ("-p", "no:cacheprovider", *(() if IS_INSTALLED else ("-p", PLUGIN)))
+ARGUMENTS = ("-p", "no:cacheprovider", "-p", PLUGIN)
 
 SUITE = """
     import httpx
@@ -46,14 +44,14 @@ def test_a_test_is_recorded_once_and_then_replayed_without_network(pytester: pyt
     missing = run(pytester)
     missing.assert_outcomes(errors=1)
     missing.stdout.fnmatch_lines("*tape *test_pull.tape.toml: No such file or directory*")
-    run(pytester, "--record-mode=once", upstream).assert_outcomes(passed=1)
+    run(pytester, "--tape-mode=once", upstream).assert_outcomes(passed=1)
     assert (pytester.path / "tapes" / "test_it" / "test_pull.tape.toml").is_file()
-    run(pytester, "--block-network").assert_outcomes(passed=1)
+    run(pytester, "--tape-block-network").assert_outcomes(passed=1)
 
 
 def test_the_end_is_strict(pytester: pytest.Pytester, upstream: str) -> None:
     pytester.makepyfile(test_it=SUITE)
-    run(pytester, "--record-mode=once", upstream)
+    run(pytester, "--tape-mode=once", upstream)
     pytester.makepyfile(
         test_it="""
         import httpx
@@ -70,14 +68,14 @@ def test_the_end_is_strict(pytester: pytest.Pytester, upstream: str) -> None:
             "*nearest recorded requests:",
             "*GET registry.example/v2/app/tags/list*",
             "*recorded, but never asked for: GET https://registry.example/v2/app/tags/list -> 200",
-            "*hint: --record-mode=new_episodes records what the tape lacks, --record-mode=rewrite all anew",
+            "*hint: --tape-mode=new_episodes records what the tape lacks, --tape-mode=rewrite all anew",
         ]
     )
 
 
 def test_a_failing_test_writes_no_tape_and_is_not_judged(pytester: pytest.Pytester, upstream: str) -> None:
     pytester.makepyfile(test_it=SUITE.replace('["1"]', '["2"]'))
-    result = run(pytester, "--record-mode=once", upstream)
+    result = run(pytester, "--tape-mode=once", upstream)
     result.assert_outcomes(failed=1)
     result.stdout.no_fnmatch_line("*ReplayMismatchError*")
     assert not (pytester.path / "tapes" / "test_it").exists()
@@ -85,10 +83,10 @@ def test_a_failing_test_writes_no_tape_and_is_not_judged(pytester: pytest.Pytest
 
 def test_a_failing_test_says_what_had_no_answer(pytester: pytest.Pytester, upstream: str) -> None:
     pytester.makepyfile(test_it=SUITE)
-    dead = run(pytester, "--record-mode=once", "--tape-upstream=registry.example=http://127.0.0.1:1")
+    dead = run(pytester, "--tape-mode=once", "--tape-upstream=registry.example=http://127.0.0.1:1")
     dead.assert_outcomes(failed=1)
     dead.stdout.fnmatch_lines(["*registry.example: no answer from upstream*", "*hint: is the address of --upstream*"])
-    run(pytester, "--record-mode=once", upstream).assert_outcomes(passed=1)
+    run(pytester, "--tape-mode=once", upstream).assert_outcomes(passed=1)
     pytester.makepyfile(test_it=SUITE.replace("/v2/app/", "/v2/other/"))
     other = run(pytester)
     other.assert_outcomes(failed=1)
@@ -104,13 +102,13 @@ def test_the_marker_names_the_tape_and_its_settings(pytester: pytest.Pytester, u
 
         @pytest.mark.tape("shared", faults=[FaultRule(Refuse(503))], about="one line")
         @pytest.mark.parametrize("n", [1, 2])
-        def test_pull(tape, record_mode, n):
+        def test_pull(tape, tape_mode, n):
             client = httpx.Client(transport=tape.transport)
             statuses = [client.get("https://registry.example/v2/").status_code for _ in range(2)]
             assert statuses == ([200, 200] if tape.is_recording else [503, 200])
         """
     )
-    run(pytester, "--record-mode=rewrite", upstream).assert_outcomes(passed=2)
+    run(pytester, "--tape-mode=rewrite", upstream).assert_outcomes(passed=2)
     assert 'about = "one line"' in (pytester.path / "tapes" / "shared.tape.toml").read_text()
     run(pytester).assert_outcomes(passed=2)
 
@@ -125,7 +123,7 @@ def test_fixtures_can_be_overridden(pytester: pytest.Pytester, upstream: str) ->
             return str(pytest.importorskip("pathlib").Path(__file__).parent / "elsewhere")
 
         @pytest.fixture(scope="session")
-        def record_mode():
+        def tape_mode():
             return "once"
 
         @pytest.fixture
@@ -138,21 +136,29 @@ def test_fixtures_can_be_overridden(pytester: pytest.Pytester, upstream: str) ->
     assert "from the conftest" in (pytester.path / "elsewhere" / "test_it" / "test_pull.tape.toml").read_text()
 
 
-def test_the_mode_that_only_another_recorder_has_is_rewrite(pytester: pytest.Pytester, upstream: str) -> None:
-    # As pytest-recording's own fixture gives it, which stands before ours where both are installed.
-    pytester.makeconftest(
-        """
-        import pytest
+def test_the_installed_package_changes_no_pytest_run() -> None:
+    assert not [one for one in importlib.metadata.entry_points(group="pytest11") if "imagestore" in one.value]
 
-        @pytest.fixture(scope="session")
-        def record_mode():
-            return "all"
+
+@pytest.mark.parametrize("option", ["--record-mode", "--block-network", "--allowed-hosts", "--upstream"])
+@pytest.mark.parametrize("way", ["-p", "conftest"])
+def test_a_projects_own_options_stay_its_own(pytester: pytest.Pytester, option: str, way: str) -> None:
+    pytester.makeconftest(
+        f"""
+        {f"pytest_plugins = ['{PLUGIN}']" if way == "conftest" else ""}
+
+        def pytest_addoption(parser):
+            parser.addoption({option!r}, action="store", default="theirs")
         """
     )
-    pytester.makepyfile(test_it=SUITE)
-    for _ in range(2):
-        run(pytester, upstream).assert_outcomes(passed=1)
-    assert (pytester.path / "tapes" / "test_it" / "test_pull.tape.toml").is_file()
+    pytester.makepyfile(
+        test_it=f"""
+        def test_option(request, tape_mode):
+            assert (request.config.getoption({option!r}), tape_mode) == ("given", "none")
+        """
+    )
+    arguments = ARGUMENTS if way == "-p" else ("-p", "no:cacheprovider")
+    pytester.runpytest_inprocess(*arguments, f"{option}=given").assert_outcomes(passed=1)
 
 
 def test_the_network_is_blocked_by_marker_and_opened_by_name(pytester: pytest.Pytester) -> None:
@@ -181,8 +187,8 @@ def test_the_network_is_blocked_by_marker_and_opened_by_name(pytester: pytest.Py
                 reach("192.0.2.1")
         """
     )
-    run(pytester, "--block-network").assert_outcomes(passed=3)
-    run(pytester, "--block-network", "--allowed-hosts=a.example,192.0.2.1").assert_outcomes(failed=2, passed=1)
+    run(pytester, "--tape-block-network").assert_outcomes(passed=3)
+    run(pytester, "--tape-block-network", "--tape-allowed-hosts=a.example,192.0.2.1").assert_outcomes(failed=2, passed=1)
 
 
 def test_importing_the_plugin_loads_nothing_of_the_kit() -> None:
@@ -244,7 +250,7 @@ def test_a_long_name_of_a_test_gives_a_file_name_that_can_be_written(pytester: p
                 assert default_tape_name == f"test_it/test_one[{value}]"
         """
     )
-    run(pytester, "--record-mode=once", upstream).assert_outcomes(passed=3)
+    run(pytester, "--tape-mode=once", upstream).assert_outcomes(passed=3)
     assert len(list((pytester.path / "tapes" / "test_it").iterdir())) == 3
     run(pytester).assert_outcomes(passed=3)
 
@@ -289,7 +295,7 @@ def test_two_tests_may_not_record_one_tape_differently(pytester: pytest.Pytester
             httpx.Client(transport=tape.transport).get(f"https://registry.example{path}")
         """
     )
-    result = run(pytester, "--record-mode=rewrite", upstream)
+    result = run(pytester, "--tape-mode=rewrite", upstream)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines("*test_it.py::test_it*/v2/* recorded it too, and differently*")
 
@@ -315,14 +321,14 @@ def test_the_network_is_blocked_for_fixtures_and_for_every_way_out(pytester: pyt
                 udp.sendto(b"x", ("127.0.0.1", 9))
         """
     )
-    run(pytester, "--block-network").assert_outcomes(passed=1)
+    run(pytester, "--tape-block-network").assert_outcomes(passed=1)
 
 
 def test_the_marker_takes_its_name_by_keyword_too(pytester: pytest.Pytester, upstream: str) -> None:
     pytester.makepyfile(
         test_it=SUITE.replace("    def test_pull", '    @pytest.mark.tape(name="t")\n    def test_pull')
     )
-    run(pytester, "--record-mode=once", upstream).assert_outcomes(passed=1)
+    run(pytester, "--tape-mode=once", upstream).assert_outcomes(passed=1)
     assert (pytester.path / "tapes" / "t.tape.toml").is_file()
 
 
@@ -417,7 +423,7 @@ def test_a_refusal_to_write_a_secret_does_not_show_it(pytester: pytest.Pytester,
                 client.get("https://registry.example/v2/", headers={"Authorization": "Bearer " + token()})
         """
     )
-    result = run(pytester, "--record-mode=once", *options)
+    result = run(pytester, "--tape-mode=once", *options)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines("*SecretLeakError*")
     result.stdout.fnmatch_lines("*hint: *")
@@ -443,7 +449,7 @@ def test_requests_of_a_fixtures_end_are_neither_recorded_nor_passed_over(
     pytester: pytest.Pytester, upstream: str
 ) -> None:
     pytester.makepyfile(test_it=LATE)
-    recorded = run(pytester, "--record-mode=once", upstream)
+    recorded = run(pytester, "--tape-mode=once", upstream)
     recorded.assert_outcomes(passed=1, errors=1)
     recorded.stdout.fnmatch_lines("*1 requests came after the test itself*")
     recorded.stdout.fnmatch_lines("*GET registry.example/v2/app/manifests/late -> 404*")
