@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, cast
 
 from imagestore.cli import render
-from imagestore.cli.app import cancelled_by_signals
 from imagestore.cli.failure import say, say_untried
+from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import ImageStoreError, InvalidInputError, UndeletableError
 
 if TYPE_CHECKING:

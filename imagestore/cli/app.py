@@ -6,15 +6,14 @@ import contextlib
 import functools
 import os
 import signal
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from imagestore.cli import frame
+from imagestore.cli import signals
 from imagestore.errors import ConfigError, StoreError, StoreMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Set
+    from collections.abc import Callable, Set
     from tempfile import TemporaryDirectory
     from typing import Literal
 
@@ -27,10 +26,6 @@ if TYPE_CHECKING:
     from imagestore.registry.policy import TransferPolicy
     from imagestore.store import ImageStore
 
-#: How long a command may take to end in order before another signal ends it as it is.
-_PATIENCE_SECONDS: Final = 1.0
-#: Signals that end a command in order.
-_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SYSTEM_ROOT: Final = Path("/var/lib/imagestore")
 SYSTEM_CONFIG: Final = Path("/etc/imagestore/config.toml")
 
@@ -167,7 +162,7 @@ class App:
     @functools.cached_property
     def ending(self) -> CancelToken:
         """Cancelled by signals from now to the command's end; an exception amid gRPC's work would hang it."""
-        return self._stack.enter_context(cancelled_by_signals())
+        return self._stack.enter_context(signals.cancelled_by_signals())
 
     @functools.cached_property
     def service(self) -> CriImageService:
@@ -207,7 +202,7 @@ class App:
     def _open(self, root: Path, *, is_making: bool) -> ImageStore:
         from imagestore.store import ImageStore
 
-        frame.end_if_told()
+        signals.raise_if_signalled()
         return ImageStore(
             root,
             config=self.config,
@@ -224,7 +219,7 @@ class App:
         import tempfile
 
         # A signal waits until it is known what to delete.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.ENDING)
         try:
             folder = tempfile.TemporaryDirectory(prefix="imagestore-")
             self._folders.append(folder)
@@ -244,34 +239,3 @@ class App:
                 last_first.callback(opened.close)
             for service in self._services:
                 last_first.callback(service.close)
-
-
-@contextlib.contextmanager
-def cancelled_by_signals(*, deadline_seconds: float | None = None) -> Iterator[CancelToken]:
-    """A token that Ctrl-C and signals to end cancel, so that sockets close and leases are released in order.
-
-    A signal that comes a second later or more ends the command all the same: where it waits for a file system that
-    hangs, nobody looks at the token. (Some wrappers pass one Ctrl-C on twice.)
-    """
-    from imagestore.cancel import CancelToken
-
-    token = CancelToken(deadline_seconds)
-    first: float | None = None
-
-    def cancel(_signum: int, _frame: object) -> None:
-        nonlocal first
-        now = time.monotonic()
-        if first is not None and now - first >= _PATIENCE_SECONDS:
-            raise KeyboardInterrupt
-        first = now if first is None else first
-        token.cancel_beside("interrupted")
-
-    # Ignored ones stay so: nohup was told that the work is to go on.
-    heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, cancel) for number in heard}
-    try:
-        frame.end_if_told()
-        yield token
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -9,9 +9,10 @@ import click
 
 from imagestore import lookup
 from imagestore.cli import complete, describe, render
-from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import say
 from imagestore.cli.options import handlers_option, progress_option
+from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import InvalidInputError
 
 if TYPE_CHECKING:

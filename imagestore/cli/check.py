@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from imagestore.cli import render
-from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import ExitStatus
 from imagestore.cli.options import progress_option
+from imagestore.cli.signals import cancelled_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from imagestore.cli.app import App as App
-from imagestore.cli.app import cancelled_by_signals as cancelled_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
-import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from imagestore import errors
 from imagestore._version import __version__
-from imagestore.cli import frame
+from imagestore.cli import signals
 from imagestore.cli.context import App, GivenPath
-from imagestore.cli.failure import MEANINGS, ExitStatus, say
+from imagestore.cli.failure import MEANINGS, ExitStatus, report, say
 from imagestore.cli.lazy import LazyGroup
 from imagestore.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TextIO
+
     from imagestore.cli.remote.connect import RemoteOptions
 
 #: Command name to module, attribute and the one line that --help shows, so that help loads none of them.
@@ -170,11 +174,44 @@ def _remote(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    return frame.run(lambda: _invoke(arguments))
+    return run(lambda: _invoke(arguments))
+
+
+def run(work: Callable[[], int]) -> int:
+    """Do a command's work and return its exit status: the one place where errors become exit statuses."""
+    _prepare_streams()
+    signals.raise_on_signals()
+    try:
+        status = work()
+        sys.stdout.flush()
+    except errors.ImageStoreError as error:
+        status = report(error)
+    except KeyboardInterrupt:
+        status = _interrupted()
+    except RuntimeError as error:
+        # What Python 3.11 makes of one while a class is defined, as imports do.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        status = _interrupted()
+    except BrokenPipeError:
+        status = ExitStatus.FAILURE
+    except OSError as error:
+        say(f"imagestore: {printable(str(error.filename or 'output'))}: {error.strerror}")
+        status = ExitStatus.FAILURE
+    except UnicodeEncodeError as error:
+        # Names of files may be any bytes; every other argument goes to places that take UTF-8 only.
+        odd = error.object[error.start]
+        word = next((word for word in sys.argv[1:] if odd in word), None)
+        if word is None:
+            raise
+        say(f"imagestore: argument '{printable(word)}': expected UTF-8")
+        status = ExitStatus.USAGE
+    for stream in (sys.stdout, sys.stderr):
+        _flush(stream)
+    return status
 
 
 def _invoke(arguments: list[str] | None) -> int:
-    _leave_out_httpx_commands()
     try:
         return int(cli.main(args=arguments, prog_name="imagestore", standalone_mode=False) or ExitStatus.OK)
     except click.exceptions.Exit as request:
@@ -184,11 +221,29 @@ def _invoke(arguments: list[str] | None) -> int:
             error.show()
         return error.exit_code
     except click.Abort:
-        return frame.interrupted()
+        return _interrupted()
 
 
-def _leave_out_httpx_commands() -> None:
-    """httpx loads a command line of its own, with rich and pygments, wherever click is installed: 40 ms for nothing."""
-    unused = types.ModuleType("httpx._main")
-    unused.main = lambda: None  # type: ignore[attr-defined]
-    sys.modules.setdefault(unused.__name__, unused)
+def _interrupted() -> int:
+    say("imagestore: interrupted")
+    return ExitStatus.INTERRUPTED
+
+
+def _prepare_streams() -> None:
+    """A service may start without standard streams, and a terminal may know only ASCII."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - lives as long as the process
+        elif name != "stdin" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flush(stream: TextIO) -> None:
+    """Write what is buffered; what can't be written is dropped, or the interpreter would fail on it at its end."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -8,11 +8,12 @@ import click
 
 from imagestore.cli import access, actions, complete, describe, render
 from imagestore.cli.access import access_options
-from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.failure import say_untried
 from imagestore.cli.options import handlers_option, progress_option
 from imagestore.cli.rate import limit_rate_option
+from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import ImageStoreError
 from imagestore.reference import Reference
 

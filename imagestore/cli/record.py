@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imagestore.cli import frame, render
+from imagestore.cli import render
 from imagestore.cli.failure import report
 from imagestore.errors import ConfigError
 
@@ -108,7 +108,6 @@ def _run(command: tuple[str, ...], proxy: ProxyServer, hosts: frozenset[str]) ->
     arguments = [re.sub(r"\{([a-z0-9][a-z0-9._-]*(?::[0-9]+)?)\}", address, one) for one in command]
     environment = {**os.environ, **proxy.environment()}
     try:
-        frame.stay()
         ended = subprocess.run(arguments, env=environment, check=False)
     except OSError as problem:
         raise click.ClickException(f"{arguments[0]}: {problem.strerror}") from problem

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from imagestore.cli import frame, unit
+from imagestore.cli import signals, unit
 from imagestore.cli.context import App, GivenPath, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.extras import needed
@@ -210,6 +210,5 @@ def serve(
         return opened.store
 
     logs.install(log_format, log_level)
-    frame.stay()
-    frame.end_if_told()
+    signals.raise_if_signalled()
     ServerProcess(settings, open_store).run()

@@ -6,8 +6,9 @@ import click
 
 from imagestore import lookup
 from imagestore.cli import complete, describe, render
-from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.options import handler_option
+from imagestore.cli.signals import cancelled_by_signals
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imagestore.cli import frame, render
+from imagestore.cli import render
 from imagestore.cli.context import output_option
 from imagestore.cli.failure import ExitStatus
 from imagestore.errors import ImageStoreError
@@ -256,7 +256,6 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
         server = LoopbackServer(playing.engine, hosts, authority=issuer, ports=wanted)
     with server, contextlib.suppress(KeyboardInterrupt):
         _announce(server, hosts, output)
-        frame.stay()
         threading.Event().wait()
     if output == "table":
         for entry in playing.ledger.entries:

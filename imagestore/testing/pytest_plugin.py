@@ -11,8 +11,8 @@ Then a test has the fixture ``tape``:
         client = httpx.Client(transport=tape.transport)
         ...
 
-Every option begins with ``--tape-``, so that none collides with an option of the project or of another plugin. Importing
-this module loads nothing of the kit.
+Every option begins with ``--tape-``, so that none collides with an option of the project or of another plugin.
+Importing this module loads nothing of the kit.
 """
 
 from __future__ import annotations

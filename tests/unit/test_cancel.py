@@ -97,7 +97,7 @@ def test_a_callback_that_fails_keeps_no_other_from_being_called() -> None:
 SIGNALLED = """
 import signal, sys, time
 from imagestore import cancel
-from imagestore.cli.app import cancelled_by_signals
+from imagestore.cli.signals import cancelled_by_signals
 
 def trace(frame, event, argument):
     if frame.f_code is on_cancel and "key" in frame.f_locals and not raised:

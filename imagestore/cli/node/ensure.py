@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from imagestore.cli import complete, render
-from imagestore.cli.context import App, cancelled_by_signals, output_option, pass_app
+from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import ExitStatus, exit_status, say
 from imagestore.cli.node.services import clean_up_command, connected, naming, service_options
+from imagestore.cli.signals import cancelled_by_signals
 from imagestore.digest import Digest
 
 if TYPE_CHECKING:

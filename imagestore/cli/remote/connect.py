@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from imagestore.cli import postponed
 from imagestore.cli.extras import needed
 from imagestore.errors import ConfigError
 
@@ -43,7 +42,6 @@ def connect(options: RemoteOptions, cancel: CancelToken) -> CriImageService:
     """
     # gRPC's core writes its own view of a failed connection to standard error, beside our message.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    postponed.postpone_loops()
     with needed("cri", what=f"--endpoint {options.endpoint}"):
         from imagestore.cri.client import CriImageService
         from imagestore.cri.client.service import CALL_SECONDS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imagestore.cli import render
-from imagestore.cli.app import cancelled_by_signals
 from imagestore.cli.failure import say, say_untried
 from imagestore.cli.remote import describe
+from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import ImageNotFoundError, ImageStoreError, InvalidInputError, UnsupportedError
 from imagestore.image_service import ImageSpec
 from imagestore.lookup import mend, refuse_unreadable

@@ -14,8 +14,8 @@ from typing import Final
 import platformdirs
 import pytest
 
-from imagestore.cli import app, frame
-from imagestore.cli.main import main
+from imagestore.cli import app, signals
+from imagestore.cli.main import main, run
 from imagestore.errors import ConfigError
 from imagestore.testing import RegistryServer, build_image
 
@@ -142,7 +142,7 @@ def test_a_user_without_a_home_is_asked_for_a_root(monkeypatch: pytest.MonkeyPat
 def test_a_second_signal_ends_what_does_not_look_at_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    with app.cancelled_by_signals() as token:
+    with signals.cancelled_by_signals() as token:
         cancelled = threading.Event()
         with token.on_cancel(cancelled.set):
             signal.raise_signal(signal.SIGINT)
@@ -201,7 +201,7 @@ def test_an_interrupt_while_a_class_is_defined_is_one(capsys: pytest.CaptureFixt
 
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        assert frame.run(work) == 130
+        assert run(work) == 130
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
@@ -212,7 +212,7 @@ def test_an_interrupt_while_a_class_is_defined_is_one(capsys: pytest.CaptureFixt
 def test_signals_that_are_ignored_from_the_start_stay_ignored(number: signal.Signals) -> None:
     def work() -> int:
         signal.raise_signal(number)
-        with app.cancelled_by_signals() as token:
+        with signals.cancelled_by_signals() as token:
             signal.raise_signal(number)
             assert not token.is_cancelled
         signal.raise_signal(number)
@@ -220,7 +220,7 @@ def test_signals_that_are_ignored_from_the_start_stay_ignored(number: signal.Sig
 
     before = signal.signal(number, signal.SIG_IGN)
     try:
-        assert frame.run(work) == 0
+        assert run(work) == 0
     finally:
         signal.signal(number, before)
 
@@ -295,8 +295,8 @@ def test_an_interrupt_while_modules_load_is_one_line(tmp_path: Path) -> None:
 def test_an_interrupt_that_python_lost_ends_a_command_before_its_long_work() -> None:
     code = (
         "import signal, sys\n"
-        "from imagestore.cli import frame\n"
-        "from imagestore.cli.app import cancelled_by_signals\n"
+        "from imagestore.cli.main import run\n"
+        "from imagestore.cli.signals import cancelled_by_signals\n"
         "class Loses:\n"
         "    def __del__(self): signal.raise_signal(signal.SIGINT)\n"
         "def work():\n"
@@ -304,7 +304,7 @@ def test_an_interrupt_that_python_lost_ends_a_command_before_its_long_work() -> 
         "    print('lost')\n"
         "    with cancelled_by_signals(): print('worked')\n"
         "    return 0\n"
-        "sys.exit(frame.run(work))"
+        "sys.exit(run(work))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (130, "lost\n", "imagestore: interrupted")

@@ -43,43 +43,6 @@ def local(server: CriServer, capsys: pytest.CaptureFixture[str], tmp_path: Path)
     return Commands(capsys, "--root", str(tmp_path / "store"))
 
 
-#: Tells which of some modules a command's process has loaded when it ends.
-LOADED = """
-import os, sys
-from imagestore.__main__ import command
-def end(status):
-    names = "click", "asyncio", "grpc.aio", "ssl", "subprocess", "sqlite3", "httpcore"
-    found = [name for name in names if type(sys.modules.get(name)).__name__ not in ("_Postponed", "NoneType")]
-    sys.stdout.write(f"{status} {found}\\n")
-    sys.stdout.flush()
-    os.kill(os.getpid(), 9)
-os._exit = end
-command()
-"""
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("images",),
-        ("images", "-q", PYTHON),
-        ("images", "-o", "json", "--runtime-handler", HYPERV),
-        ("images", "--no-trunc"),
-        ("pull", PYTHON, "--runtime-handler", PROCESS),
-        ("pull", "-o", "json", PYTHON, "--runtime-handler", HYPERV, "--runtime-handler", PROCESS),
-        ("pull", PYTHON, "Not/A:Name"),
-        ("pull", "--runtime-handler", "unknown", PYTHON),
-        ("rmi", "nothing:1"),
-        ("rmi", "-o", "json", "nothing:1"),
-    ],
-)
-def test_plain_lines_say_what_the_library_of_options_says(line: Commands, words: tuple[str, ...]) -> None:
-    line("pull", PYTHON, "--runtime-handler", HYPERV)
-    command = [sys.executable, "-m", "imagestore", *line.options, *words]
-    quick = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (quick.stdout, quick.stderr) == (line(*words, status=quick.returncode), line.error)
-
-
 #: Ctrl-C arrives inside gRPC, between the beginning of a call and that of the thread that drives it.
 INTERRUPTED = """
 import os, signal, sys
@@ -116,13 +79,6 @@ def test_an_interrupt_ends_a_command_that_asks_wherever_it_comes(
 def test_a_name_that_can_mean_no_image_is_asked_of_nobody(line: Commands, words: str, name: str) -> None:
     line(*words.split(), name, status=2)
     assert "hunter2" not in line.error
-
-
-@pytest.mark.parametrize("words", [("images",), ("pull", PYTHON), ("rmi", PYTHON)])
-def test_plain_lines_load_no_event_loop(line: Commands, words: tuple[str, ...]) -> None:
-    command = [sys.executable, "-c", LOADED, *line.options, *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
 
 
 def test_pull_list_inspect_and_remove_by_handler(line: Commands) -> None:

@@ -188,7 +188,9 @@ def test_the_network_is_blocked_by_marker_and_opened_by_name(pytester: pytest.Py
         """
     )
     run(pytester, "--tape-block-network").assert_outcomes(passed=3)
-    run(pytester, "--tape-block-network", "--tape-allowed-hosts=a.example,192.0.2.1").assert_outcomes(failed=2, passed=1)
+    run(pytester, "--tape-block-network", "--tape-allowed-hosts=a.example,192.0.2.1").assert_outcomes(
+        failed=2, passed=1
+    )
 
 
 def test_importing_the_plugin_loads_nothing_of_the_kit() -> None:
