@@ -6,20 +6,19 @@
     with imagestore.open("/var/lib/imagestore", config=config) as store:
         image = store.pull("python:3", runtime_handler="runhcs-wcow-hypervisor")
 
-Importing this package loads neither the HTTP library nor the schema validator nor the database; each public name is
-looked up when first used.
+Each public name is imported when it is first used (PEP 562), so that the command line can print its help without the
+database. With ``EAGER_IMPORT=1`` in the environment all are imported at once.
 """
 
 from __future__ import annotations
 
-from imagestore import late
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
 from imagestore._version import __version__
 
-# Not typing's: the installed command postpones that module, after this one was imported.
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
-
     from imagestore import errors as errors
     from imagestore import platforms as platforms
     from imagestore.cancel import CancelToken as CancelToken
@@ -44,12 +43,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CancelToken": "cancel",
-    "Config": "config",
-    "Digest": "digest",
-    "Image": "image",
-    "ImageStore": "store",
-    "Reference": "reference",
+    "CancelToken": "imagestore.cancel",
+    "Config": "imagestore.config",
+    "Digest": "imagestore.digest",
+    "Image": "imagestore.image",
+    "ImageStore": "imagestore.store",
+    "Reference": "imagestore.reference",
 }
 _MODULES = frozenset({"errors", "platforms"})
 
@@ -86,8 +85,19 @@ def load_config(path: str | os.PathLike[str]) -> Config:
 
 
 if not TYPE_CHECKING:  # to a type checker it would make any misspelled name one of type Any
-    __getattr__ = late.names(__name__, _HOMES, _MODULES)
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        if name in _MODULES:
+            return importlib.import_module(f"imagestore.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if os.environ.get("EAGER_IMPORT"):
+    for _name in __all__:
+        globals()[_name] = getattr(importlib.import_module(__name__), _name)

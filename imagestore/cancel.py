@@ -6,7 +6,6 @@ shut it down); the canceller runs it.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import threading
@@ -88,9 +87,8 @@ class CancelToken:
         connection; to wait for one there would be for ever.
         """
         try:
-            # Without the locks of threading.Thread, which the interrupted work may hold too.
-            _thread.start_new_thread(self.cancel, (reason,))
-        except RuntimeError:  # no more threads for this process; nearly always nobody holds a lock
+            threading.Thread(target=self.cancel, args=(reason,), daemon=True).start()
+        except RuntimeError:  # no more threads for this process; the lock is nearly always free
             self.cancel(reason)
 
     def check(self) -> None:
@@ -170,7 +168,7 @@ class CancelGroup:
         Raises:
             OperationCancelledError: the group was ended.
         """
-        running = _Running(threading.get_ident(), _thread.allocate_lock())
+        running = _Running(threading.get_ident(), threading.Lock())
         with contextlib.ExitStack() as stack:
             token = CancelToken() if cancel is None else stack.enter_context(cancel.child())
             stack.enter_context(running.is_over)
@@ -212,7 +210,7 @@ class _Running:
 
     __slots__ = ("is_over", "thread")
 
-    def __init__(self, thread: int, is_over: _thread.LockType) -> None:
+    def __init__(self, thread: int, is_over: threading.Lock) -> None:
         self.thread = thread
         self.is_over = is_over
 

@@ -8,6 +8,7 @@ unverified enters the store. A digest becomes a path, so it is matched whole and
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from imagestore.errors import DigestMismatchError, InvalidDigestError, SizeMismatchError
 
 if TYPE_CHECKING:
-    import hashlib
     from typing import Self
 
 #: Hex length of the algorithms that can be verified.
@@ -99,15 +99,7 @@ def new_hash(algorithm: str) -> hashlib._Hash:
         raise InvalidDigestError(
             f"digest algorithm {algorithm!r} can't be verified; known: {', '.join(sorted(VERIFIABLE))}"
         )
-    try:
-        # hashlib gives the same, but tries each algorithm of this Python when it is imported.
-        import _hashlib
-
-        return _hashlib.new(algorithm)
-    except (ImportError, ValueError):  # no OpenSSL, or one that refuses: Python has its own
-        import hashlib
-
-        return hashlib.new(algorithm)
+    return hashlib.new(algorithm)
 
 
 class Verifier:

@@ -115,10 +115,10 @@ class ImageStore(Archives, Upkeep):
         # Before its content: whoever looks takes content without a database for a store that has lost it.
         self.metadata = SqliteMetadataStore(database, clock=clock, is_freeing=is_freeing, on_making=self._keep_found)
         if self._found[0]:
-            from imagestore.log import get_logger
+            import logging
 
             said = "%s: made a database beside %d blobs of unknown use, which lease %s keeps for a day"
-            get_logger(__name__).warning(said, self.root, *self._found)
+            logging.getLogger(__name__).warning(said, self.root, *self._found)
         try:
             self.content = LocalContentStore(
                 self.root / "content", self.root / "locks", sources=[Path(source).absolute() for source in sources]

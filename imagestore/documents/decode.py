@@ -12,20 +12,18 @@ keeps them is taken at once (``accept.py``); the schema library judges, and word
 from __future__ import annotations
 
 import functools
-import os
+import json
 import re
+from importlib import resources
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from imagestore import json_text
 from imagestore.documents.accept import compiled
 from imagestore.errors import DocumentError
 from imagestore.text import cut
 
 if TYPE_CHECKING:
-    import json
     from collections.abc import Mapping
-    from importlib.abc import ResourceLoader
     from typing import Any
 
     from imagestore.documents.accept import Accepts
@@ -75,7 +73,7 @@ def decode(raw: bytes, what: str, *, limit_bytes: int = MAX_DOCUMENT_BYTES) -> d
     except (_RefusedError, RecursionError) as error:
         _check_depth(raw, what)
         raise DocumentError(what, [str(error)]) from error
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         _check_depth(raw, what)
         raise DocumentError(what, [_not_json(error)]) from error
     if not _is_shallow(value):
@@ -106,15 +104,6 @@ def validate(document: Mapping[str, Any], schema: str, what: str, *, left: Mappi
         raise DocumentError(what, shown)
 
 
-def prepare(schema: str) -> None:
-    """Read a schema that validate() will be asked about.
-
-    Raises:
-        OSError: that can't be done.
-    """
-    _accepts(schema)
-
-
 @functools.cache
 def _accepts(schema: str) -> Accepts:
     return compiled(_schema(schema))
@@ -128,10 +117,7 @@ def _validator(schema: str) -> Any:
 
 
 def _schema(name: str) -> Any:
-    # What pkgutil does, which is long to import.
-    loader = cast("ResourceLoader", __spec__.loader)
-    text = loader.get_data(os.path.join(os.path.dirname(__file__), "schemas", f"{name}.json"))
-    return json_text.decode(text.decode())
+    return json.loads(resources.files("imagestore.documents").joinpath("schemas", f"{name}.json").read_bytes())
 
 
 def refuse_case_variants(document: Mapping[str, Any], known: frozenset[str], what: str, *, path: str = "$") -> None:
@@ -161,10 +147,8 @@ def _refuse(what: str, fault: str) -> NoReturn:
     raise DocumentError(what, [fault])
 
 
-def _not_json(error: ValueError) -> str:
-    # To look whether it is a JSONDecodeError, its module would have to be loaded; the decoder raises no others.
-    found = cast("json.JSONDecodeError", error)
-    return f"is not JSON: {found.msg} at line {found.lineno}, column {found.colno}"
+def _not_json(error: json.JSONDecodeError) -> str:
+    return f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
 
 
 def _fault(error: Any) -> str:
@@ -229,9 +213,9 @@ def _finite(text: str) -> float:
     return value
 
 
-_decoded: Final = json_text.decoder(
+_decoded: Final = json.JSONDecoder(
     object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite
-)
+).decode
 
 
 def _is_shallow(value: Any) -> bool:

@@ -9,6 +9,7 @@ long work that writes does so in batches and steps aside between them (see ``tur
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 import threading
 import time
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import StoreCorruptError, StoreError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
-from imagestore.log import get_logger
 from imagestore.metadata import forks, location, schema
 from imagestore.metadata.ballast import Ballast
 from imagestore.metadata.failures import CORRUPT_HINT, Translated, closed
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)
 
 # So many rows may batches change before the log is brought home; a fraction of it while somebody waits, who would
 # have to do it at his commit otherwise. Each row costs two pages or more in a large database.

@@ -7,6 +7,7 @@ one content, so that removing one image costs what the image has, not what the s
 from __future__ import annotations
 
 import itertools
+import json
 import operator
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,6 @@ from imagestore import gc_labels
 from imagestore.digest import Digest, as_written
 from imagestore.gc import climb, in_order, mark
 from imagestore.gc_labels import ContentTerms
-from imagestore.json_text import encode
 from imagestore.metadata.database import Database
 from imagestore.metadata.images import insert_edges
 from imagestore.metadata.namespace_api import HOME
@@ -136,7 +136,7 @@ class GraphTables(Database):
         found: dict[str, list[str]] = {}
         with self._snapshot() as db:
             query = _BELOW_WITH_LABELS if db.execute(_HAS_LABELS).fetchone()[0] else _BELOW
-            for parent, child in db.execute(query, {"texts": encode(texts)}):
+            for parent, child in db.execute(query, {"texts": json.dumps(texts)}):
                 found.setdefault(parent, []).append(child)
         return found
 
@@ -208,7 +208,7 @@ class GraphTables(Database):
     def unheld(self, texts: Sequence[str]) -> list[str]:
         """Those of some digests, in text form, that nothing keeps now."""
         with self._snapshot() as db:
-            found = db.execute(_SUSPECTS, {"texts": encode(texts), "now": self._clock()})
+            found = db.execute(_SUSPECTS, {"texts": json.dumps(texts), "now": self._clock()})
             suspects = {text for (text,) in found}
             return [text for text in texts if text not in suspects or not self.is_held(as_written(text))]
 
@@ -294,7 +294,7 @@ def _texts(db: sqlite3.Connection, query: str, values: Mapping[str, object]) -> 
 
 def _forget(db: sqlite3.Connection, texts: Collection[str], *tables: str) -> None:
     """Delete the rows of some contents; edges begin with them."""
-    listed = encode(list(texts))
+    listed = json.dumps(list(texts))
     for table in tables:
         column = "parent" if table.endswith("edge") else "digest"
         db.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (listed,))  # noqa: S608

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -11,8 +13,6 @@ from imagestore.digest import Digest
 from imagestore.errors import StoreBusyError, StoreFullError, StoreReadOnlyError
 from imagestore.failpoint import reach
 from imagestore.gc_labels import EXPIRE, LeaseTerms
-from imagestore.json_text import encode
-from imagestore.log import get_logger
 from imagestore.metadata import rows
 from imagestore.metadata.database import Database
 from imagestore.metadata.namespace_api import HOME
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from imagestore.metadata.records import ImageRecord
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Times of use are kept to the minute, so that a busy image costs one write a minute.
 _USE_SECONDS: Final = 60.0
@@ -99,7 +99,7 @@ class ImageTables(Database):
 
     def get_images(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ImageRecord]:
         """Those of some records that are there, by (reference, handler)."""
-        found = self._select("TRUE", [encode(list(keys))], source=_GIVEN) if keys else []
+        found = self._select("TRUE", [json.dumps(list(keys))], source=_GIVEN) if keys else []
         return {(each.reference, each.handler): each for each in found}
 
     def find_images(
@@ -149,7 +149,7 @@ class ImageTables(Database):
             " ORDER BY t.key, handler"
         )
         with self._reading() as db:
-            return db.execute(query, {"texts": encode(list(references))}).fetchall()
+            return db.execute(query, {"texts": json.dumps(list(references))}).fetchall()
 
     def find_keys(self, images: Collection[tuple[str, str]]) -> list[tuple[str, str, str]]:
         """Reference, handler and image id of every record of some images, given by id and handler, in their order."""
@@ -159,7 +159,7 @@ class ImageTables(Database):
             " ORDER BY p.key, reference"
         )
         with self._reading() as db:
-            return db.execute(query, {"pairs": encode(list(images))}).fetchall()
+            return db.execute(query, {"pairs": json.dumps(list(images))}).fetchall()
 
     def everything(self, most: int) -> Everything | None:
         """What removing every record takes; None where there are more."""
@@ -200,7 +200,7 @@ class ImageTables(Database):
         if not keys:
             return []
         with self._removing() as db:
-            roots = [text for (text,) in db.execute(query, {"pairs": encode(list(keys))})]
+            roots = [text for (text,) in db.execute(query, {"pairs": json.dumps(list(keys))})]
             with self._damage_named():
                 for text in roots:
                     digests.check(text)

@@ -11,10 +11,10 @@ adds to it says again what the lease is, so that no earlier line is needed for t
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 from imagestore import gc_labels
-from imagestore.json_text import encode
 from imagestore.metadata import rows
 
 if TYPE_CHECKING:
@@ -45,26 +45,26 @@ def whole(
 
 def begin(number: int) -> str:
     """The line before those of a transaction: with which number the last one ended."""
-    return encode({"begin": number})
+    return json.dumps({"begin": number})
 
 
 def put(number: int, record: ImageRecord) -> str:
     """A record that is there."""
     values = rows.from_record(record, created_at=record.created_at, updated_at=record.updated_at)
-    return encode({"number": number, "put": [*values, encode([str(digest) for digest in record.roots])]})
+    return json.dumps({"number": number, "put": [*values, json.dumps([str(digest) for digest in record.roots])]})
 
 
 def remove(number: int, key: tuple[str, str]) -> str:
     """A record that is gone; after the commit."""
     # There may be many thousand, and texts alone take a tenth of the time that all of it takes.
-    reference, handler = map(encode, key)
+    reference, handler = map(json.dumps, key)
     return f'{{"number": {number}, "remove": [{reference}, {handler}]}}'
 
 
 def labels(number: int, digest: Digest, labels: Mapping[str, str], *, is_committed: bool = False) -> str:
     """The labels of content."""
     entry = {"number": number, "labels": [str(digest), dict(labels)]}
-    return encode({**entry, "committed": True} if is_committed else entry)
+    return json.dumps({**entry, "committed": True} if is_committed else entry)
 
 
 def whole_lease(number: int, lasting: Lease, content: Collection[Digest]) -> Iterator[str]:
@@ -83,12 +83,12 @@ def parts(content: Collection[Digest]) -> Iterator[list[Digest]]:
 
 def lease(number: int, lease: Lease, content: Collection[Digest]) -> str:
     """A lease and what it lists."""
-    return encode({"number": number, "lease": _lease_values(lease, content)})
+    return json.dumps({"number": number, "lease": _lease_values(lease, content)})
 
 
 def leased(number: int, lease: Lease, content: Collection[Digest]) -> str:
     """A lease and what it lists beside what it listed before."""
-    return encode({"number": number, "leased": _lease_values(lease, content)})
+    return json.dumps({"number": number, "leased": _lease_values(lease, content)})
 
 
 def _lease_values(lease: Lease, content: Collection[Digest]) -> list[object]:
@@ -99,9 +99,9 @@ def _lease_values(lease: Lease, content: Collection[Digest]) -> list[object]:
 
 def unleased(number: int, lease_id: str, content: Collection[Digest]) -> str:
     """What a lease lists no more; after the commit."""
-    return encode({"number": number, "unleased": [lease_id, [str(digest) for digest in content]]})
+    return json.dumps({"number": number, "unleased": [lease_id, [str(digest) for digest in content]]})
 
 
 def release(number: int, lease_id: str) -> str:
     """A lease that is gone; after the commit."""
-    return encode({"number": number, "release": lease_id})
+    return json.dumps({"number": number, "release": lease_id})

@@ -10,7 +10,6 @@ from typing import Any
 from imagestore import gc_labels
 from imagestore.digest import Digest
 from imagestore.gc_labels import ContentTerms
-from imagestore.json_text import decode
 from imagestore.metadata import rows
 from imagestore.metadata.records import ImageRecord, Lease
 
@@ -249,7 +248,7 @@ def _kept(state: ImageRecord | _Labelled | _Leased | None) -> frozenset[Digest]:
 
 def _decoded(line: bytes) -> Any:
     # From bytes it would take UTF-16, and halves of characters.
-    entry = decode(line.decode())
+    entry = json.loads(line.decode())
     if b"\\u" in line:
         # Half a character, which JSON can write and the database can't.
         json.dumps(entry, ensure_ascii=False).encode()

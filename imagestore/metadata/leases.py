@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import TYPE_CHECKING, Final
 
 from imagestore import gc_labels
 from imagestore.digest import Digest
 from imagestore.errors import AlreadyExistsError, InvalidInputError, LeaseNotFoundError
 from imagestore.gc_labels import LeaseTerms
-from imagestore.json_text import decode, encode_sorted
 from imagestore.metadata.database import Database
 from imagestore.metadata.namespace_api import HOME
 from imagestore.metadata.records import Lease
@@ -55,7 +55,7 @@ class LeaseTables(Database):
                 raise AlreadyExistsError(f"lease {lease.name!r} exists already")
             if namespace != HOME:
                 db.execute("INSERT OR IGNORE INTO namespace (name) VALUES (?)", (namespace,))
-            values = (lease.id, now, expires_at, int(lease.is_flat), encode_sorted(kept), namespace)
+            values = (lease.id, now, expires_at, int(lease.is_flat), json.dumps(kept, sort_keys=True), namespace)
             columns = "id, created_at, expires_at, flat, labels, namespace"
             db.execute(f"INSERT INTO lease ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)  # noqa: S608 - constants
             _list(db, lease_id, content)
@@ -166,7 +166,7 @@ class LeaseTables(Database):
 def _selected(db: sqlite3.Connection, condition: str, *values: str | float) -> list[Lease]:
     query = f"SELECT id, created_at, expires_at, flat, labels, namespace FROM lease WHERE {condition} ORDER BY id"  # noqa: S608
     return [
-        Lease(lease_id, created_at, expires_at, bool(flat), decode(labels), namespace)
+        Lease(lease_id, created_at, expires_at, bool(flat), json.loads(labels), namespace)
         for lease_id, created_at, expires_at, flat, labels, namespace in db.execute(query, values).fetchall()
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore import digest as digests
@@ -9,7 +10,6 @@ from imagestore import gc_labels
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
 from imagestore.gc_labels import ContentTerms, LeaseTerms
-from imagestore.json_text import decode, encode, encode_sorted
 from imagestore.metadata.database import Database
 from imagestore.metadata.namespace_api import HOME, NamedImage
 
@@ -42,8 +42,8 @@ class NamedImageTables(Database):
             image.target.media_type,
             str(image.target.digest),
             image.target.size,
-            encode_sorted(dict(image.annotations)),
-            encode_sorted(labels),
+            json.dumps(dict(image.annotations), sort_keys=True),
+            json.dumps(labels, sort_keys=True),
             image.created_at,
             image.updated_at,
             LeaseTerms.of(labels).expires_at,
@@ -106,7 +106,7 @@ class NamedImageTables(Database):
             if not db.execute("SELECT 1 FROM named_image WHERE namespace = ? LIMIT 1", (HOME,)).fetchone():
                 return []
             listed = "namespace = ? AND name IN (SELECT value FROM json_each(?))"
-            values = (HOME, encode(list(names)))
+            values = (HOME, json.dumps(list(names)))
             held = db.execute(f"SELECT DISTINCT digest FROM named_image_root WHERE {listed}", values).fetchall()  # noqa: S608 - a constant
             db.execute(f"DELETE FROM named_image WHERE {listed}", values)  # noqa: S608
             with self._damage_named():
@@ -125,9 +125,9 @@ def _image(row: Sequence[Any]) -> NamedImage:
         namespace,
         name,
         Descriptor(media_type, Digest.parse(digest), size),
-        decode(annotations),
-        decode(labels),
+        json.loads(annotations),
+        json.loads(labels),
         created_at,
         updated_at,
-        tuple(Digest.parse(text) for text in decode(also_keeps)),
+        tuple(Digest.parse(text) for text in json.loads(also_keeps)),
     )

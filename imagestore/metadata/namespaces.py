@@ -7,6 +7,7 @@ Then a file goes that no content record, and nothing of the store's own, holds.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore import gc_labels
@@ -14,7 +15,6 @@ from imagestore.digest import Digest
 from imagestore.errors import AlreadyExistsError, NotFoundError
 from imagestore.gc import mark
 from imagestore.gc_labels import ContentTerms
-from imagestore.json_text import decode, encode_sorted
 from imagestore.metadata.graph import GraphTables
 from imagestore.metadata.namespace_api import HOME, PROXY, ContentRecord
 
@@ -41,7 +41,7 @@ class NamespaceTables(GraphTables):
             found = dict(db.execute("SELECT name, labels FROM namespace").fetchall())
         found.setdefault(HOME, "{}")
         with self._damage_named():
-            return {name: decode(found[name]) for name in sorted(found)}
+            return {name: json.loads(found[name]) for name in sorted(found)}
 
     def create_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """Make a namespace.
@@ -110,7 +110,7 @@ class NamespaceTables(GraphTables):
             db.execute("DELETE FROM namespace_edge WHERE owner = ? AND parent = ?", key)
             changed = db.execute(
                 "UPDATE namespace_content SET labels = ?, is_root = ?, updated_at = ? WHERE owner = ? AND digest = ?",
-                (encode_sorted(kept), int(terms.is_root), self._clock(), *key),
+                (json.dumps(kept, sort_keys=True), int(terms.is_root), self._clock(), *key),
             ).rowcount
             if changed:
                 db.executemany(
@@ -286,9 +286,9 @@ def _forget(db: sqlite3.Connection, owner: str, digests: Iterable[str]) -> int:
 
 
 def _labels_text(labels: Mapping[str, str]) -> str:
-    return encode_sorted(gc_labels.checked(labels))
+    return json.dumps(gc_labels.checked(labels), sort_keys=True)
 
 
 def _record(row: Sequence[Any]) -> ContentRecord:
     digest, size, labels, created_at, updated_at = row
-    return ContentRecord(Digest.parse(digest), size, decode(labels), created_at, updated_at)
+    return ContentRecord(Digest.parse(digest), size, json.loads(labels), created_at, updated_at)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest
-from imagestore.json_text import decode, encode, encode_sorted
 from imagestore.metadata.records import ImageRecord
 from imagestore.platforms.spec import Platform
 from imagestore.reference import Reference
@@ -51,8 +51,8 @@ def from_record(record: ImageRecord, *, created_at: float, updated_at: float) ->
         _platform_text(record.platform),
         record.wanted,
         record.content_size,
-        encode_sorted(dict(record.labels)) if record.labels else _NO_LABELS,
-        encode(list(record.warnings)) if record.warnings else _NO_WARNINGS,
+        json.dumps(dict(record.labels), sort_keys=True) if record.labels else _NO_LABELS,
+        json.dumps(list(record.warnings)) if record.warnings else _NO_WARNINGS,
         created_at,
         updated_at,
         int(record.is_pinned),
@@ -78,10 +78,10 @@ def to_record(row: Sequence[Any]) -> ImageRecord:
         Digest.parse(image_id),
         _platform(platform),
         wanted,
-        tuple(map(Digest.parse, decode(roots))),
+        tuple(map(Digest.parse, json.loads(roots))),
         size,
-        {} if labels == _NO_LABELS else decode(labels),
-        () if warnings == _NO_WARNINGS else tuple(decode(warnings)),
+        {} if labels == _NO_LABELS else json.loads(labels),
+        () if warnings == _NO_WARNINGS else tuple(json.loads(warnings)),
         created_at,
         updated_at,
         bool(pinned),
@@ -117,17 +117,17 @@ def checked(record: ImageRecord) -> ImageRecord:
 
 
 def _descriptor_text(descriptor: Descriptor) -> str:
-    return encode([descriptor.media_type, str(descriptor.digest), descriptor.size])
+    return json.dumps([descriptor.media_type, str(descriptor.digest), descriptor.size])
 
 
 def _descriptor(text: str) -> Descriptor:
-    media_type, digest, size = decode(text)
+    media_type, digest, size = json.loads(text)
     return Descriptor(media_type, Digest.parse(digest), size)
 
 
 @functools.lru_cache(maxsize=256)
 def _platform_text(platform: Platform) -> str:
-    return encode(
+    return json.dumps(
         [platform.os, platform.architecture, platform.variant, platform.os_version, list(platform.os_features)]
     )
 
@@ -135,5 +135,5 @@ def _platform_text(platform: Platform) -> str:
 # A node has images of a few platforms only.
 @functools.lru_cache(maxsize=256)
 def _platform(text: str) -> Platform:
-    os, architecture, variant, os_version, os_features = decode(text)
+    os, architecture, variant, os_version, os_features = json.loads(text)
     return Platform(os, architecture, variant, os_version, tuple(os_features))

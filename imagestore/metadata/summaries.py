@@ -8,11 +8,11 @@ older, damaged or foreign database is left to SqliteMetadataStore, which makes, 
 from __future__ import annotations
 
 import functools
+import json
 import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagestore.json_text import decode
 from imagestore.metadata import schema
 from imagestore.platforms.spec import Platform
 
@@ -71,5 +71,5 @@ def read_summaries(path: Path) -> list[ImageSummary] | None:
 
 @functools.lru_cache(maxsize=256)
 def _platform(text: str) -> Platform:
-    os, architecture, variant, os_version, os_features = decode(text)
+    os, architecture, variant, os_version, os_features = json.loads(text)
     return Platform(os, architecture, variant, os_version, tuple(os_features))

@@ -25,21 +25,14 @@ runs where.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from imagestore import late
-
-# Not on first use: importing the submodule would put the module where the function belongs.
+from imagestore.platforms import host, windows
+from imagestore.platforms.default import default_for
+from imagestore.platforms.match import Matcher, any_of, everything, exact, only, only_os, only_strict, ordered
 from imagestore.platforms.normalize import normalize
+from imagestore.platforms.rules import Explanation, Rule
 from imagestore.platforms.spec import Platform
+from imagestore.platforms.specifier import parse, parse_all
 from imagestore.platforms.writing import format, format_all  # noqa: A004 - our public name
-
-if TYPE_CHECKING:
-    from imagestore.platforms import host, windows
-    from imagestore.platforms.default import default_for
-    from imagestore.platforms.match import Matcher, any_of, everything, exact, only, only_os, only_strict, ordered
-    from imagestore.platforms.rules import Explanation, Rule
-    from imagestore.platforms.specifier import parse, parse_all
 
 __all__ = [
     "Explanation",
@@ -62,29 +55,3 @@ __all__ = [
     "parse_all",
     "windows",
 ]
-
-# Whoever lists images needs a platform's text and no matcher.
-_HOMES = {
-    "Explanation": "rules",
-    "Matcher": "match",
-    "Rule": "rules",
-    "any_of": "match",
-    "default_for": "default",
-    "everything": "match",
-    "exact": "match",
-    "only": "match",
-    "only_os": "match",
-    "only_strict": "match",
-    "ordered": "match",
-    "parse": "specifier",
-    "parse_all": "specifier",
-}
-_MODULES = frozenset({"host", "windows"})
-
-
-if not TYPE_CHECKING:  # to a type checker it would make any misspelled name one of type Any
-    __getattr__ = late.names(__name__, _HOMES, _MODULES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

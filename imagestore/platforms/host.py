@@ -8,6 +8,7 @@ level (which Docker's daemon adds and containerd doesn't) and the Windows revisi
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -15,11 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from imagestore.errors import InvalidPlatformError
-from imagestore.log import get_logger
 from imagestore.platforms import cpuinfo as cpu
 from imagestore.platforms.spec import Platform
 
-_logger: Final = get_logger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 #: Beginnings of ``sys.platform``, and the names that ``platform.system()`` has instead, by Go's name.
 _SYSTEMS: Final = {

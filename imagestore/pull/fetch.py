@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -27,7 +28,6 @@ from imagestore.errors import (
     SizeMismatchError,
     StoreFullError,
 )
-from imagestore.log import get_logger
 from imagestore.media_types import Kind
 from imagestore.observe import BlobAdvanced, BlobAwaited, BlobDone, BlobStarted, BlobVerifying, Noticed
 from imagestore.pull.flow import Flow
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from imagestore.pull.origin import Origin
     from imagestore.reference import Reference
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Blobs of one pull in flight at once; the default of containerd's max_concurrent_downloads.
 PARALLEL_BLOBS: Final = 3

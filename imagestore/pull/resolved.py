@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from imagestore import lease
 from imagestore.errors import ReferenceNotFoundError, SizeMismatchError
-from imagestore.pull import ahead
 from imagestore.pull.decide import Decider
 from imagestore.pull.fetch import Fetcher, fetch_order, order_with, parallel_blobs, usual_parallel
 from imagestore.pull.settle import confirm, settle
@@ -37,8 +36,7 @@ class ResolvedPull:
     def __init__(self, work: PullWork, target: Descriptor, raw: bytes | None) -> None:
         self._work = work
         self._target = target
-        client = work.client.busy_with(ahead.before_layers)
-        self._documents = Documents(work.content, client, work.reference, work.cancel)
+        self._documents = Documents(work.content, work.client, work.reference, work.cancel)
         if raw is not None:
             self._documents.remember(target, raw)
         self._decider = Decider(str(work.reference), work.handler, work.wanted, work.observer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.digest import verify
@@ -10,7 +11,6 @@ from imagestore.documents.image_config import image_config
 from imagestore.documents.index import Index
 from imagestore.documents.manifest import Manifest
 from imagestore.errors import ContentNotFoundError, DocumentError, IntegrityError, InvalidDigestError
-from imagestore.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -32,7 +32,7 @@ _TEXT_BYTES: Final = 64
 _Key = tuple["Digest", str]
 D = TypeVar("D")
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)
 
 
 class Documents:

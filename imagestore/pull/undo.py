@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Final
 
 from imagestore.content.disk import translated
@@ -13,7 +14,6 @@ from imagestore.errors import (
     RegistryUnavailableError,
     StoreError,
 )
-from imagestore.log import get_logger
 from imagestore.pull.fetch import ingest_ref
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from imagestore.lease import HeldLease
     from imagestore.metadata.api import MetadataStore
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)
 
 # After these, the same work may go on where it stopped.
 _WORTH_KEEPING: Final = (RegistryUnavailableError, RateLimitedError, OperationCancelledError)

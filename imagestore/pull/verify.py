@@ -8,11 +8,11 @@ cryptography happens here.
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from imagestore import json_text
 from imagestore.errors import ConfigError, ImageDeniedError
 from imagestore.text import cut
 
@@ -103,7 +103,7 @@ class ProgramVerifiers:
         try:
             output, status = converse(
                 command,
-                json_text.encode(target.members()).encode(),
+                json.dumps(target.members()).encode(),
                 self.environment,
                 seconds=seconds,
                 limit_bytes=_MAX_REASON_BYTES,

@@ -113,10 +113,7 @@ class PullWork:
         """What the reference leads to now, with its bytes where they came along."""
         raw = None
         if self._is_new:
-            from imagestore.pull import ahead
-
-            client = self.client.busy_with(ahead.before_documents)
-            target, raw = client.resolve_whole(self.reference, cancel=self.cancel)
+            target, raw = self.client.resolve_whole(self.reference, cancel=self.cancel)
         else:
             target = self.client.resolve(self.reference, cancel=self.cancel)
         self.observer(Resolved(str(self.reference), target))

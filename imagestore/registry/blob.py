@@ -9,11 +9,11 @@ the whole content is seen, across runs too.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from imagestore.errors import RegistryUnavailableError, SizeMismatchError
-from imagestore.log import get_logger
 from imagestore.registry.retry import backoff_seconds, is_transient
 from imagestore.registry.session import wait
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from imagestore.registry.places import Place
     from imagestore.registry.session import Surroundings
 
-_log = get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 # Smaller parts than this would make a request for every few packets.
 _LEAST_PART_BYTES: Final = 64 * 1024

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore import digest as digests
 from imagestore.errors import RegistryError, SizeMismatchError
-from imagestore.log import get_logger
 from imagestore.pieces import PieceReader
 from imagestore.registry.blob import Body
 from imagestore.registry.coding import UnpackedBody, coding, coding_hint, is_gzip, naming_coding
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from imagestore.registry.places import HostPlaces, Place
     from imagestore.registry.session import Call, Session
 
-_log = get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 _CROWDED: Final = frozenset({429, 503})
 #: What may be said of a request for its Range field alone; of a login, the blob itself and limits the others speak.

@@ -115,15 +115,6 @@ class RegistryClient:
         twin._shared = replace(self._shared, observer=observer)
         return twin
 
-    def busy_with(self, meanwhile: Callable[[], None]) -> RegistryClient:
-        """This client, which does something else (that never fails, often nothing) while it awaits each answer.
-
-        Only where it speaks to the registry itself: not through a proxy, nor over a given transport.
-        """
-        twin = self._twin()
-        twin._shared = replace(self._shared, meanwhile=meanwhile)
-        return twin
-
     def with_credentials(self, credentials: CredentialLookup) -> RegistryClient:
         """This client, with its connections, limits and memory of dead hosts, but these credentials and no tokens."""
         twin = self._twin()

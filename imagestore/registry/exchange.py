@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
@@ -40,16 +40,12 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to send. ``url`` is absolute; ``headers`` hold no secret in their repr (see __repr__).
-
-    ``meanwhile`` may be done once it is sent, before the answer is awaited.
-    """
+    """What to send. ``url`` is absolute; ``headers`` hold no secret in their repr (see __repr__)."""
 
     method: str
     url: str
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
-    meanwhile: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(name for name, _ in self.headers)

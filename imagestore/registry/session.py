@@ -7,11 +7,11 @@ and not in the HTTP library, so that nothing made for the registry leaves it. Wh
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from imagestore.errors import ProtocolError, RateLimitedError, RegistryError, RegistryUnavailableError
-from imagestore.log import get_logger
 from imagestore.observe import Noticed, Waiting
 from imagestore.registry import redirect
 from imagestore.registry.echo import hush, secrets_in, without
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_log = get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 # A token, then perhaps one for another scope, as the registry words it.
 _MAX_CHALLENGES: Final = 3
@@ -83,13 +83,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every session of a client shares; ``meanwhile`` is done while answers are awaited."""
+    """What every session of a client shares."""
 
     policy: TransferPolicy
     timing: Timing
     pauses: HostPauses
     observer: Observer
-    meanwhile: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +242,7 @@ class Session:
             headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
             headers.append(("Authorization", authorization))
         url = call.url or self.endpoint.url(call.repository, call.path, call.query)
-        return Request(call.method, url, tuple(headers), meanwhile=self.shared.meanwhile)
+        return Request(call.method, url, tuple(headers))
 
     def _follow(self, request: Request, secrets: tuple[str, ...]) -> Response:
         seen = {request.url}

@@ -12,7 +12,6 @@ Then a test has the fixture ``tape``:
         ...
 
 Every option begins with ``--tape-``, so that none collides with an option of the project or of another plugin.
-Importing this module loads nothing of the kit.
 """
 
 from __future__ import annotations

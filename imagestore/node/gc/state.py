@@ -10,6 +10,7 @@ so nothing is noted, and meanwhile it is as late as when something was noted las
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from dataclasses import dataclass, field
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imagestore.content.disk import make_directory, replace_text, translated
 from imagestore.errors import StoreCorruptError
-from imagestore.log import get_logger
 from imagestore.node.gc.detection import ImageKey, ImageUse
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)
 
 _FILE: Final = "image-uses.json"
 _MAX_BYTES: Final = 64 * 1024 * 1024

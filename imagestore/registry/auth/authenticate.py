@@ -7,6 +7,7 @@ that refuses its own tokens ends in an error and not in a loop. Secrets are boun
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -14,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import AuthenticationError, InvalidInputError, ProtocolError
-from imagestore.log import get_logger
 from imagestore.registry.auth.challenge import parse_challenges
 from imagestore.registry.auth.policy import AuthPolicy, RealmTrust
 from imagestore.registry.auth.realm import Realm, check_address, is_same_party
@@ -39,7 +39,7 @@ MAX_ANSWERS: Final = 4
 _MAX_KNOWN: Final = 4096
 
 # Never gets a secret.
-_log = get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)

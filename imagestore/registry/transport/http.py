@@ -11,6 +11,7 @@ can't stretch, cancellation that ends a blocked read, and the package's own erro
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -20,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 from imagestore._version import __version__
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ImageStoreError, PreconditionError, ProtocolError, RegistryUnavailableError
-from imagestore.log import DEBUG, get_logger
 from imagestore.registry.exchange import Origin, Request, Response, Sender
 from imagestore.registry.transport import addresses, faults, tls, urls
 from imagestore.registry.transport.answer import Answer, check_head
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from imagestore.cancel import CancelToken
     from imagestore.registry.transport.pool import Exchanges
 
-_log = get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 # No request goes there, so every host counts as named by a server.
 _NOWHERE: Final = Origin("https", "nowhere.invalid", 443)
@@ -145,7 +145,7 @@ class HttpSender:
             raise
         if answer.peer is not None and not is_named_by_server and not proxy:
             self._peers.note(origin, answer.peer)
-        if _log.isEnabledFor(DEBUG):
+        if _log.isEnabledFor(logging.DEBUG):
             seconds = time.monotonic() - started
             _log.debug("%s %s -> %d after %.3f s", request.method, urls.shown(request.url), answer.status, seconds)
         return answer

@@ -14,8 +14,6 @@ from imagestore.registry.transport import urls
 from imagestore.registry.transport.faults import InvalidAnswerError, OtherProtocolError, UnsendableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from imagestore.registry.exchange import Request
 
 Fields = tuple[tuple[bytes, bytes], ...]
@@ -50,7 +48,6 @@ class Outgoing:
         body: may be empty.
         connect_seconds: for a connection, TLS included.
         idle_seconds: without a single byte.
-        meanwhile: done before the answer is awaited.
     """
 
     method: str
@@ -63,7 +60,6 @@ class Outgoing:
     body: bytes = field(repr=False)
     connect_seconds: float
     idle_seconds: float
-    meanwhile: Callable[[], None] | None = None
 
     @property
     def given_port(self) -> int | None:
@@ -131,7 +127,6 @@ def outgoing(request: Request, *, user_agent: str, connect_seconds: float, idle_
         request.body or b"",
         connect_seconds,
         idle_seconds,
-        request.meanwhile,
     )
 
 

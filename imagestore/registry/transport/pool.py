@@ -184,8 +184,6 @@ class Pool:
                 pass
             else:
                 is_sent = True
-                if request.meanwhile is not None:
-                    request.meanwhile()
             answer, rest = read_head(link, request.idle_seconds)
             self._silent.pop(link, None)
             body = body_of(body_length(request.method, answer), link, rest, request.idle_seconds)

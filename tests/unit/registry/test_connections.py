@@ -72,19 +72,6 @@ def test_the_end_of_a_chunked_body_stays_its_end(sender: HttpSender, serve: Serv
         assert response.readinto(memoryview(bytearray(5))) == 0
 
 
-def test_something_else_may_be_done_before_the_answer_is_awaited(sender: HttpSender, serve: Serve) -> None:
-    is_done = threading.Event()
-
-    def answer(connection: socket.socket) -> None:
-        # It never would be if the answer were awaited first.
-        whole(b"done" if is_done.wait(TIMEOUTS.idle / 2) else b"not done")(connection)
-
-    server = serve(answer)
-    request = Request("GET", f"http://127.0.0.1:{server.port}/v2/x", meanwhile=is_done.set)
-    with sender.send(request, cancel=CancelToken()) as response:
-        assert drain(response) == b"done"
-
-
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(size=st.integers(PIECE - 2, PIECE + 70_000), cuts=st.lists(st.integers(1, 70_000), max_size=5))
 def test_however_it_is_cut_on_the_way_the_bytes_are_the_same(serve: Serve, size: int, cuts: list[int]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -190,28 +188,6 @@ def test_the_network_is_blocked_by_marker_and_opened_by_name(pytester: pytest.Py
     run(pytester, "--tape-block-network").assert_outcomes(passed=3)
     run(pytester, "--tape-block-network", "--tape-allowed-hosts=a.example,192.0.2.1").assert_outcomes(
         failed=2, passed=1
-    )
-
-
-def test_importing_the_plugin_loads_nothing_of_the_kit() -> None:
-    code = (
-        f"import sys, pytest, {PLUGIN}; "
-        "print([name for name in sys.modules if name.split('.')[0] in ('httpx', 'trustme', 'respx', 'oras', 'tomllib') "
-        "or name.startswith('imagestore.testing.') and not name.endswith('pytest_plugin')])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-def test_importing_the_kit_is_lazy_and_its_names_are_complete() -> None:
-    code = (
-        "import sys, imagestore.testing as t; before = set(sys.modules); "
-        "assert 'httpx' not in before; "
-        "assert t.__all__ == sorted(t.__all__) and dir(t) == t.__all__; "
-        "print(all(getattr(t, name) is not None for name in t.__all__), 'httpx' in sys.modules)"
-    )
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        == "True False\n"
     )
 
 
