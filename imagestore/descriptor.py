@@ -6,20 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
-from imagestore.frozen import FrozenDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from imagestore.digest import Digest
     from imagestore.platforms.spec import Platform
-
-NO_ANNOTATIONS: Final[Mapping[str, str]] = FrozenDict({})
-
-
-def _nothing() -> Mapping[str, str]:
-    return NO_ANNOTATIONS
-
 
 #: Docker's mark on an index entry that describes another entry instead of being an image.
 ATTESTATION_TYPE_KEY: Final = "vnd.docker.reference.type"
@@ -45,7 +37,7 @@ class Descriptor:
     digest: Digest
     size: int
     platform: Platform | None = None
-    annotations: Mapping[str, str] = field(default_factory=_nothing, hash=False)
+    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
     urls: tuple[str, ...] = ()
     data: bytes | None = None
     artifact_type: str = ""

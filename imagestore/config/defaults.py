@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from imagestore.config.handlers import Isolation, RuntimeHandler
 from imagestore.config.model import Config
 from imagestore.config.names import RUNC_TYPE, RUNHCS_TYPE
-from imagestore.frozen import FrozenDict
 from imagestore.platforms import host as host_module
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def built_in_handlers(host: Platform) -> dict[str, RuntimeHandler]:
     """The handlers containerd knows on a host without being told, by name."""
     if host.os != "windows":
         return {RUNC: RuntimeHandler(RUNC, RUNC_TYPE)}
-    isolation = FrozenDict({"SandboxIsolation": 1})
+    isolation = {"SandboxIsolation": 1}
     return {
         RUNHCS_PROCESS: RuntimeHandler(RUNHCS_PROCESS, RUNHCS_TYPE, isolation=Isolation.PROCESS),
         RUNHCS_HYPERVISOR: RuntimeHandler(
@@ -53,7 +52,7 @@ def default(host: Platform | None = None) -> Config:
     """
     host = host or host_module.detect()
     name = default_name(host)
-    return Config(FrozenDict({name: built_in_handlers(host)[name]}), name, host)
+    return Config({name: built_in_handlers(host)[name]}, name, host)
 
 
 def default_text(host: Platform) -> str:

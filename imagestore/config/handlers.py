@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore.config.location import BUILT_IN, Location
-from imagestore.frozen import FrozenDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +41,7 @@ class GuestPlatform:
     os_version: str
     os_features: tuple[str, ...]
     location: Location
-    locations: Mapping[str, Location]
+    locations: Mapping[str, Location] = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class RuntimeHandler:
     name: str
     runtime_type: str = ""
     snapshotter: str = ""
-    options: Mapping[str, Plain] = field(default_factory=lambda: FrozenDict({}), hash=False)
+    options: Mapping[str, Plain] = field(default_factory=dict, hash=False)
     guest_platform: GuestPlatform | None = None
     runtime_platform: PlatformText | None = None
     isolation: Isolation | None = None

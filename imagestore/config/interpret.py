@@ -40,7 +40,6 @@ from imagestore.config.registry_plugin import read_registry_plugin
 from imagestore.config.section import Section
 from imagestore.config.tree import Entry, plain
 from imagestore.errors import InvalidPlatformError
-from imagestore.frozen import FrozenDict
 from imagestore.platforms import windows
 from imagestore.platforms.normalize import (
     KNOWN_ARCHITECTURES,
@@ -156,7 +155,7 @@ class Reading:
             name=name,
             runtime_type=runtime_type,
             snapshotter=_snapshotter(section, image_side, self.settings),
-            options=FrozenDict(plain(options.table)),
+            options=dict(plain(options.table)),
             guest_platform=self._guest_platform(section),
             runtime_platform=self._runtime_platform(image_side),
             isolation=isolation,
@@ -202,7 +201,7 @@ class Reading:
             os_version=usable["OSVersion"],
             os_features=kept,
             location=section.location,
-            locations=FrozenDict({_FIELDS[name]: section.location_of(name) for name in set_members}),
+            locations={_FIELDS[name]: section.location_of(name) for name in set_members},
         )
 
     def _check_version(self, section: Section, name: str, os_name: str, version: str) -> None:
@@ -244,7 +243,7 @@ def _settings(images: Section, verifier: VerifierSettings | None, registry: Regi
     pinned = images.section("pinned_images", None)
     return Settings(
         snapshotter=images.text("snapshotter"),
-        pinned_images=FrozenDict({use: pinned.text(use) for use in pinned.table if pinned.text(use)}),
+        pinned_images={use: pinned.text(use) for use in pinned.table if pinned.text(use)},
         registry_config_path=images.section("registry", REGISTRY_SECTION).text("config_path"),
         max_concurrent_downloads=images.integer("max_concurrent_downloads"),
         image_verifier=verifier,

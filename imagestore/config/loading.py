@@ -13,7 +13,6 @@ from imagestore.config.model import Config
 from imagestore.config.source import read_bytes
 from imagestore.config.tree import Entry
 from imagestore.errors import ConfigError
-from imagestore.frozen import FrozenDict
 from imagestore.platforms import host as host_module
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def read(raw: bytes, name: str, host: Platform | None) -> tuple[Config | None, l
     if any(finding.severity is Severity.ERROR for finding in findings):
         return None, findings
     config = Config(
-        handlers=FrozenDict(handlers),
+        handlers=dict(handlers),
         default_handler=wanted,
         host=host,
         settings=reading.settings,

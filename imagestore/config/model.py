@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError, UnknownRuntimeHandlerError
-from imagestore.frozen import FrozenDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +46,7 @@ class RegistrySettings:
         connections_per_host: transfers of blobs at one host at a time; None for the default.
     """
 
-    mirror_credentials: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}))
+    mirror_credentials: Mapping[str, str] = field(default_factory=dict, hash=False)
     foreign_layer_hosts: frozenset[str] = frozenset()
     trusted_realms: frozenset[tuple[str, str]] = frozenset()
     is_realm_strict: bool = False
@@ -70,7 +69,7 @@ class Settings:
     """
 
     snapshotter: str = ""
-    pinned_images: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}))
+    pinned_images: Mapping[str, str] = field(default_factory=dict, hash=False)
     registry_config_path: str = ""
     max_concurrent_downloads: int | None = None
     image_verifier: VerifierSettings | None = None
@@ -92,7 +91,7 @@ class Config:
         document: the merged and migrated keys, for ``dump``.
     """
 
-    handlers: Mapping[str, RuntimeHandler]
+    handlers: Mapping[str, RuntimeHandler] = field(hash=False)
     default_handler: str
     host: Platform
     settings: Settings = field(default_factory=Settings)

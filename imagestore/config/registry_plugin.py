@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.config.findings import Severity, show
 from imagestore.config.model import RegistrySettings
-from imagestore.frozen import FrozenDict
 
 if TYPE_CHECKING:
     from imagestore.config.section import Section
@@ -40,7 +39,7 @@ def read_registry_plugin(section: Section) -> RegistrySettings:
     )
 
 
-def _mirror_credentials(section: Section) -> FrozenDict[str, str]:
+def _mirror_credentials(section: Section) -> dict[str, str]:
     found: dict[str, str] = {}
     table = section.section("mirror_credentials", None)
     for mirror, entry in table.table.items():
@@ -49,7 +48,7 @@ def _mirror_credentials(section: Section) -> FrozenDict[str, str]:
             table.report(Severity.ERROR, mirror, text, 'write "mirror.example" = "docker.io"')
         elif _is_host(table, mirror, mirror) and _is_host(table, mirror, entry.value):
             found[mirror] = entry.value
-    return FrozenDict(found)
+    return dict(found)
 
 
 def _trusted_realms(section: Section) -> frozenset[tuple[str, str]]:

@@ -9,7 +9,7 @@ platform the host's default matcher decides, under Hyper-V isolation too, as the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore import platforms
@@ -17,7 +17,6 @@ from imagestore.config.declared import PlatformSource as PlatformSource
 from imagestore.config.declared import ResolvedPlatform, complete, parse_text, same_origin
 from imagestore.config.handlers import Isolation
 from imagestore.config.location import BUILT_IN
-from imagestore.frozen import FrozenDict
 from imagestore.platforms import windows
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class HandlerPlatform(ResolvedPlatform):
     """
 
     matcher: platforms.Matcher
-    origin: Mapping[str, str]
+    origin: Mapping[str, str] = field(hash=False)
     findings: tuple[Finding, ...]
 
     @property
@@ -110,7 +109,7 @@ def resolve(handler: RuntimeHandler, *, host: Platform, explicit: Platform | Non
         from imagestore.config.contradictions import contradictions
 
         found = contradictions(handler, platform, host=host, is_host=is_host)
-    return HandlerPlatform(handler, platform, host, source, matcher, FrozenDict(origin), tuple(found))
+    return HandlerPlatform(handler, platform, host, source, matcher, dict(origin), tuple(found))
 
 
 def _check_version(platform: Platform, what: str) -> None:

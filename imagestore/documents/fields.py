@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from imagestore import media_types
-from imagestore.descriptor import NO_ANNOTATIONS, Descriptor
+from imagestore.descriptor import Descriptor
 from imagestore.digest import Digest, verify
 from imagestore.documents.decode import refuse_case_variants
 from imagestore.errors import DocumentError, IntegrityError, InvalidDigestError
-from imagestore.frozen import FrozenDict
 from imagestore.platforms.spec import Platform
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def parse_platform(value: Mapping[str, Any]) -> Platform:
 
 def parse_annotations(value: Mapping[str, Any]) -> Mapping[str, str]:
     """The annotations of a document or a descriptor; null is an empty text, as peers read it."""
-    return FrozenDict({name: text or "" for name, text in (value.get("annotations") or {}).items()})
+    return {name: text or "" for name, text in (value.get("annotations") or {}).items()}
 
 
 def plain_entry(value: Any) -> Descriptor | None:
@@ -92,14 +91,9 @@ def plain_entry(value: Any) -> Descriptor | None:
         platform = _plain_platform(platform)
         if platform is None:
             return None
-    annotations = value.get("annotations", NO_ANNOTATIONS)
-    if annotations is not NO_ANNOTATIONS:
-        if type(annotations) is not dict:
-            return None
-        for note in annotations.values():
-            if type(note) is not str:
-                return None
-        annotations = FrozenDict(annotations)
+    annotations = value.get("annotations", {})
+    if type(annotations) is not dict or not all(type(note) is str for note in annotations.values()):
+        return None
     try:
         return Descriptor(media_type, Digest.parse(text), size, platform, annotations)
     except InvalidDigestError:

@@ -10,7 +10,6 @@ from imagestore.digest import Digest
 from imagestore.documents.decode import decode, refuse_case_variants, validate
 from imagestore.documents.fields import parse_platform
 from imagestore.errors import DocumentError, InvalidDigestError
-from imagestore.frozen import FrozenDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +68,7 @@ class ImageConfig:
                 diff_ids.append(Digest.parse(text))
             except InvalidDigestError as error:
                 raise DocumentError(what, [f"$.rootfs.diff_ids[{position}]: {error}"]) from error
-        settings = FrozenDict(_without_nulls(document.get("config") or {}))
+        settings = dict(_without_nulls(document.get("config") or {}))
         return cls(raw, parse_platform(document), tuple(diff_ids), document.get("created") or "", settings)
 
     def check_layers(self, layer_count: int, *, what: str) -> None:

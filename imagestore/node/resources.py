@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from imagestore.errors import InvalidInputError, InvalidQuantityError, InvalidResourcesError
-from imagestore.frozen import FrozenDict
 from imagestore.resources import cgroup, explain, linux, oci, pod_cgroup, reading, totals, windows
 from imagestore.resources.node import CgroupVersion, KubeletSettings, Node
 from imagestore.resources.qos import QosClass, qos_class
@@ -80,7 +79,7 @@ class ContainerPlan:
     cri: LinuxContainerResources | WindowsContainerResources
     oci: Json
     oom_score_adj: int | None
-    cgroup_files: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}))
+    cgroup_files: Mapping[str, str] = field(default_factory=dict, hash=False)
     lines: tuple[Line, ...] = ()
 
 
@@ -185,7 +184,7 @@ def _linux(pod: Pod, container: Container, *, node: Node, settings: KubeletSetti
         cri=message,
         oci=check_oci({"linux": {"resources": resources}}),
         oom_score_adj=message.oom_score_adj,
-        cgroup_files=FrozenDict(files),
+        cgroup_files=dict(files),
         lines=tuple(lines),
     )
 

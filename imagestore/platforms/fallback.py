@@ -9,10 +9,9 @@ more than ``v2``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.frozen import FrozenDict
 from imagestore.platforms.normalize import normalize_architecture
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Fallbacks:
     """
 
     own: Pair
-    positions: Mapping[Pair, int]
+    positions: Mapping[Pair, int] = field(hash=False)
     counted: str = ""
     top: int = 0
     lowest: int = 0
@@ -99,7 +98,7 @@ def pair_name(pair: Pair) -> str:
 
 def exactly(architecture: str, variant: str) -> Fallbacks:
     """Nothing but the pair itself (in normal form)."""
-    return Fallbacks((architecture, variant), FrozenDict({(architecture, variant): 0}))
+    return Fallbacks((architecture, variant), {(architecture, variant): 0})
 
 
 def fallbacks(architecture: str, variant: str) -> Fallbacks:
@@ -112,15 +111,15 @@ def fallbacks(architecture: str, variant: str) -> Fallbacks:
     if architecture == "amd64":
         top = _number(variant)
         steps = top - _AMD64_LOWEST if top > _AMD64_LOWEST else 0
-        return Fallbacks(own, FrozenDict({own: 0, ("386", ""): steps + 1}), "amd64", top if steps else 0, _AMD64_LOWEST)
+        return Fallbacks(own, {own: 0, ("386", ""): steps + 1}, "amd64", top if steps else 0, _AMD64_LOWEST)
     if architecture == "arm":
         top = _number(variant)
-        return Fallbacks(own, FrozenDict({own: 0}), "arm", top if top > _ARM_LOWEST else 0, _ARM_LOWEST)
+        return Fallbacks(own, {own: 0}, "arm", top if top > _ARM_LOWEST else 0, _ARM_LOWEST)
     if architecture == "arm64":
         pairs = [("arm64", each) for each in _ARM64.get(variant, ())]
         if pairs:
             pairs += _ARM_BELOW_ARM64
-        return Fallbacks(own, FrozenDict({pair: place for place, pair in enumerate(pairs)}))
+        return Fallbacks(own, {pair: place for place, pair in enumerate(pairs)})
     return exactly(architecture, variant)
 
 

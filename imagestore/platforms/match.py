@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from imagestore.frozen import FrozenDict
 from imagestore.platforms.requirement import exact_requirement, fallback_requirement, os_requirement
 from imagestore.platforms.rules import REFUSALS, Explanation, Rule
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 #: Sorts after every place in a list of wanted platforms.
 _LAST: Final = (2**64,)
 #: How far a refused platform came, by the rule that refused it.
-_STAGES: Final[Mapping[str, int]] = FrozenDict({rule: stage for stage, rule in enumerate(REFUSALS)})
+_STAGES: Final[Mapping[str, int]] = {rule: stage for stage, rule in enumerate(REFUSALS)}
 
 
 class Matcher(Protocol):

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from imagestore.frozen import FrozenDict
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -59,7 +57,7 @@ _ALL: Final = (
 )
 
 #: Known releases by build, oldest first.
-RELEASES: Final[Mapping[int, Release]] = FrozenDict({release.build: release for release in _ALL})
+RELEASES: Final[Mapping[int, Release]] = {release.build: release for release in _ALL}
 _BUILDS_BY_TAG: Final = {tag.lower(): release.build for release in _ALL for tag in release.tags}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.frozen import FrozenDict
 from imagestore.resources import cpu, huge_pages, memory
 from imagestore.resources.integers import INT64, byte_count, fitting, milli_cpu
 from imagestore.resources.messages import LinuxContainerResources
@@ -93,7 +92,7 @@ def _quota(pod: Pod, container: Container, settings: KubeletSettings, *, has_exc
 
 def _unified(pod: Pod, container: Container, *, node: Node, settings: KubeletSettings) -> Mapping[str, str]:
     if node.cgroup is not CgroupVersion.V2:
-        return FrozenDict({})
+        return {}
     unified: dict[str, str] = {}
     if not settings.single_process_oom_kill:
         unified[memory.MEMORY_OOM_GROUP] = "1"
@@ -104,4 +103,4 @@ def _unified(pod: Pod, container: Container, *, node: Node, settings: KubeletSet
         high = memory.throttle_limit(container, node=node, settings=settings)
         if high:
             unified[memory.MEMORY_HIGH] = str(high)
-    return FrozenDict(unified)
+    return dict(unified)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from imagestore.frozen import FrozenDict
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -56,7 +54,7 @@ class LinuxContainerResources:
     cpuset_cpus: str = ""
     cpuset_mems: str = ""
     hugepage_limits: tuple[HugepageLimit, ...] = ()
-    unified: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}), hash=False)
+    unified: Mapping[str, str] = field(default_factory=dict, hash=False)
     memory_swap_limit_in_bytes: int = 0
 
     def to_json(self) -> dict[str, object]:

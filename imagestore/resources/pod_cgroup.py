@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from imagestore.frozen import FrozenDict
 from imagestore.resources import cpu, huge_pages, memory, totals
 from imagestore.resources.integers import INT64, byte_count, fitting, milli_cpu
 from imagestore.resources.node import CgroupVersion, MemoryReservationPolicy
@@ -42,8 +41,8 @@ class PodCgroup:
     cpu_quota: int | None = None
     cpu_period: int | None = None
     memory_bytes: int | None = None
-    huge_page_limits: Mapping[int, int] = field(default_factory=lambda: FrozenDict({}), hash=False)
-    unified: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}), hash=False)
+    huge_page_limits: Mapping[int, int] = field(default_factory=dict, hash=False)
+    unified: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, object]:
         """What is written, by the attributes' names; huge pages of sizes that control groups can name."""
@@ -71,7 +70,7 @@ def pod_cgroup(pod: Pod, *, node: Node, settings: KubeletSettings) -> PodCgroup:
     """
     pod = settings.seen(pod)
     requests, limits = totals.pod_requests(pod), totals.pod_limits(pod)
-    huge = FrozenDict(huge_pages.totals_by_size(requests))
+    huge = dict(huge_pages.totals_by_size(requests))
     qos = qos_class(pod)
     unified = _unified(byte_count(requests.get(MEMORY, ZERO), "memory requests"), qos, node=node, settings=settings)
     if qos is QosClass.BEST_EFFORT:
@@ -98,10 +97,10 @@ def _is_declared(pod: Pod, name: str) -> bool:
 
 def _unified(requested_bytes: int, qos: QosClass, *, node: Node, settings: KubeletSettings) -> Mapping[str, str]:
     if node.cgroup is not CgroupVersion.V2 or not settings.has_memory_qos or requested_bytes <= 0:
-        return FrozenDict({})
+        return {}
     if settings.memory_reservation is MemoryReservationPolicy.REQUEST:
-        return FrozenDict({memory.MEMORY_MIN: str(requested_bytes)})
+        return {memory.MEMORY_MIN: str(requested_bytes)}
     if settings.memory_reservation is MemoryReservationPolicy.TIERED:
         name = memory.MEMORY_MIN if qos is QosClass.GUARANTEED else memory.MEMORY_LOW
-        return FrozenDict({name: str(requested_bytes)})
-    return FrozenDict({})
+        return {name: str(requested_bytes)}
+    return {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
-from imagestore.frozen import FrozenDict
 from imagestore.resources import huge_pages
 from imagestore.resources.quantity import MILLI, Quantity, from_json
 from imagestore.resources.spec import CPU, HUGE_PAGES_PREFIX, MEMORY, Container, Pod, Requirements, is_pod_level
@@ -132,7 +131,7 @@ def _pod(spec: Document, metadata: Document, path: str) -> Pod:
         overhead=_amounts(_object(spec, "overhead", path), f"{path}.overhead"),
         priority=priority,
         priority_class=_text(spec, "priorityClassName", path),
-        annotations=FrozenDict(annotations),
+        annotations=dict(annotations),
         name=_text(metadata, "name", "$.metadata"),
     )
 
@@ -177,7 +176,7 @@ def _amounts(document: Document, path: str) -> Mapping[str, Quantity]:
             found[name] = from_json(value).round_up(MILLI)  # as the API server stores it
         except InvalidQuantityError as error:
             raise InvalidQuantityError(error.text, f"{path}.{name}: {error.reason}", hint=error.hint) from error
-    return FrozenDict(found)
+    return dict(found)
 
 
 def _object(document: Document, name: str, path: str) -> Document:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from imagestore.frozen import FrozenDict
 from imagestore.resources.quantity import ZERO, Quantity
 
 if TYPE_CHECKING:
@@ -28,10 +27,6 @@ _SOURCE_ANNOTATION: Final = "kubernetes.io/config.source"
 _MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 
 
-def _nothing() -> Mapping[str, Quantity]:
-    return FrozenDict({})
-
-
 @dataclass(frozen=True, slots=True)
 class Requirements:
     """``resources`` of a container or a pod.
@@ -41,8 +36,8 @@ class Requirements:
         limits: what must not be exceeded.
     """
 
-    requests: Mapping[str, Quantity] = field(default_factory=_nothing)
-    limits: Mapping[str, Quantity] = field(default_factory=_nothing)
+    requests: Mapping[str, Quantity] = field(default_factory=dict, hash=False)
+    limits: Mapping[str, Quantity] = field(default_factory=dict, hash=False)
 
     def request(self, name: str) -> Quantity:
         """A request; 0 when absent."""
@@ -93,10 +88,10 @@ class Pod:
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     resources: Requirements | None = None
-    overhead: Mapping[str, Quantity] = field(default_factory=_nothing)
+    overhead: Mapping[str, Quantity] = field(default_factory=dict)
     priority: int | None = None
     priority_class: str = ""
-    annotations: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}))
+    annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
     name: str = ""
 
     @property

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from imagestore.frozen import FrozenDict
 from imagestore.resources.spec import HUGE_PAGES_PREFIX, Requirements, is_pod_level
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def with_defaults(pod: Pod) -> Pod:
     }
     by_limit = {name: amount for name, amount in limits.items() if is_pod_level(name)}
     requests = {**by_limit, **of_containers, **own.requests}
-    return replace(filled, resources=Requirements(FrozenDict(requests), FrozenDict(limits)))
+    return replace(filled, resources=Requirements(dict(requests), dict(limits)))
 
 
 def container_requests(pod: Pod) -> dict[str, Quantity]:
@@ -99,7 +98,7 @@ def effective_limits(pod: Pod) -> Iterator[Mapping[str, Quantity]]:
 
 def _defaulted(container: Container) -> Container:
     own = container.resources
-    requests = FrozenDict({**own.limits, **own.requests})
+    requests = {**own.limits, **own.requests}
     return replace(container, resources=Requirements(requests, own.limits))
 
 

@@ -6,8 +6,6 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from imagestore.frozen import FrozenDict
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -31,7 +29,7 @@ class AuthPolicy:
 
     realm_trust: RealmTrust = RealmTrust.WARN
     trusted_realms: frozenset[tuple[str, str]] = frozenset()
-    credential_hosts: Mapping[str, str] = field(default_factory=lambda: FrozenDict({}), hash=False)
+    credential_hosts: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def token_hosts(self, registry: str) -> frozenset[str]:
         """Hosts of token services that the operator trusts a registry host to name."""

@@ -22,7 +22,6 @@ from imagestore import media_types
 from imagestore.descriptor import ATTESTATION_TYPE, ATTESTATION_TYPE_KEY, Descriptor
 from imagestore.digest import Digest
 from imagestore.errors import InvalidInputError
-from imagestore.frozen import FrozenDict
 from imagestore.platforms.spec import Platform
 from imagestore.testing.images.bodies import Body, BytesBody
 from imagestore.testing.images.layers import Family, Layer, layer
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 #: The empty config of artifacts (image-spec manifest.md, "Guidance for an Empty Descriptor").
 EMPTY: Final = b"{}"
 _EPOCH: Final = "1970-01-01T00:00:00Z"
-_NOTHING: Final[Mapping[str, str]] = FrozenDict({})
+_NOTHING: Final[Mapping[str, str]] = {}
 _TYPES: Final = {
     "oci": (media_types.OCI_INDEX, media_types.OCI_MANIFEST, media_types.OCI_CONFIG),
     "docker": (media_types.DOCKER_LIST, media_types.DOCKER_MANIFEST, media_types.DOCKER_CONFIG),

@@ -17,9 +17,3 @@ print(sorted(heavy & set(sys.modules)))
 def test_the_library_loads_no_heavy_package() -> None:
     done = subprocess.run([sys.executable, "-c", _LIBRARY], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_the_settings_load_no_collector() -> None:
-    code = "import sys, imagestore.node.kubelet_config; print('imagestore.node.gc.collector' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
