@@ -13,11 +13,13 @@ import click
 
 from imagestore.cli.context import GivenPath
 from imagestore.cli.extras import needed
+from imagestore.cli.failure import say
+from imagestore.cli.render import printable
 from imagestore.digest import Digest
 from imagestore.errors import ConfigError, ImageNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from imagestore.cli.context import App
     from imagestore.image_service import ContainerImage, ImageService
@@ -197,6 +199,12 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
     return settings
 
 
+def warn(file: Path, warnings: Iterable[str]) -> None:
+    """Say on standard error what is doubtful about a file; the command goes on."""
+    for warning in warnings:
+        say(f"imagestore: warning: {printable(f'{file}: {warning}')}")
+
+
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Say in which file it is that something is wrong."""
@@ -245,6 +253,7 @@ def connected(app: App, choice: ServiceChoice, in_use: Sequence[str] = ()) -> It
         from imagestore.node.edged.file import load
 
         edged = load(choice.edged)
+        warn(choice.edged, edged.warnings)
     settings = settings_of(choice, edged)
     found = _open(app, choice, edged, settings, in_use)
     with contextlib.closing(found.service):
