@@ -235,6 +235,7 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
     from imagestore.testing.front_ends.server import LoopbackServer
     from imagestore.testing.recording.places import port_map
     from imagestore.testing.tapes.player import replay
+    from imagestore.whole_file import write_whole
 
     if authority is not None and not (tls or proxy):
         raise click.UsageError("--authority: only --tls and --proxy have an authority")
@@ -246,8 +247,7 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
         raise click.UsageError(f"--port {unknown[0]}: the tape has no such host; it has {known}")
     issuer = Authority() if tls or proxy else None
     if authority is not None and issuer is not None:
-        with open(authority, "wb") as file:
-            file.write(issuer.pem)
+        write_whole(authority, issuer.pem)
     hosts = playing.tape.logical_hosts
     server: LoopbackServer
     if proxy and issuer is not None:

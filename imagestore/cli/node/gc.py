@@ -14,7 +14,7 @@ from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.failure import ExitStatus, report
 from imagestore.cli.node.ensure import records_of
-from imagestore.cli.node.services import clean_up_command, connected, service_options
+from imagestore.cli.node.services import clean_up_command, connected, service_options, write_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,11 +99,10 @@ def gc(
     else:
         _print(found.name, done)
     statuses = [report(failure) for failure in done.failures]
-    if metrics is not None:
-        metrics.write_text(numbers.text(), "utf-8")
-    if statuses:
-        return statuses[0]
-    return ExitStatus.FAILURE if done.left and not dry_run else ExitStatus.OK
+    if done.left and not dry_run:
+        statuses.append(ExitStatus.FAILURE)
+    statuses.append(write_metrics(metrics, numbers))
+    return statuses[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import click
 
 from imagestore.cli.context import GivenPath
 from imagestore.cli.extras import needed
-from imagestore.cli.failure import say
+from imagestore.cli.failure import ExitStatus, report, say
 from imagestore.cli.render import printable
 from imagestore.digest import Digest
 from imagestore.errors import ConfigError, ImageNotFoundError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from imagestore.image_service import ContainerImage, ImageService
     from imagestore.node.edged.settings import EdgedSettings
     from imagestore.node.kubelet_config import KubeletImageSettings
+    from imagestore.node.metrics import NodeMetrics
     from imagestore.platforms import Platform
     from imagestore.store import ImageStore
 
@@ -203,6 +204,21 @@ def warn(file: Path, warnings: Iterable[str]) -> None:
     """Say on standard error what is doubtful about a file; the command goes on."""
     for warning in warnings:
         say(f"imagestore: warning: {printable(f'{file}: {warning}')}")
+
+
+def write_metrics(file: Path | None, numbers: NodeMetrics) -> ExitStatus:
+    """Write metrics to the file, if one was named. A failure is reported, and changes nothing of what was done."""
+    from imagestore.errors import ImageStoreError
+    from imagestore.whole_file import write_whole
+
+    if file is None:
+        return ExitStatus.OK
+    try:
+        write_whole(file, numbers.text().encode())
+    except ImageStoreError as error:
+        report(error)
+        return ExitStatus.FAILURE
+    return ExitStatus.OK
 
 
 @contextlib.contextmanager

@@ -152,6 +152,20 @@ def test_metrics_that_cannot_be_written_do_not_cost_the_answer(
         assert (status, told["service"]) == (1, f"store in {tmp_path / 'store'}")
 
 
+def test_metrics_are_replaced_and_never_half_written(
+    image: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+    for words in (["ensure", image], ["gc", "--dry-run"]):
+        (folder / "node.prom").write_text("old 1\n")
+        with (folder / "node.prom").open() as reader:
+            run(capsys, *words, "--metrics", str(folder / "node.prom"))
+            assert reader.read() == "old 1\n"
+        assert "kubelet_" in (folder / "node.prom").read_text()
+        assert os.listdir(folder) == ["node.prom"]
+
+
 def test_removals_that_fail_are_told(
     image: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
