@@ -13,7 +13,10 @@ from imagestore.errors import (
     ImageServiceError,
     ImageStoreError,
     InvalidInputError,
+    RateLimitedError,
     ReferenceNotFoundError,
+    RegistryError,
+    RegistryUnavailableError,
 )
 from imagestore.reference import Reference
 
@@ -22,6 +25,12 @@ if TYPE_CHECKING:
 
 _NONE: Final = ("<none>:<none>", "<none>@<none>")
 _MAX_MESSAGE: Final = 2000
+_OF_REGISTRIES: Final[dict[int, type[RegistryError]]] = {
+    401: AuthenticationError,
+    403: AccessDeniedError,
+    404: ReferenceNotFoundError,
+    429: RateLimitedError,
+}
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9:+._-]{0,199}")
 
 
@@ -72,13 +81,19 @@ def failure(answer: Answer, what: str, *, is_registry: bool = False) -> ImageSto
     message = f"{what}: {text}"
     if answer.status == 400:
         return InvalidInputError(message)
-    if is_registry and answer.status == 404:
-        return ReferenceNotFoundError(message, status=404)
-    if is_registry and answer.status == 401:
-        return AuthenticationError(message, status=401)
-    if is_registry and answer.status == 403:
-        return AccessDeniedError(message, status=403)
-    return ImageServiceError(message, status=answer.status)
+    kind = _OF_REGISTRIES.get(answer.status) if is_registry else None
+    return kind(message, status=answer.status) if kind else ImageServiceError(message, status=answer.status)
+
+
+def stream_failure(code: int, message: str) -> ImageStoreError:
+    """The error that a pull's stream ends with.
+
+    Args:
+        code: ``errorDetail.code``, the status that the registry answered with; 0 where the engine gives none.
+        message: in the engine's words.
+    """
+    kind = RegistryUnavailableError if code >= 500 else _OF_REGISTRIES.get(code)
+    return kind(message, status=code) if kind else ImageServiceError(message, status=code)
 
 
 def listed_images(value: Any, what: str) -> list[EngineImage]:
