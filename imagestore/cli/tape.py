@@ -13,6 +13,7 @@ from imagestore.cli import render
 from imagestore.cli.context import output_option
 from imagestore.cli.failure import ExitStatus
 from imagestore.errors import ImageStoreError
+from imagestore.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +166,7 @@ def to_layout(path: str, folder: str, output: str) -> None:
     from imagestore.testing.tapes.player import load_tape, tape_path
 
     count = tape_to_layout(load_tape(path), BlobFolder.beside(tape_path(path)), folder)
-    _say(output, {"layout": folder, "entries": count}, f"{folder}: {count} entries")
+    _say(output, {"layout": folder, "entries": count}, f"{folder}: {counted(count, 'entry', 'entries')}")
 
 
 @tape.command("from-layout")

@@ -1,8 +1,8 @@
 """The stream that a pull answers with: JSON objects, one behind the other.
 
 Rules (Docker Engine API): objects are separated by CRLF, LF or nothing. A pull went well when the stream ends cleanly
-and no object had ``errorDetail`` or its older twin ``error``; ``errorDetail.code`` is the registry's status. A cut object is a failure, like anything that is no
-object. Sizes are bounded.
+and no object had ``errorDetail`` or its older twin ``error``; ``errorDetail.code`` is the status that the registry
+answered with. A cut object is a failure, like anything that is no object. Sizes are bounded.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def test_handlers_are_named_as_in_other_commands(image: str, capsys: pytest.Capt
 
 def test_collection_remembers_from_run_to_run(image: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "ensure", image)
-    limits = ("--high", "0", "--low", "0")
+    limits = ("--high", "0")
     _, young = run(capsys, "gc", *limits, "--dry-run")
     assert [each["reason"] for each in young["spared"]] == ["younger than the minimum age"]
     image_id = young["spared"][0]["id"]
@@ -112,6 +112,25 @@ def test_collection_remembers_from_run_to_run(image: str, capsys: pytest.Capture
     assert status == 0
     assert plan["removed"] == done["removed"] != []
     assert (plan["dryRun"], done["dryRun"], done["images"]) == (True, False, 0)
+
+
+def test_a_plan_says_what_would_be_left(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for handler in ("", "arm"):
+        run(capsys, "ensure", image, "--handler", handler)
+    everything = ("gc", "--all", "--min-age", "0")
+    spared = (*everything, "--in-use", f"{image},arm")
+
+    def last_line(*words: str) -> str:
+        main(["node", *words])
+        return capsys.readouterr().out.splitlines()[-1]
+
+    assert last_line(*everything, "--dry-run") == "0 images would be left, 0 in use, 0 pinned"
+    assert last_line(*spared, "--dry-run") == "1 image would be left, 1 in use, 0 pinned; by handler: arm 1"
+    _, planned = run(capsys, *spared, "--dry-run")
+    assert (planned["images"], planned["inUse"], planned["byHandler"]) == (1, 1, {"arm": 1})
+    assert last_line("gc").startswith("2 images are left, 0 in use")
+    assert last_line(*spared) == "1 image is left, 1 in use, 0 pinned; by handler: arm 1"
+    assert last_line(*everything) == "0 images are left, 0 in use, 0 pinned"
 
 
 def test_too_little_space_is_an_error_status(image: str, capsys: pytest.CaptureFixture[str]) -> None:
