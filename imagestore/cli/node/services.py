@@ -181,6 +181,7 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
     from imagestore.node.documents import read_documents
     from imagestore.node.features import FeatureGates
     from imagestore.node.kubelet_config import KubeletImageSettings
+    from imagestore.node.kubelet_members import unknown_members
 
     if choice.kubelet_config is not None:
         documents = read_documents(choice.kubelet_config)
@@ -188,6 +189,9 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
         _check_kind(given, choice.kubelet_config)
         with naming(choice.kubelet_config):
             settings = KubeletImageSettings.parse(given)
+        if len(documents) > 1:
+            warn(choice.kubelet_config, [f"holds {len(documents)} documents; a kubelet reads the first one only"])
+        warn(choice.kubelet_config, unknown_members(given))
     elif edged is not None:
         settings = edged.kubelet
     else:

@@ -30,6 +30,7 @@ from imagestore.node.edged.settings import (
 from imagestore.node.endpoints import parse_endpoint
 from imagestore.node.golang import NANOSECONDS, Duration
 from imagestore.node.kubelet_config import DEFAULT_RUNTIME_ENDPOINT, KubeletImageSettings
+from imagestore.node.kubelet_members import unknown_members
 from imagestore.node.members import Members, positive
 
 if TYPE_CHECKING:
@@ -46,6 +47,26 @@ _ALPHA1_SANDBOX: Final = {
 }
 _ALPHA1_MEMORY: Final = 7_852_396_000
 _ALPHA2_SANDBOX: Final = "kubeedge/pause:3.6"
+_CONFIG: Final = "tailoredKubeletConfig"
+#: v1alpha1's names, with those of v1alpha2.
+_RENAMED: Final = {
+    "runtimeType": "containerRuntime",
+    "dockerAddress": "dockerEndpoint",
+    "imageGCHighThreshold": f"{_CONFIG}.imageGCHighThresholdPercent",
+    "imageGCLowThreshold": f"{_CONFIG}.imageGCLowThresholdPercent",
+}
+#: Of the kubelet's configuration, and easily taken for flags.
+_OF_CONFIG: Final = (
+    "containerRuntimeEndpoint",
+    "imageServiceEndpoint",
+    "runtimeRequestTimeout",
+    "imageGCHighThresholdPercent",
+    "imageGCLowThresholdPercent",
+    "imageMinimumGCAge",
+    "imageMaximumGCAge",
+    "serializeImagePulls",
+    "featureGates",
+)
 #: Name of a struct in KubeEdge's sources; in a file it means nothing.
 _NO_TABLE: Final = "tailoredKubeletFlag"
 #: Where they aren't the kubelet's, or it would derive them from other values.
@@ -125,7 +146,7 @@ def _alpha1(given: Members) -> EdgedSettings:
 
 
 def _alpha2(given: Members) -> EdgedSettings:
-    config = given.below("tailoredKubeletConfig")
+    config = given.below(_CONFIG)
     default = _WINDOWS_ENDPOINT if sys.platform == "win32" else DEFAULT_RUNTIME_ENDPOINT
     # Of 1.12 and 1.13; later the endpoints moved into the configuration.
     runtime = config.text("containerRuntimeEndpoint") or given.text("remoteRuntimeEndpoint")
@@ -133,7 +154,7 @@ def _alpha2(given: Members) -> EdgedSettings:
     # An empty text takes the default away, and then the kubelet uses the runtime's.
     is_following = image is None and ("imageServiceEndpoint" in config or "remoteImageEndpoint" in given)
     kind = checked_type(given.text("containerRuntime") or REMOTE)
-    warnings = list(_doubtful_flags(given, kind))
+    warnings = [*_doubtful_flags(given, kind), *unknown_members(given.mapping(_CONFIG), path=config.path)]
     if runtime is not None and image is None and runtime != default and not is_following:
         warnings.append(
             f"only the runtime endpoint is changed: images stay on {default}, whatever the comment of"
@@ -142,7 +163,7 @@ def _alpha2(given: Members) -> EdgedSettings:
     kubelet = KubeletImageSettings.parse(
         {
             **_ALPHA2_DEFAULTS,
-            **{name: each for name, each in given.mapping("tailoredKubeletConfig").items() if each is not None},
+            **{name: each for name, each in given.mapping(_CONFIG).items() if each is not None},
             "containerRuntimeEndpoint": runtime or default,
             "imageServiceEndpoint": "" if is_following else image or default,
         },
@@ -188,6 +209,9 @@ def _doubtful_flags(given: Members, kind: str) -> Iterator[str]:
             f"{given.path}.{_NO_TABLE}: KubeEdge has no such table and passes over it; write its members directly in"
             f" {given.path}"
         )
+    for name, meant in {**_RENAMED, **{each: f"{_CONFIG}.{each}" for each in _OF_CONFIG}}.items():
+        if name in given:
+            yield f"{given.path}.{name}: v1alpha2 has no such member; write {given.path}.{meant}"
 
 
 def _origin(given: Members, name: str) -> Origin:
