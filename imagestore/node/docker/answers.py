@@ -7,11 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore.digest import Digest
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
     ImageServiceError,
     ImageStoreError,
+    InvalidDigestError,
     InvalidInputError,
     RateLimitedError,
     ReferenceNotFoundError,
@@ -128,6 +130,20 @@ def inspected_image(value: Any, what: str) -> EngineImage:
         size=max(1, size) if isinstance(size, int) and not isinstance(size, bool) else 1,
         user=user.partition(":")[0] if isinstance(user, str) else "",
     )
+
+
+def remote_digest(value: Any, what: str) -> Digest:
+    """``GET /distribution/{name}/json``: what the registry has under a name.
+
+    Raises:
+        ImageServiceError: it isn't that.
+    """
+    descriptor = value.get("Descriptor") if isinstance(value, dict) else None
+    text = descriptor.get("digest") if isinstance(descriptor, dict) else None
+    try:
+        return Digest.parse(text if isinstance(text, str) else "")
+    except InvalidDigestError as error:
+        raise ImageServiceError(f"{what}: expected a Descriptor with a digest") from error
 
 
 def _names(value: Any) -> tuple[str, ...]:

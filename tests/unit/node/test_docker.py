@@ -325,6 +325,9 @@ def test_newer_engines_tell_usage_elsewhere(bed: Bed) -> None:
 def test_credentials_are_sent(bed: Bed) -> None:
     bed.service.pull(ImageSpec(f"{APP}:1"), auth=AuthConfig(username="u", password=Secret("p")))
     assert sum("X-Registry-Auth" in headers for _, _, _, headers in bed.engine.requests) == 1
+    bed.service.pull(ImageSpec(f"{APP}:1", "arm"), auth=AuthConfig(username="u", password=Secret("p")))
+    asked = [path for _, path, _, headers in bed.engine.requests if "X-Registry-Auth" in headers]
+    assert f"/v1.41/distribution/{APP}:1/json" in asked
 
 
 def test_recorded_answers_have_the_members_we_read() -> None:
