@@ -46,6 +46,15 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number with its noun.
+
+    >>> counted(1, "image"), counted(0, "image"), counted(2, "entry", "entries")
+    ('1 image', '0 images', '2 entries')
+    """
+    return f"{number} {one}" if number == 1 else f"{number} {many or one + 's'}"
+
+
 def without_login(text: str) -> str:
     """A text that should have been a reference, without the login that an address pasted in its place may carry.
 

@@ -14,6 +14,7 @@ from imagestore.cli.failure import say
 from imagestore.cli.options import handlers_option, progress_option
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.errors import InvalidInputError
+from imagestore.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,7 +160,9 @@ def import_(
     for image in report.images:
         print(f"{image.reference} ({image.runtime_handler}): {image.id}")
     if report.unused_blobs:
-        print(f"{report.unused_blobs} blobs ({render.size(report.unused_bytes)}) of the archive were not needed")
+        blobs = counted(report.unused_blobs, "blob")
+        verb = "was" if report.unused_blobs == 1 else "were"
+        print(f"{blobs} ({render.size(report.unused_bytes)}) of the archive {verb} not needed")
 
 
 def _check_exclusive(handlers: tuple[str, ...], all_handlers: bool, platform: str) -> None:

@@ -11,6 +11,7 @@ from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.options import handler_option
 from imagestore.errors import ImageStoreError, UndeletableError
+from imagestore.text import counted
 
 if TYPE_CHECKING:
     from imagestore.collect import GarbageReport
@@ -89,12 +90,19 @@ def _print(app: App, report: GarbageReport, evicted: EvictionReport | None) -> N
         print(f"not freed {render.printable(subject)}: {render.printable(reason)}")
     verb = "would be freed" if dry_run else "freed"
     if evicted is not None:
-        print(f"{render.size(evicted.bytes_freed)} of {len(evicted.evicted)} removed images {verb}")
-    print(f"{render.size(report.bytes_freed)} in {len(report.digests)} blobs {verb}; {report.kept_blobs} blobs kept")
+        images = counted(len(evicted.evicted), "removed image")
+        print(f"{render.size(evicted.bytes_freed)} of {images} {verb}")
+    freed, kept = counted(len(report.digests), "blob"), counted(_kept(report, evicted), "blob")
+    print(f"{render.size(report.bytes_freed)} in {freed} {verb}; {kept} {'would be kept' if dry_run else 'kept'}")
     leases = sum(1 for _ in app.store.metadata.leases())
     if leases:
         keep = "1 lease keeps content until it ends" if leases == 1 else f"{leases} leases keep content until they end"
         print(f"{keep} (each running pull has one); see 'imagestore leases list'")
+
+
+def _kept(report: GarbageReport, evicted: EvictionReport | None) -> int:
+    """How many blobs stay; the collection of a plan still sees those of the images that would go."""
+    return report.kept_blobs - (evicted.blobs_freed if evicted is not None and report.dry_run else 0)
 
 
 def _policy(
@@ -127,7 +135,7 @@ def _garbage_json(report: GarbageReport, evicted: EvictionReport | None) -> dict
         "blobs": [str(digest) for digest in report.digests],
         "ingests": list(report.ingests),
         "bytesFreed": report.bytes_freed + (evicted.bytes_freed if evicted is not None else 0),
-        "keptBlobs": report.kept_blobs,
+        "keptBlobs": _kept(report, evicted),
         "failures": [{"subject": subject, "reason": reason} for subject, reason in report.failures.items()],
     }
 

@@ -13,6 +13,7 @@ from imagestore.cli import render
 from imagestore.cli.context import output_option
 from imagestore.cli.failure import ExitStatus
 from imagestore.errors import ImageStoreError
+from imagestore.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +166,7 @@ def to_layout(path: str, folder: str, output: str) -> None:
     from imagestore.testing.tapes.player import load_tape, tape_path
 
     count = tape_to_layout(load_tape(path), BlobFolder.beside(tape_path(path)), folder)
-    _say(output, {"layout": folder, "entries": count}, f"{folder}: {count} entries")
+    _say(output, {"layout": folder, "entries": count}, f"{folder}: {counted(count, 'entry', 'entries')}")
 
 
 @tape.command("from-layout")
@@ -235,6 +236,7 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
     from imagestore.testing.front_ends.server import LoopbackServer
     from imagestore.testing.recording.places import port_map
     from imagestore.testing.tapes.player import replay
+    from imagestore.whole_file import write_whole
 
     if authority is not None and not (tls or proxy):
         raise click.UsageError("--authority: only --tls and --proxy have an authority")
@@ -246,8 +248,7 @@ def serve(path: str, tls: bool, proxy: bool, ports: tuple[str, ...], authority: 
         raise click.UsageError(f"--port {unknown[0]}: the tape has no such host; it has {known}")
     issuer = Authority() if tls or proxy else None
     if authority is not None and issuer is not None:
-        with open(authority, "wb") as file:
-            file.write(issuer.pem)
+        write_whole(authority, issuer.pem)
     hosts = playing.tape.logical_hosts
     server: LoopbackServer
     if proxy and issuer is not None:

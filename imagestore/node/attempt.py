@@ -21,6 +21,7 @@ from imagestore.node.names import (
 )
 from imagestore.node.outcome import EnsureResult, ErrorClass, classify, runtime_text
 from imagestore.node.pulls.puller import PullFailedError
+from imagestore.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -210,7 +211,7 @@ class Attempt:
             credentials = self._credentials()
         except ImageStoreError as error:
             return self._failed(None, str(error), cause=error)
-        self._steps.append(f"{len(credentials)} credentials" if credentials else "anonymous")
+        self._steps.append(counted(len(credentials), "credential") if credentials else "anonymous")
         if records is None:
             return self._pull(spec, credentials)
         try:

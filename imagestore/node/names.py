@@ -88,6 +88,20 @@ def with_default_tag(text: str) -> str:
     return f"{text}:latest" if parse_image_name(text).has_default_tag else text
 
 
+def written_repository(text: str) -> str:
+    """The text without its tag and digest, and otherwise as written: the key of allow lists and pull records.
+
+    Raises:
+        InvalidImageNameError: it is no image name.
+
+    >>> written_repository("busybox:1"), written_repository("docker.io/library/busybox")
+    ('busybox', 'docker.io/library/busybox')
+    """
+    name = parse_image_name(text)
+    rest = text.removesuffix(f"@{name.digest}") if name.digest else text
+    return rest if name.has_default_tag or not name.tag else rest.removesuffix(f":{name.tag}")
+
+
 def spellings(text: str) -> frozenset[str]:
     """The names under which a service may list what a text means: as it is, and complete; with a digest by that alone.
 

@@ -102,6 +102,18 @@ class PodPlan:
     containers: tuple[ContainerPlan, ...]
 
 
+def refusal(pod: Pod, target: Target) -> str:
+    """Why a kubelet there would not run the pod; empty when it would.
+
+    Args:
+        pod: as its author wrote it.
+        target: for whom the numbers are.
+    """
+    if not pod.os or pod.os == target.os:
+        return ""
+    return f"the pod is for {pod.os}: a kubelet on {target.os} refuses it (PodOSNotSupported)"
+
+
 def target_of(config: Config, handler: str, *, host: Platform | None = None) -> Target:
     """Whose numbers a runtime handler needs.
 

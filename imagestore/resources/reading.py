@@ -6,44 +6,59 @@ quantity of null is one of 0: the API server stores it so, and doesn't take it f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidQuantityError, InvalidResourcesError
 from imagestore.resources import huge_pages
 from imagestore.resources.quantity import MILLI, Quantity, from_json
-from imagestore.resources.spec import CPU, HUGE_PAGES_PREFIX, MEMORY, Container, Pod, Requirements, is_pod_level
+from imagestore.resources.spec import (
+    CPU,
+    HUGE_PAGES_PREFIX,
+    MEMORY,
+    Container,
+    Pod,
+    Requirements,
+    is_container_level,
+    is_pod_level,
+)
 from imagestore.resources.totals import container_requests, with_defaults
+from imagestore.resources.workloads import pod_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-Document: TypeAlias = "Mapping[str, object]"
+    from imagestore.resources.workloads import Document
 
 MAXIMUM_CONTAINERS: Final = 1000
+OPERATING_SYSTEMS: Final = ("linux", "windows")
 
 
 def pod_from_json(document: Document) -> Pod:
     """Read a pod (``spec``), its spec (``containers``), one container, or its ``requests`` and ``limits`` alone.
 
+    Of an object with a pod template, such as a Deployment, the template's pod is read.
+
     Args:
         document: decoded JSON.
 
     Raises:
-        InvalidResourcesError: a member has another type than Kubernetes' API says, or nothing of a pod is there.
+        InvalidResourcesError: a member has another type than Kubernetes' API says, nothing of a pod is there, or the
+            object is of another kind.
         InvalidQuantityError: a quantity can't be read.
 
     >>> pod_from_json({"limits": {"cpu": "500m"}}).containers[0].resources.limit("cpu").milli_value()
     500
     """
+    document, path = pod_in(document)
     if "spec" in document:
-        metadata = _object(document, "metadata", "$")
-        return _pod(_object(document, "spec", "$"), metadata, "$.spec")
+        metadata = _object(document, "metadata", path)
+        return _pod(_object(document, "spec", path), metadata, f"{path}.spec")
     if "containers" in document:
-        return _pod(document, {}, "$")
+        return _pod(document, {}, path)
     if "resources" in document or "image" in document:
-        return Pod((_container(document, "$", is_init=False),))
+        return Pod((_container(document, path, is_init=False),))
     if "requests" in document or "limits" in document:
-        return Pod((Container(resources=_requirements(document, "$")),))
+        return Pod((Container(resources=_requirements(document, path)),))
     raise InvalidResourcesError(
         "document: expected a pod, a pod spec, a container or its resources",
         hint="it needs one of the members spec, containers, resources, requests and limits",
@@ -58,9 +73,15 @@ def faults(pod: Pod) -> Iterator[str]:
     Args:
         pod: before or after defaults were filled in, which may bring further ones.
     """
+    if pod.os and pod.os not in OPERATING_SYSTEMS:
+        yield f"pod: os.name is {pod.os[:100]!r}, expected linux or windows"
     for kind, containers in (("container", pod.containers), ("init container", pod.init_containers)):
         for number, container in enumerate(containers):
             yield from _faults_of(container.resources, f"{kind} {container.name or number}")
+            for name in {**container.resources.requests, **container.resources.limits}:
+                if not is_container_level(name):
+                    known = "cpu, memory, ephemeral-storage, hugepages-SIZE or a name with a domain"
+                    yield f"{kind} {container.name or number}: {name[:100]!r} is no resource, expected {known}"
     yield from _faults_of_amounts({"overhead": pod.overhead}, "pod")
     if pod.resources is not None:
         yield from _faults_of(pod.resources, "pod")
@@ -124,6 +145,7 @@ def _pod(spec: Document, metadata: Document, path: str) -> Pod:
         raise _wrong(f"{path}.priority", "an integer", priority)
     given = _object(metadata, "annotations", "$.metadata")
     annotations = {name: _text(given, name, "$.metadata.annotations") for name in given}
+    system = _text(_object(spec, "os", path), "name", f"{path}.os")
     return Pod(
         containers=_containers(spec, "containers", path, is_init=False),
         init_containers=_containers(spec, "initContainers", path, is_init=True),
@@ -133,7 +155,15 @@ def _pod(spec: Document, metadata: Document, path: str) -> Pod:
         priority_class=_text(spec, "priorityClassName", path),
         annotations=dict(annotations),
         name=_text(metadata, "name", "$.metadata"),
+        os=system or _selected_os(_object(spec, "nodeSelector", path)),
+        runtime_class=_text(spec, "runtimeClassName", path),
     )
+
+
+def _selected_os(selector: Document) -> str:
+    """The operating system of the nodes that a selector allows, if it is one that pods can have."""
+    found = selector.get("kubernetes.io/os")
+    return found if isinstance(found, str) and found in OPERATING_SYSTEMS else ""
 
 
 def _containers(spec: Document, name: str, path: str, *, is_init: bool) -> tuple[Container, ...]:

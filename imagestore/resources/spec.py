@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
+EPHEMERAL_STORAGE: Final = "ephemeral-storage"
 HUGE_PAGES_PREFIX: Final = "hugepages-"
 
 SYSTEM_NODE_CRITICAL: Final = "system-node-critical"
@@ -83,6 +84,8 @@ class Pod:
         priority_class: name of the PriorityClass.
         annotations: tell static and mirror pods.
         name: for messages.
+        os: operating system that its spec (``os.name``) or else its node selector names; empty where neither does.
+        runtime_class: name of its RuntimeClass, which chooses the runtime handler.
     """
 
     containers: tuple[Container, ...] = ()
@@ -93,6 +96,8 @@ class Pod:
     priority_class: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
     name: str = ""
+    os: str = ""
+    runtime_class: str = ""
 
     @property
     def all_containers(self) -> tuple[Container, ...]:
@@ -130,6 +135,11 @@ class Pod:
     def is_node_critical(self) -> bool:
         """Whether the node can't do without it."""
         return self.priority_class == SYSTEM_NODE_CRITICAL
+
+
+def is_container_level(name: str) -> bool:
+    """Whether the API server knows this as a resource of a container: its own ones, or one with somebody's domain."""
+    return name in (CPU, MEMORY, EPHEMERAL_STORAGE) or name.startswith(HUGE_PAGES_PREFIX) or "/" in name
 
 
 def is_pod_level(name: str) -> bool:

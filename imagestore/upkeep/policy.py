@@ -68,11 +68,18 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class EvictionReport:
-    """What a policy removed, or would remove; ``bytes_freed`` is what no record needs any more."""
+    """What a policy removed, or would remove.
+
+    Attributes:
+        dry_run: nothing was removed.
+        evicted: the records.
+        bytes_freed, blobs_freed: of what no record needs any more.
+    """
 
     dry_run: bool
     evicted: tuple[Eviction, ...]
     bytes_freed: int
+    blobs_freed: int
 
 
 def last_use(record: ImageRecord) -> float:

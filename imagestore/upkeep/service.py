@@ -235,8 +235,8 @@ class Upkeep(abc.ABC):
             staying = [each for each in usage.images if (each.record.reference, each.record.handler) not in gone]
             kept = {digest for each in staying for digest in each.blobs}
             blobs = {digest: size for each in usage.images for digest, size in each.blobs.items()}
-            freed = sum(size for digest, size in blobs.items() if digest not in kept)
-            return policy.EvictionReport(True, chosen, freed)
+            freed = [size for digest, size in blobs.items() if digest not in kept]
+            return policy.EvictionReport(True, chosen, sum(freed), len(freed))
         evicted: list[Eviction] = []
         roots: set[str] = set()
         for start in range(0, len(chosen), _AT_ONCE):
@@ -251,7 +251,7 @@ class Upkeep(abc.ABC):
             evicted += going
         roots.update(str(digest) for each in evicted for digest in each.record.held)
         swept = collect.collect_from(self.metadata, self.content, roots)
-        report = policy.EvictionReport(False, tuple(evicted), sum(swept.freed.values()))
+        report = policy.EvictionReport(False, tuple(evicted), sum(swept.freed.values()), len(swept.freed))
         swept.check(report)
         return report
 

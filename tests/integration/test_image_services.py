@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,6 +73,22 @@ class TestDocker(HandlerContract):
         events: list[Event] = []
         bench.service.pull(ImageSpec(bench.image), observer=events.append)
         assert any(isinstance(event, PartAdvanced) and event.total for event in events)
+
+    def test_handlers_pulls_leave_every_tag_and_image(self, bench: Bench, engine: str) -> None:
+        both = {"arm": platforms.parse("linux/arm64"), "amd": platforms.parse("linux/amd64")}
+        with contextlib.closing(DockerImageService(engine, platforms=both)) as service:
+            default = service.pull(ImageSpec(bench.image))
+            arm = service.pull(ImageSpec(bench.image, "arm"))
+            # The name with the index's digest is the arm image's, which has no other one.
+            assert service.pull(ImageSpec(bench.image, "amd")) == default
+            assert service.pull(ImageSpec(bench.image, "arm")) == arm
+            tags = {each.id: each.repo_tags for each in service.list()}
+            assert {default, arm} == set(tags)
+            assert bench.image in tags[default]
+            for handler, image_id in (("", default), ("arm", arm), ("amd", default)):
+                found = service.status(ImageSpec(bench.image, handler))
+                assert found is not None
+                assert found.id == image_id
 
     def test_images_are_ensured_and_collected(self, bench: Bench) -> None:
         ensured_and_collected(bench)

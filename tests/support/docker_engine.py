@@ -33,7 +33,7 @@ def id_of(*parts: str) -> str:
 
 @dataclass
 class Engine:
-    """The classic store: a tag points to one image, whatever its platform.
+    """The classic store: a tag points to one image, whatever its platform, and so does a name with a digest.
 
     Attributes:
         registry: tags by repository; each has images for linux/amd64 and linux/arm64 of one content.
@@ -46,6 +46,7 @@ class Engine:
     api: str = "1.41"
     ids: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
     containers: list[dict[str, Any]] = field(default_factory=list)
     requests: list[tuple[str, str, dict[str, str], dict[str, str]]] = field(default_factory=list)
     stream: tuple[int, bytes] | None = None
@@ -64,6 +65,8 @@ class Engine:
             return 200, json.dumps([self._item(each) for each in self.ids]).encode()
         if path == "/images/create":
             return self._create(query)
+        if distribution := re.fullmatch("/distribution/(.+):(.+)/json", path):
+            return self._distribution(*distribution.groups())
         found = re.fullmatch("/images/(.+?)(/json|/tag)?", path)
         assert found is not None, path
         image = self._resolve(found[1])
@@ -74,6 +77,8 @@ class Engine:
             self.tags[f"{query['repo']}:{query['tag']}"] = image
             return 201, b""
         if method == "DELETE":
+            if self.digests.pop(found[1], None) and image in (*self.tags.values(), *self.digests.values()):
+                return 200, json.dumps([{"Untagged": found[1]}]).encode()
             return self._delete(image)
         return 200, json.dumps(
             {**copy.deepcopy(recorded("inspect")), **self._item(image), "Created": "1970-01-01T00:00:00Z"}
@@ -84,15 +89,16 @@ class Engine:
         tags = [tag for tag, each in self.tags.items() if each == image]
         digest = self.ids[image]
         item |= {"Id": image, "RepoTags": tags or ["<none>:<none>"]}
-        item["RepoDigests"] = [f"{tags[0].rpartition(':')[0]}@{digest}"] if tags else ["<none>@<none>"]
+        digests = [name for name, each in self.digests.items() if each == image]
+        item["RepoDigests"] = digests or [f"{tags[0].rpartition(':')[0]}@{digest}"] if tags else ["<none>@<none>"]
         return item
 
     def _resolve(self, name: str) -> str | None:
-        if name in self.tags:
-            return self.tags[name]
+        if "@" in name or name in self.tags:
+            return self.digests.get(name) or self.tags.get(name)
         bare = name.removeprefix("sha256:")
-        for image, digest in self.ids.items():
-            if image.removeprefix("sha256:").startswith(bare) or name.endswith(f"@{digest}"):
+        for image in self.ids:
+            if image.removeprefix("sha256:").startswith(bare):
                 return image
         return None
 
@@ -108,15 +114,26 @@ class Engine:
             text = recorded("create404")["message"].replace("registry.example/team/app:9", f"{repository}:{tag}")
             return 404, json.dumps({"message": text}).encode()
         image = id_of(content, query.get("platform", "linux/amd64"))
-        self.ids[image] = id_of("index", content)
+        digest = self.ids[image] = id_of("index", content)
+        named = f"{repository}@{digest}"
         if not tag.startswith("sha256:"):
             self.tags[f"{repository}:{tag}"] = image
+        elif self.digests.get(named, image) != image:
+            return 200, json.dumps({"errorDetail": {"message": f"Cannot overwrite digest {digest}"}}).encode()
+        self.digests[named] = image
         return 200, RECORDED["create"]["body"].encode()
+
+    def _distribution(self, repository: str, tag: str) -> tuple[int, bytes]:
+        content = self.registry.get(repository, {}).get(tag)
+        if content is None:
+            return 404, b'{"message":"manifest unknown: manifest unknown"}'
+        return 200, json.dumps({"Descriptor": {"digest": id_of("index", content)}, "Platforms": []}).encode()
 
     def _delete(self, image: str) -> tuple[int, bytes]:
         if any(each["ImageID"] == image for each in self.containers):
             return 409, b'{"message":"conflict: unable to delete (cannot be forced) - image is being used"}'
         del self.ids[image]
+        self.digests = {name: each for name, each in self.digests.items() if each != image}
         gone = [tag for tag, each in self.tags.items() if each == image]
         for tag in gone:
             del self.tags[tag]

@@ -10,7 +10,7 @@ import click
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import ExitStatus, exit_status, say
-from imagestore.cli.node.services import clean_up_command, connected, naming, service_options
+from imagestore.cli.node.services import clean_up_command, connected, naming, service_options, write_metrics
 from imagestore.cli.signals import cancelled_by_signals
 from imagestore.digest import Digest
 
@@ -120,10 +120,9 @@ def ensure(
         _print(found.name, result, heard, steps)
     if not result.is_there:
         _report(result)
-    if metrics is not None:
-        metrics.write_text(numbers.text(), "utf-8")
+    written = write_metrics(metrics, numbers)
     if result.is_there:
-        return ExitStatus.OK
+        return written
     status = _STATUSES.get(result.reason)
     if status is None:
         return ExitStatus.FAILURE if result.cause is None else exit_status(result.cause)

@@ -14,7 +14,8 @@ from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.failure import ExitStatus, report
 from imagestore.cli.node.ensure import records_of
-from imagestore.cli.node.services import clean_up_command, connected, service_options
+from imagestore.cli.node.services import clean_up_command, connected, service_options, write_metrics
+from imagestore.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from imagestore.errors import ImageStoreError
     from imagestore.node.events import NodeEvent
     from imagestore.node.gc import CollectionReport, ImageCollector
+    from imagestore.node.gc.collector import CollectorStats
     from imagestore.node.gc.detection import ImageUse
     from imagestore.node.gc.state import CollectorState
     from imagestore.node.kubelet_config import KubeletImageSettings
@@ -99,11 +101,10 @@ def gc(
     else:
         _print(found.name, done)
     statuses = [report(failure) for failure in done.failures]
-    if metrics is not None:
-        metrics.write_text(numbers.text(), "utf-8")
-    if statuses:
-        return statuses[0]
-    return ExitStatus.FAILURE if done.left and not dry_run else ExitStatus.OK
+    if done.left and not dry_run:
+        statuses.append(ExitStatus.FAILURE)
+    statuses.append(write_metrics(metrics, numbers))
+    return statuses[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,22 +253,23 @@ def _settings(
     from imagestore.node.golang import Duration
 
     high, low = percents
+    if high is not None and low is not None and low >= high:
+        raise click.UsageError(f"--low {low} must be less than --high {high}")
     high = settings.image_gc_high_threshold_percent if high is None else high
     if low is None:
         # A high threshold alone, at or below the default low one, takes that one down with it.
         low = min(settings.image_gc_low_threshold_percent, high)
     settings = replace(settings, image_gc_high_threshold_percent=high, image_gc_low_threshold_percent=low)
-    minimum, maximum = ages
-    if maximum is not None:
-        settings = replace(settings, image_maximum_gc_age=Duration.of_seconds(maximum))
-    limit = settings.image_maximum_gc_age
+    minimum, maximum = (None if age is None else Duration.of_seconds(age) for age in ages)
     if minimum is not None:
-        settings = replace(settings, image_minimum_gc_age=Duration.of_seconds(minimum))
-        if Duration(0) < limit <= settings.image_minimum_gc_age:
-            raise click.UsageError(f"--min-age must be less than the maximum age, {limit}")
-    elif Duration(0) < limit <= settings.image_minimum_gc_age:
-        # As with the thresholds: taken down no further than it must be.
-        settings = replace(settings, image_minimum_gc_age=Duration(limit.nanoseconds - 1))
+        settings = replace(settings, image_minimum_gc_age=minimum)
+    if maximum is not None:
+        settings = replace(settings, image_maximum_gc_age=maximum)
+    least, limit = settings.image_minimum_gc_age, settings.image_maximum_gc_age
+    if Duration(0) < limit <= least:
+        # Where both are given, either may be the wrong one.
+        hint = "" if minimum is not None else "; a lower --min-age makes room"
+        raise click.UsageError(f"the maximum age {limit} must be greater than the minimum age {least}{hint}")
     return settings
 
 
@@ -281,14 +283,22 @@ def _print(service: str, done: _Round) -> None:
         print(f"left: {_name(image)}")
     for step in done.steps:
         print(f"gate: {render.printable(step)}")
-    numbers = done.collector.stats()
+    numbers = _left(done)
     by_handler = ", ".join(f"{name or 'default'} {count}" for name, count in numbers.by_handler.items())
+    is_plan = done.result is not None and done.result.is_dry_run
+    verb = "would be" if is_plan else "is" if numbers.images == 1 else "are"
     print(
-        f"{numbers.images} images are left, {numbers.in_use} in use, {numbers.pinned} pinned"
+        f"{counted(numbers.images, 'image')} {verb} left, {numbers.in_use} in use, {numbers.pinned} pinned"
         + (f"; by handler: {by_handler}" if by_handler else "")
     )
     if done.unturned:
         print(f"gate: {done.unturned}")
+
+
+def _left(done: _Round) -> CollectorStats:
+    """What there is after the round, or would be after a plan."""
+    planned = done.result.removed if done.result is not None and done.result.is_dry_run else ()
+    return done.collector.stats(without={each.image.key for each in planned})
 
 
 def _print_report(result: CollectionReport) -> None:
@@ -311,7 +321,7 @@ def _name(image: ImageUse) -> str:
 
 
 def _json(service: str, done: _Round) -> dict[str, object]:
-    numbers, result = done.collector.stats(), done.result
+    numbers, result = _left(done), done.result
     shown: dict[str, object] = {
         "service": service,
         "events": [{"type": each.type, "reason": each.reason, "message": each.message} for each in done.heard],

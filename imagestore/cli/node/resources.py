@@ -11,6 +11,7 @@ import click
 
 from imagestore.cli import render
 from imagestore.cli.context import App, output_option, pass_app
+from imagestore.cli.failure import say
 from imagestore.cli.options import host_option
 
 if TYPE_CHECKING:
@@ -105,38 +106,44 @@ def resources(
     """Show what a pod's requests and limits become: CRI messages, OCI resources, control group files.
 
     DOCUMENT is a file (- for standard input) with JSON: a pod, a pod spec, a container, or requests and limits alone.
-    Without it, the options make one container. Without --runtime-handler and --os, the default handler's platform
-    chooses. --weight names the runtime's formula of cpu.weight (runc and crun before mid-2025: linear), --conflict what
-    happens when a Windows container gets more than one CPU control.
+    The template of a Deployment or of another object with a pod template is taken. Without a DOCUMENT, the options make
+    one container. Without --runtime-handler and --os, the pod's spec.os or node selector chooses, else the default
+    handler's platform. What is doubtful about the document is said on standard error. --weight names the runtime's
+    formula of cpu.weight (runc and crun before mid-2025: linear), --conflict what happens when a Windows container gets
+    more than one CPU control.
     """
     from imagestore.node import resources as numbers
+    from imagestore.resources import reading
     from imagestore.resources.cgroup import WeightFormula
     from imagestore.resources.oci import CpuConflict
+    from imagestore.resources.remarks import remarks
 
     amounts = {name: given.pop(name.replace("-", "_")) for name in _AMOUNTS}
-    pod = _pod(document, amounts, given.pop("huge_pages"))
+    described = _described(document, amounts, given.pop("huge_pages"))
+    pod = reading.pod_from_json(described)
     if host is not None:
         from imagestore import platforms
 
         app.host = platforms.parse(host)
-    target = _target(app, handler, system, isolation)
+    target = _target(app, handler, system, isolation, pod)
+    warnings = [*remarks(described, pod), *_doubts(pod, target, is_named=bool(handler))]
+    for warning in warnings:
+        say(f"imagestore: warning: {render.printable(warning)}")
     node, settings = _node(**given), _settings(**given)
     choices = numbers.Choices(WeightFormula(weight), CpuConflict(conflict))
     planned = numbers.plan(pod, target, node=node, settings=settings, choices=choices)
     if output == "json":
-        render.dump_json(_as_json(planned, node, settings, explain=explain))
+        render.dump_json({**_as_json(planned, node, settings, explain=explain), "warnings": warnings})
     else:
         _print(planned, explain=explain)
 
 
-def _pod(document: Path | None, amounts: dict[str, str | None], huge_pages: tuple[str, ...]) -> Pod:
-    from imagestore.resources import reading
-
+def _described(document: Path | None, amounts: dict[str, str | None], huge_pages: tuple[str, ...]) -> dict[str, Any]:
     is_described = bool(huge_pages) or any(value is not None for value in amounts.values())
     if (document is None) != is_described:
         raise click.UsageError("give either a DOCUMENT or options such as --cpu-limit")
     if document is not None:
-        return reading.pod_from_json(_read(document))
+        return _read(document)
     parts: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
     for name, value in amounts.items():
         kind, _, part = name.partition("-")
@@ -147,7 +154,7 @@ def _pod(document: Path | None, amounts: dict[str, str | None], huge_pages: tupl
         if not equals:
             raise click.UsageError(f"--huge-page-limit {text}: expected SIZE=QUANTITY, such as 2Mi=64Mi")
         parts["limits"][f"hugepages-{size}"] = value
-    return reading.pod_from_json(parts)
+    return parts
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -166,8 +173,19 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _target(app: App, handler: str | None, system: str | None, isolation: str | None) -> Target:
-    from imagestore.node.resources import Target, target_of
+def _doubts(pod: Pod, target: Target, *, is_named: bool) -> Iterator[str]:
+    from imagestore.node.resources import refusal
+
+    if refused := refusal(pod, target):
+        yield refused
+    if pod.runtime_class and not is_named:
+        mine = f"runtime handler {target.handler}" if target.handler else target.os
+        name = pod.runtime_class[:100]
+        yield f"the numbers are for {mine}; name the handler of runtimeClassName {name} with --runtime-handler"
+
+
+def _target(app: App, handler: str | None, system: str | None, isolation: str | None, pod: Pod) -> Target:
+    from imagestore.node.resources import Target, refusal, target_of
     from imagestore.resources.windows import Isolation
 
     own = {None: None, "process": Isolation.PROCESS, "hyperv": Isolation.HYPERVISOR}[isolation]
@@ -178,6 +196,9 @@ def _target(app: App, handler: str | None, system: str | None, isolation: str | 
             raise click.UsageError("--isolation is for Windows")
         return Target(system, (own or Isolation.PROCESS) if system == "windows" else None)
     found = target_of(app.config, handler or "", host=app.host)
+    if handler is None and refusal(pod, found):
+        # No handler is named, so the pod says for which system its numbers are.
+        found = Target(pod.os, Isolation.PROCESS if pod.os == "windows" else None)
     if own is not None and found.os != "windows":
         raise click.UsageError(f"--isolation is for Windows, and runtime handler {found.handler!r} runs {found.os}")
     return replace(found, isolation=own) if own is not None else found

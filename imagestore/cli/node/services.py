@@ -13,16 +13,19 @@ import click
 
 from imagestore.cli.context import GivenPath
 from imagestore.cli.extras import needed
+from imagestore.cli.failure import ExitStatus, report, say
+from imagestore.cli.render import printable
 from imagestore.digest import Digest
 from imagestore.errors import ConfigError, ImageNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from imagestore.cli.context import App
     from imagestore.image_service import ContainerImage, ImageService
     from imagestore.node.edged.settings import EdgedSettings
     from imagestore.node.kubelet_config import KubeletImageSettings
+    from imagestore.node.metrics import NodeMetrics
     from imagestore.platforms import Platform
     from imagestore.store import ImageStore
 
@@ -178,6 +181,7 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
     from imagestore.node.documents import read_documents
     from imagestore.node.features import FeatureGates
     from imagestore.node.kubelet_config import KubeletImageSettings
+    from imagestore.node.kubelet_members import unknown_members
 
     if choice.kubelet_config is not None:
         documents = read_documents(choice.kubelet_config)
@@ -185,6 +189,9 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
         _check_kind(given, choice.kubelet_config)
         with naming(choice.kubelet_config):
             settings = KubeletImageSettings.parse(given)
+        if len(documents) > 1:
+            warn(choice.kubelet_config, [f"holds {len(documents)} documents; a kubelet reads the first one only"])
+        warn(choice.kubelet_config, unknown_members(given))
     elif edged is not None:
         settings = edged.kubelet
     else:
@@ -195,6 +202,27 @@ def settings_of(choice: ServiceChoice, edged: EdgedSettings | None) -> KubeletIm
     with naming(file) if file is not None else contextlib.nullcontext():
         settings.check()
     return settings
+
+
+def warn(file: Path, warnings: Iterable[str]) -> None:
+    """Say on standard error what is doubtful about a file; the command goes on."""
+    for warning in warnings:
+        say(f"imagestore: warning: {printable(f'{file}: {warning}')}")
+
+
+def write_metrics(file: Path | None, numbers: NodeMetrics) -> ExitStatus:
+    """Write metrics to the file, if one was named. A failure is reported, and changes nothing of what was done."""
+    from imagestore.errors import ImageStoreError
+    from imagestore.whole_file import write_whole
+
+    if file is None:
+        return ExitStatus.OK
+    try:
+        write_whole(file, numbers.text().encode())
+    except ImageStoreError as error:
+        report(error)
+        return ExitStatus.FAILURE
+    return ExitStatus.OK
 
 
 @contextlib.contextmanager
@@ -245,6 +273,7 @@ def connected(app: App, choice: ServiceChoice, in_use: Sequence[str] = ()) -> It
         from imagestore.node.edged.file import load
 
         edged = load(choice.edged)
+        warn(choice.edged, edged.warnings)
     settings = settings_of(choice, edged)
     found = _open(app, choice, edged, settings, in_use)
     with contextlib.closing(found.service):

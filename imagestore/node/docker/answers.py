@@ -7,13 +7,18 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore.digest import Digest
 from imagestore.errors import (
     AccessDeniedError,
     AuthenticationError,
     ImageServiceError,
     ImageStoreError,
+    InvalidDigestError,
     InvalidInputError,
+    RateLimitedError,
     ReferenceNotFoundError,
+    RegistryError,
+    RegistryUnavailableError,
 )
 from imagestore.reference import Reference
 
@@ -22,6 +27,12 @@ if TYPE_CHECKING:
 
 _NONE: Final = ("<none>:<none>", "<none>@<none>")
 _MAX_MESSAGE: Final = 2000
+_OF_REGISTRIES: Final[dict[int, type[RegistryError]]] = {
+    401: AuthenticationError,
+    403: AccessDeniedError,
+    404: ReferenceNotFoundError,
+    429: RateLimitedError,
+}
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9:+._-]{0,199}")
 
 
@@ -72,13 +83,19 @@ def failure(answer: Answer, what: str, *, is_registry: bool = False) -> ImageSto
     message = f"{what}: {text}"
     if answer.status == 400:
         return InvalidInputError(message)
-    if is_registry and answer.status == 404:
-        return ReferenceNotFoundError(message, status=404)
-    if is_registry and answer.status == 401:
-        return AuthenticationError(message, status=401)
-    if is_registry and answer.status == 403:
-        return AccessDeniedError(message, status=403)
-    return ImageServiceError(message, status=answer.status)
+    kind = _OF_REGISTRIES.get(answer.status) if is_registry else None
+    return kind(message, status=answer.status) if kind else ImageServiceError(message, status=answer.status)
+
+
+def stream_failure(code: int, message: str) -> ImageStoreError:
+    """The error that a pull's stream ends with.
+
+    Args:
+        code: ``errorDetail.code``, the status that the registry answered with; 0 where the engine gives none.
+        message: in the engine's words.
+    """
+    kind = RegistryUnavailableError if code >= 500 else _OF_REGISTRIES.get(code)
+    return kind(message, status=code) if kind else ImageServiceError(message, status=code)
 
 
 def listed_images(value: Any, what: str) -> list[EngineImage]:
@@ -113,6 +130,20 @@ def inspected_image(value: Any, what: str) -> EngineImage:
         size=max(1, size) if isinstance(size, int) and not isinstance(size, bool) else 1,
         user=user.partition(":")[0] if isinstance(user, str) else "",
     )
+
+
+def remote_digest(value: Any, what: str) -> Digest:
+    """``GET /distribution/{name}/json``: what the registry has under a name.
+
+    Raises:
+        ImageServiceError: it isn't that.
+    """
+    descriptor = value.get("Descriptor") if isinstance(value, dict) else None
+    text = descriptor.get("digest") if isinstance(descriptor, dict) else None
+    try:
+        return Digest.parse(text if isinstance(text, str) else "")
+    except InvalidDigestError as error:
+        raise ImageServiceError(f"{what}: expected a Descriptor with a digest") from error
 
 
 def _names(value: Any) -> tuple[str, ...]:

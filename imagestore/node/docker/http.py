@@ -67,13 +67,21 @@ class EngineConnection:
         """For messages."""
         return self._shown
 
-    def request(self, method: str, path: str, *, query: Mapping[str, str] | None = None) -> Answer:
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
         """One request and its whole answer, whatever its status.
 
         Args:
             method: of HTTP.
             path: with its version; already escaped.
             query: unescaped.
+            headers: of this request.
 
         Raises:
             ServiceUnavailableError: the engine can't be reached, or the answer was cut off.
@@ -81,7 +89,10 @@ class EngineConnection:
             ImageServiceError: the answer is too large.
         """
         self._knock()
-        with self._translated(method, path), self._client.stream(method, _HOST + path, params=query) as response:
+        with (
+            self._translated(method, path),
+            self._client.stream(method, _HOST + path, params=query, headers=headers) as response,
+        ):
             return self._whole(response, MAX_ANSWER_BYTES)
 
     @contextlib.contextmanager

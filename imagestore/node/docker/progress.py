@@ -1,8 +1,8 @@
 """The stream that a pull answers with: JSON objects, one behind the other.
 
 Rules (Docker Engine API): objects are separated by CRLF, LF or nothing. A pull went well when the stream ends cleanly
-and no object had ``errorDetail`` or its older twin ``error``. A cut object is a failure, like anything that is no
-object. Sizes are bounded.
+and no object had ``errorDetail`` or its older twin ``error``; ``errorDetail.code`` is the status that the registry
+answered with. A cut object is a failure, like anything that is no object. Sizes are bounded.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: One object; real ones have some hundred bytes.
 MAX_OBJECT_BYTES: Final = 256 * 1024
+_STATUSES: Final = range(400, 600)
 _BLANK: Final = b" \t\r\n"
 _OPEN, _CLOSE, _QUOTE, _ESCAPE = b'{}"\\'
 
@@ -31,6 +32,7 @@ class Progress:
         status: in words.
         current, total: bytes; None where they aren't told.
         error: text of a failure, or empty.
+        code: of the failure, a status of HTTP; 0 where it isn't told.
     """
 
     part: str = ""
@@ -38,6 +40,7 @@ class Progress:
     current: int | None = None
     total: int | None = None
     error: str = ""
+    code: int = 0
 
 
 class ProgressReader:
@@ -104,6 +107,7 @@ class ProgressReader:
         failed = "errorDetail" in value or "error" in value
         text = _text(detail.get("message")) if isinstance(detail, dict) else ""
         problem = text or _text(value.get("error")) or ("the engine reports a failure" if failed else "")
+        code = (_number(detail.get("code")) if isinstance(detail, dict) else None) or 0
         inside = numbers if isinstance(numbers, dict) else {}
         return Progress(
             part=_text(value.get("id")),
@@ -111,6 +115,7 @@ class ProgressReader:
             current=_number(inside.get("current")),
             total=_number(inside.get("total")),
             error=problem,
+            code=code if code in _STATUSES else 0,
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagestore.errors import ImageServiceError
 from imagestore.node.docker import answers, authorization
 from imagestore.node.docker.progress import ProgressReader
 from imagestore.observe import PartAdvanced, ignore
@@ -54,8 +53,8 @@ class EnginePull:
             cancel: ends it; the engine then gives the pull up.
 
         Raises:
-            ReferenceNotFoundError, AuthenticationError, AccessDeniedError: the registry's answer, where the engine
-                knows it before it begins.
+            ReferenceNotFoundError, AuthenticationError, AccessDeniedError, RateLimitedError, RegistryUnavailableError:
+                the registry's answer, where the engine says which it was.
             ImageServiceError: the engine failed, or its stream is malformed.
             ServiceUnavailableError: the engine can't be reached, or ended in the middle.
             DeadlineExceededError: nothing came for too long.
@@ -99,5 +98,5 @@ def platform_text(platform: Platform) -> str:
 
 def _take(progress: Progress, what: str, observer: Observer) -> None:
     if progress.error:
-        raise ImageServiceError(f"{what}: {progress.error}")
+        raise answers.stream_failure(progress.code, f"{what}: {progress.error}")
     observer(PartAdvanced(progress.part, progress.status, progress.current, progress.total))

@@ -3,12 +3,12 @@
 Rules: names are completed before they are asked for; an absent image is no error; removal takes an image with all its
 tags, is refused while containers use it, and is no error when nothing is there; a size is never 0. Every call has the
 runtime request timeout, a pull only a limit for standing still. A named runtime handler must be configured, with the
-platform it pulls for; which image it got is remembered in `handlers`.
+platform it pulls for; which image it got is remembered in `handlers`. The classic store moves a tag, and a name with
+digest, to the image that was pulled last. So a tag that is there already is pulled by its digest for a named handler.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import threading
@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from imagestore.errors import ImageServiceError, ImageStoreError, InvalidInputError, UnknownRuntimeHandlerError
+from imagestore.errors import ImageServiceError, InvalidInputError, UnknownRuntimeHandlerError
 from imagestore.image_service import (
     ContainerImage,
     FilesystemUsage,
@@ -27,7 +27,7 @@ from imagestore.image_service import (
     ServedImage,
     ServiceVersion,
 )
-from imagestore.node.docker import answers
+from imagestore.node.docker import answers, authorization
 from imagestore.node.docker.handlers import HandlerTable
 from imagestore.node.docker.http import EngineConnection
 from imagestore.node.docker.pulling import EnginePull
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from imagestore.cancel import CancelToken
+    from imagestore.digest import Digest
     from imagestore.image_service import SandboxMetadata
     from imagestore.node.docker.answers import EngineImage
     from imagestore.node.docker.http import Answer
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 _ID: Final = re.compile(r"(?:sha256:)?[a-f0-9]{4,64}")
 _TIMEOUT_SECONDS: Final = 120.0
 _STRIPES: Final = 64
+#: What the classic store says where another platform's image of the same index was pulled by its digest or tag.
+_TAKEN: Final = "overwrite digest"
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -211,43 +214,66 @@ class DockerImageService:
         observer: Observer | None,
         cancel: CancelToken | None,
     ) -> str:
-        former = self._former(reference) if handler else None
         pull = EnginePull(self._connection, self._api(), self._stall_limit)
-        try:
-            pull.run(reference, self._platforms[handler], auth=auth, observer=observer, cancel=cancel)
-            name = reference if reference.digest is None else reference.with_digest(reference.digest)
-            found = self._inspect(str(name))
-            if found is None:
-                raise ImageServiceError(f"{reference}: the engine says it was pulled and doesn't have it")
-            self._table.put(str(reference), handler, found.id)
-        except BaseException:
-            with contextlib.suppress(ImageStoreError):  # what went wrong first is told
-                self._put_back(reference, former)
-            raise
-        self._put_back(reference, former)
+
+        def run(wanted: Reference) -> None:
+            pull.run(wanted, self._platforms[handler], auth=auth, observer=observer, cancel=cancel)
+
+        name = reference if reference.digest is None else reference.with_digest(reference.digest)
+        if handler and self._has_tag(reference):
+            # By its digest, so that the tag stays where it is.
+            name = reference.with_digest(self._remote_digest(reference, auth))
+            holder = self._inspect(str(name))
+            try:
+                run(name)
+            except ImageServiceError as error:
+                if holder is None or _TAKEN not in str(error).lower():
+                    raise
+                self._let_go(name, holder)
+                run(name)
+        else:
+            run(reference)
+        found = self._inspect(str(name))
+        if found is None:
+            raise ImageServiceError(f"{reference}: the engine says it was pulled and doesn't have it")
+        self._table.put(str(reference), handler, found.id)
         return found.id
 
-    def _former(self, reference: Reference) -> EngineImage | None:
-        """What a tag means before a handler's pull, which moves it in the classic store.
+    def _has_tag(self, reference: Reference) -> bool:
+        """Whether the engine has the tag already: a handler's pull must not move it.
 
-        A row says from now on that it is the default handler's: a process that dies can't put the tag back.
+        A row says from now on that the tag is the default handler's, unless it is another handler's.
         """
         if not reference.tag or reference.digest is not None:
-            return None
+            return False
         default = self._find(ImageSpec(str(reference)))
         if default is None:
-            return self._inspect(str(reference))
+            return self._inspect(str(reference)) is not None
         self._table.put(str(reference), "", default.id)
-        return default
+        return True
 
-    def _put_back(self, reference: Reference, former: EngineImage | None) -> None:
-        """The tag; everybody but the handler still means the former image."""
-        now = self._inspect(str(reference)) if former is not None else None
-        if former is None or now is None or now.id == former.id:
-            return
-        answer = self._ask("POST", f"/images/{former.id}/tag", {"repo": reference.name, "tag": reference.tag})
-        if answer.status != 404:  # somebody removed it meanwhile
+    def _remote_digest(self, reference: Reference, auth: AuthConfig | None) -> Digest:
+        """What the registry has under the tag, as the engine finds it.
+
+        Raises:
+            ReferenceNotFoundError, AuthenticationError, AccessDeniedError: the registry's answer.
+            ImageServiceError: the engine failed.
+        """
+        path = f"{self._api().prefix}/distribution/{quote(str(reference), safe='/:@')}/json"
+        answer = self._connection.request("GET", path, headers=authorization.header(auth, reference.host))
+        if answer.status >= 300:
+            raise answers.failure(answer, str(reference), is_registry=True)
+        return answers.remote_digest(answers.decode(answer, str(reference)), str(reference))
+
+    def _let_go(self, reference: Reference, holder: EngineImage) -> None:
+        """Take a name with digest from the image that has it, and keep the image."""
+        if not holder.repo_tags:
+            tag = f"imagestore-{holder.id.removeprefix('sha256:')[:12]}"
+            answer = self._ask("POST", f"/images/{holder.id}/tag", {"repo": reference.name, "tag": tag})
             self._checked(answer, f"{reference}: tag")
+        answer = self._ask("DELETE", f"/images/{quote(str(reference), safe='/:@')}", {"noprune": "true"})
+        if answer.status != 404:
+            self._checked(answer, f"{reference}: untag")
 
     def _find(self, spec: ImageSpec) -> EngineImage | None:
         """The image that a spec means; rows come before what the engine's tag says now."""

@@ -1,10 +1,11 @@
 """edgecore's configuration file: v1alpha1 (KubeEdge 1.2 to 1.11), v1alpha2 (from 1.12 on), and the seed's parameters.
 
 Rules: v1alpha1 has everything flat below ``modules.edged``; its runtimeRequestTimeout counts minutes, whatever its
-comment says. v1alpha2 wraps the kubelet: defaults are laid down first, so that a file that changes only the runtime
-endpoint leaves images on containerd; the comment there says otherwise. An empty image endpoint follows the runtime's,
-zeros are meant so, and parallel pulls need serializeImagePulls beside their number. Both are read as edged reads them,
-with a warning.
+comment says. v1alpha2 wraps the kubelet: its configuration is ``tailoredKubeletConfig``, its flags stand directly in
+``modules.edged``, since Go's JSON form of the embedded struct TailoredKubeletFlag has no table of its own. Defaults are
+laid down first, so that a file that changes only the runtime endpoint leaves images on containerd; the comment there
+says otherwise. An empty image endpoint follows the runtime's, zeros are meant so, and parallel pulls need
+serializeImagePulls next to their number. Both versions are read as edged reads them, with warnings.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from imagestore.node.edged.settings import (
 from imagestore.node.endpoints import parse_endpoint
 from imagestore.node.golang import NANOSECONDS, Duration
 from imagestore.node.kubelet_config import DEFAULT_RUNTIME_ENDPOINT, KubeletImageSettings
+from imagestore.node.kubelet_members import unknown_members
 from imagestore.node.members import Members, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 _GROUP: Final = "edgecore.config.kubeedge.io"
@@ -45,6 +47,28 @@ _ALPHA1_SANDBOX: Final = {
 }
 _ALPHA1_MEMORY: Final = 7_852_396_000
 _ALPHA2_SANDBOX: Final = "kubeedge/pause:3.6"
+_CONFIG: Final = "tailoredKubeletConfig"
+#: v1alpha1's names, with those of v1alpha2.
+_RENAMED: Final = {
+    "runtimeType": "containerRuntime",
+    "dockerAddress": "dockerEndpoint",
+    "imageGCHighThreshold": f"{_CONFIG}.imageGCHighThresholdPercent",
+    "imageGCLowThreshold": f"{_CONFIG}.imageGCLowThresholdPercent",
+}
+#: Of the kubelet's configuration, and easily taken for flags.
+_OF_CONFIG: Final = (
+    "containerRuntimeEndpoint",
+    "imageServiceEndpoint",
+    "runtimeRequestTimeout",
+    "imageGCHighThresholdPercent",
+    "imageGCLowThresholdPercent",
+    "imageMinimumGCAge",
+    "imageMaximumGCAge",
+    "serializeImagePulls",
+    "featureGates",
+)
+#: Name of a struct in KubeEdge's sources; in a file it means nothing.
+_NO_TABLE: Final = "tailoredKubeletFlag"
 #: Where they aren't the kubelet's, or it would derive them from other values.
 _ALPHA2_DEFAULTS: Final = {"nodeStatusMaxImages": 0, "serializeImagePulls": True}
 
@@ -122,55 +146,72 @@ def _alpha1(given: Members) -> EdgedSettings:
 
 
 def _alpha2(given: Members) -> EdgedSettings:
-    config, flags = given.below("tailoredKubeletConfig"), given.below("tailoredKubeletFlag")
+    config = given.below(_CONFIG)
     default = _WINDOWS_ENDPOINT if sys.platform == "win32" else DEFAULT_RUNTIME_ENDPOINT
-    # 1.12 and 1.13 had the endpoints among the flags.
-    runtime = config.text("containerRuntimeEndpoint") or flags.text("remoteRuntimeEndpoint")
-    image = config.text("imageServiceEndpoint") or flags.text("remoteImageEndpoint")
+    # Of 1.12 and 1.13; later the endpoints moved into the configuration.
+    runtime = config.text("containerRuntimeEndpoint") or given.text("remoteRuntimeEndpoint")
+    image = config.text("imageServiceEndpoint") or given.text("remoteImageEndpoint")
     # An empty text takes the default away, and then the kubelet uses the runtime's.
-    is_following = image is None and ("imageServiceEndpoint" in config or "remoteImageEndpoint" in flags)
-    warnings: list[str] = []
+    is_following = image is None and ("imageServiceEndpoint" in config or "remoteImageEndpoint" in given)
+    kind = checked_type(given.text("containerRuntime") or REMOTE)
+    warnings = [*_doubtful_flags(given, kind), *unknown_members(given.mapping(_CONFIG), path=config.path)]
     if runtime is not None and image is None and runtime != default and not is_following:
         warnings.append(
             f"only the runtime endpoint is changed: images stay on {default}, whatever the comment of"
             " imageServiceEndpoint says; set it as well"
         )
-    kind = checked_type(flags.text("containerRuntime") or REMOTE)
     kubelet = KubeletImageSettings.parse(
         {
             **_ALPHA2_DEFAULTS,
-            **{name: each for name, each in given.mapping("tailoredKubeletConfig").items() if each is not None},
+            **{name: each for name, each in given.mapping(_CONFIG).items() if each is not None},
             "containerRuntimeEndpoint": runtime or default,
             "imageServiceEndpoint": "" if is_following else image or default,
         },
         path=config.path,
         is_zero_given=True,
     )
-    deadline = flags.duration("imagePullProgressDeadline") or STALL_LIMIT
+    deadline = given.duration("imagePullProgressDeadline") or STALL_LIMIT
     return EdgedSettings(
         profile="v1alpha2",
         runtime_type=kind,
         runtime_endpoint=_checked(kubelet.container_runtime_endpoint),
         image_endpoint=_checked(kubelet.image_service_endpoint),
-        docker_endpoint=flags.text("dockerEndpoint") or DOCKER_ENDPOINT,
+        docker_endpoint=given.text("dockerEndpoint") or DOCKER_ENDPOINT,
         request_timeout=kubelet.runtime_request_timeout,
-        sandbox_image=flags.text("podSandboxImage") or _ALPHA2_SANDBOX,
-        stall_limit=positive(deadline, f"{flags.path}.imagePullProgressDeadline"),
+        sandbox_image=given.text("podSandboxImage") or _ALPHA2_SANDBOX,
+        stall_limit=positive(deadline, f"{given.path}.imagePullProgressDeadline"),
         kubelet=kubelet,
         origins={
-            "containerRuntime": _origin(flags, "containerRuntime"),
-            "dockerEndpoint": _origin(flags, "dockerEndpoint"),
-            "imagePullProgressDeadline": _origin(flags, "imagePullProgressDeadline"),
+            "containerRuntime": _origin(given, "containerRuntime"),
+            "dockerEndpoint": _origin(given, "dockerEndpoint"),
+            "imagePullProgressDeadline": _origin(given, "imagePullProgressDeadline"),
             "containerRuntimeEndpoint": Origin.GIVEN if runtime else Origin.DEFAULT,
             "imageServiceEndpoint": (
                 Origin.FOLLOWS if is_following else Origin.GIVEN if image is not None else Origin.DEFAULT
             ),
             "runtimeRequestTimeout": _origin(config, "runtimeRequestTimeout"),
-            "podSandboxImage": _origin(flags, "podSandboxImage"),
+            "podSandboxImage": _origin(given, "podSandboxImage"),
             "featureGates": _origin(config, "featureGates"),
         },
         warnings=tuple(warnings),
     )
+
+
+def _doubtful_flags(given: Members, kind: str) -> Iterator[str]:
+    """Of v1alpha2: what KubeEdge passes over, or refuses in later versions."""
+    if kind == DOCKER:
+        yield (
+            "containerRuntime docker: KubeEdge 1.14 and later refuse it; use remote with cri-dockerd or containerd, and"
+            " set the endpoints"
+        )
+    if _NO_TABLE in given:
+        yield (
+            f"{given.path}.{_NO_TABLE}: KubeEdge has no such table and passes over it; write its members directly in"
+            f" {given.path}"
+        )
+    for name, meant in {**_RENAMED, **{each: f"{_CONFIG}.{each}" for each in _OF_CONFIG}}.items():
+        if name in given:
+            yield f"{given.path}.{name}: v1alpha2 has no such member; write {given.path}.{meant}"
 
 
 def _origin(given: Members, name: str) -> Origin:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +24,7 @@ from imagestore.node.golang import Duration, aggregate
 from imagestore.node.outcome import runtime_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from imagestore.image_service import ImageService
     from imagestore.node.events import EventRecorder
@@ -214,16 +215,20 @@ class ImageCollector:
                 self._prune(report, started_at)
         return report
 
-    def stats(self) -> CollectorStats:
-        """Numbers of the last look."""
+    def stats(self, without: Container[ImageKey] = ()) -> CollectorStats:
+        """Numbers of the last look.
+
+        Args:
+            without: images that don't count, such as those that a plan would remove.
+        """
         with self._lock:
-            records = list(self._detector.records.values())
+            records = [record for record in self._detector.records.values() if record.key not in without]
             return CollectorStats(
                 images=len(records),
                 in_use=sum(record.key in self._in_use for record in records),
                 pinned=sum(record.is_pinned for record in records),
                 bytes=sum(record.size_bytes for record in records),
-                by_handler=self._by_handler(),
+                by_handler=_by_handler(records),
                 removed_images=self._removed_images,
                 freed_bytes=self._freed_bytes,
             )
@@ -236,17 +241,11 @@ class ImageCollector:
     def _show_handlers(self) -> None:
         """Count the images of other handlers than the default one."""
         if self._metrics is not None:
-            counts = self._by_handler()
+            counts = _by_handler(self._detector.records.values())
             others: dict[tuple[str, ...], float] = {
                 (name,): number for name, number in counts.items() if name not in ("", self._default_handler)
             }
             self._metrics.handler_images.replace(others)
-
-    def _by_handler(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for key in sorted(self._detector.records):
-            counts[key.runtime_handler] = counts.get(key.runtime_handler, 0) + 1
-        return counts
 
     def _eviction_order(self, now: int, report: CollectionReport) -> list[ImageUse]:
         in_use = self.detect(now)
@@ -338,3 +337,7 @@ class ImageCollector:
     def _warn(self, reason: str, message: str, report: CollectionReport) -> None:
         if not report.is_dry_run:
             self._recorder(NodeEvent("Warning", reason, message, self._node))
+
+
+def _by_handler(records: Iterable[ImageUse]) -> dict[str, int]:
+    return dict(sorted(Counter(record.key.runtime_handler for record in records).items()))

@@ -5,6 +5,9 @@ for this repository: yes. Accessible to the node's pods: no. Nobody recorded: ye
 hash, or the same secret: no, and the record learns of it. An equal service account: no. Otherwise yes, and whenever
 records can't be read. Records don't know runtime handlers: an image pulled for one handler vouches for the same image
 under another one.
+
+Entries are keyed by the image's name as the pod has it, without tag and digest, as by a kubelet of 1.36. An older
+kubelet completes the name; its entries are found too.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagestore.errors import InvalidInputError, StoreError
 from imagestore.node.credentials.keyring import SecretSource, ServiceAccountSource
-from imagestore.node.names import parse_image_name, spellings
+from imagestore.node.names import parse_image_name, spellings, written_repository
 from imagestore.node.records.model import PullCredentials, PulledRecord, RecordedSecret, RecordedServiceAccount
 
 if TYPE_CHECKING:
@@ -204,10 +207,10 @@ class PullManager:
         must_authenticate = Verdict(must_pull=True, result=MUST_AUTHENTICATE)
         if record is None:
             return must_authenticate
-        known = record.credentials.get(parse_image_name(image).repository)
-        if known is None or not known:
-            return must_authenticate
-        if known.is_node_accessible or self._is_covered(image, image_ref, known, credentials()):
+        entries = [each for each in map(record.credentials.get, _keys(image)) if each]
+        if any(
+            known.is_node_accessible or self._is_covered(image, image_ref, known, credentials()) for known in entries
+        ):
             return Verdict(must_pull=False, result=RECORD_FOUND)
         return must_authenticate
 
@@ -240,7 +243,7 @@ class PullManager:
 
         Also one that stays the same: its time tells a collection that is under way that the image came meanwhile.
         """
-        repository = parse_image_name(image).repository
+        repository = written_repository(image)
         try:
             before = self._files.read(image_ref)
         except StoreError as error:
@@ -303,6 +306,11 @@ class PullManager:
             return
         self._metrics.pull_intents.set(intents)
         self._metrics.pulled_records.set(records)
+
+
+def _keys(image: str) -> tuple[str, ...]:
+    """Under which a record may know an image: as written (Kubernetes 1.36), and completed (before)."""
+    return tuple(dict.fromkeys((written_repository(image), parse_image_name(image).repository)))
 
 
 def recorded(used: TrackedCredential | None) -> PullCredentials:

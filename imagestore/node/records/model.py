@@ -86,7 +86,7 @@ class PulledRecord:
     Attributes:
         image_ref: what the image service returned: the image id.
         updated_at: seconds since 1970, whole; None when never set.
-        credentials: by completed repository name.
+        credentials: by repository name, as written in the pod (before Kubernetes 1.36: completed).
     """
 
     image_ref: str

@@ -1,8 +1,9 @@
 """Which present images need a pod's credentials to be verified (KEP-2535).
 
-Rules: ``imagePullCredentialsVerificationPolicy`` of the kubelet. The allow list has complete repository names without
-tag and digest, or prefixes that end in ``/*``; both are compared with the completed repository of the image (since
-Kubernetes 1.36, kubernetes#137629; before, with its text as the pod has it, so that ``busybox`` never was on a list).
+Rules: ``imagePullCredentialsVerificationPolicy`` of the kubelet. The allow list has repository names without tag and
+digest, or prefixes that end in ``/*``. Both are compared with the name that the pod has, without tag and digest and not
+completed (since Kubernetes 1.36, kubernetes#137629): ``busybox`` allows ``busybox:1``, and not
+``docker.io/library/busybox``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagestore.errors import ConfigError
-from imagestore.node.names import InvalidImageNameError, name_fault, parse_image_name
+from imagestore.node.names import InvalidImageNameError, name_fault, written_repository
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +81,7 @@ class CredentialVerification:
 
     def _is_allowed(self, image: str) -> bool:
         try:
-            repository = parse_image_name(image).repository
+            repository = written_repository(image)
         except InvalidImageNameError:
             return False
         return any(
@@ -104,6 +105,6 @@ def pattern_fault(pattern: str) -> str:
     fault = name_fault(trimmed)
     if fault:
         return f"failed to parse as an image name: {fault}"
-    if parse_image_name(trimmed).repository != trimmed:
+    if written_repository(trimmed) != trimmed:
         return f"neither tag nor digest is accepted in an image reference: {pattern}"
     return ""

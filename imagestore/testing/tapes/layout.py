@@ -28,6 +28,7 @@ from imagestore.testing.engine.targets import read_target
 from imagestore.testing.images.bodies import Body, FileBody, SyntheticBody
 from imagestore.testing.tapes.blob_folder import BlobFolder
 from imagestore.testing.tapes.tape import Tape, TapeContent, TapeRepository
+from imagestore.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,11 +62,9 @@ def tape_to_layout(tape: Tape, blobs: BlobFolder, folder: str) -> int:
         for content in (*repository.manifests, *repository.blobs):
             out.put(computed.get(content.digest) or blobs.open(content.digest), content.digest)
         entries += _entries(repository, blobs)
-    with open(os.path.join(folder, "index.json"), "w", encoding="utf-8") as file:
-        index = {"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, "manifests": entries}
-        json.dump(index, file, indent=2)
-    with open(os.path.join(folder, "oci-layout"), "wb") as marker:
-        marker.write(_LAYOUT)
+    index = {"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, "manifests": entries}
+    write_whole(os.path.join(folder, "oci-layout"), _LAYOUT)
+    write_whole(os.path.join(folder, "index.json"), json.dumps(index, indent=2).encode())
     return len(entries)
 
 

@@ -30,6 +30,7 @@ from imagestore.testing.tapes.compose import save_text
 from imagestore.testing.tapes.layout import check_layout
 from imagestore.testing.tapes.player import load_tape, tape_path
 from imagestore.testing.tapes.tape_read import MAX_TAPE_BYTES, parse_tape
+from imagestore.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -139,8 +140,7 @@ def fetch_layout(target: str, folder: str, *, is_plain_http: bool = False) -> No
         _take_bodies(staging, bodies)
         check_layout(staging, bodies)
         for name, data in texts.items():
-            with open(os.path.join(folder, name), "wb") as out:
-                out.write(data)
+            write_whole(os.path.join(folder, name), data)
 
 
 def _file_name(digest: Digest) -> str:

@@ -101,7 +101,7 @@ def test_handlers_are_named_as_in_other_commands(image: str, capsys: pytest.Capt
 
 def test_collection_remembers_from_run_to_run(image: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "ensure", image)
-    limits = ("--high", "0", "--low", "0")
+    limits = ("--high", "0")
     _, young = run(capsys, "gc", *limits, "--dry-run")
     assert [each["reason"] for each in young["spared"]] == ["younger than the minimum age"]
     image_id = young["spared"][0]["id"]
@@ -112,6 +112,25 @@ def test_collection_remembers_from_run_to_run(image: str, capsys: pytest.Capture
     assert status == 0
     assert plan["removed"] == done["removed"] != []
     assert (plan["dryRun"], done["dryRun"], done["images"]) == (True, False, 0)
+
+
+def test_a_plan_says_what_would_be_left(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for handler in ("", "arm"):
+        run(capsys, "ensure", image, "--handler", handler)
+    everything = ("gc", "--all", "--min-age", "0")
+    spared = (*everything, "--in-use", f"{image},arm")
+
+    def last_line(*words: str) -> str:
+        main(["node", *words])
+        return capsys.readouterr().out.splitlines()[-1]
+
+    assert last_line(*everything, "--dry-run") == "0 images would be left, 0 in use, 0 pinned"
+    assert last_line(*spared, "--dry-run") == "1 image would be left, 1 in use, 0 pinned; by handler: arm 1"
+    _, planned = run(capsys, *spared, "--dry-run")
+    assert (planned["images"], planned["inUse"], planned["byHandler"]) == (1, 1, {"arm": 1})
+    assert last_line("gc").startswith("2 images are left, 0 in use")
+    assert last_line(*spared) == "1 image is left, 1 in use, 0 pinned; by handler: arm 1"
+    assert last_line(*everything) == "0 images are left, 0 in use, 0 pinned"
 
 
 def test_too_little_space_is_an_error_status(image: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,6 +169,20 @@ def test_metrics_that_cannot_be_written_do_not_cost_the_answer(
     for words in (["ensure", image], ["gc", "--dry-run"]):
         status, told = run(capsys, *words, "--metrics", str(tmp_path / "none" / "metrics"))
         assert (status, told["service"]) == (1, f"store in {tmp_path / 'store'}")
+
+
+def test_metrics_are_replaced_and_never_half_written(
+    image: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+    for words in (["ensure", image], ["gc"]):
+        (folder / "node.prom").write_text("old 1\n")
+        with (folder / "node.prom").open() as reader:
+            run(capsys, *words, "--metrics", str(folder / "node.prom"))
+            assert reader.read() == "old 1\n"
+        assert "kubelet_" in (folder / "node.prom").read_text()
+        assert os.listdir(folder) == ["node.prom"]
 
 
 def test_removals_that_fail_are_told(

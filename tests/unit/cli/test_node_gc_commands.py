@@ -121,10 +121,10 @@ def test_what_failed_is_told_also_where_metrics_cannot_be_written(
     image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CollectorState, "save", refuse)
-    assert main(["node", "gc", "--metrics", str(tmp_path / "none" / "metrics")]) == 1
+    assert main(["node", "gc", "--metrics", str(tmp_path / "none" / "metrics")]) == 8
     told = capsys.readouterr().err
     assert "read-only file system" in told
-    assert "metrics: No such file or directory" in told
+    assert "metrics: can't be written: No such file or directory" in told
 
 
 def plan(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
@@ -213,7 +213,16 @@ def test_gates_of_the_command_line_leave_the_others_of_the_file(
     [
         (("--all", "--after-gate-change"), 2),
         (("--max-age", "1s", "--min-age", "2s"), 2),
-        (("--max-age", "1s"), 0),
+        (("--max-age", "1s"), 2),
+        (("--max-age", "2m"), 2),
+        (("--max-age", "2m", "--min-age", "2m"), 2),
+        (("--max-age", "1s", "--min-age", "0"), 0),
+        (("--max-age", "0", "--min-age", "9h"), 0),
+        (("--max-age", "121s"), 0),
+        (("--high", "80", "--low", "80"), 2),
+        (("--high", "79", "--low", "80"), 2),
+        (("--high", "80", "--low", "79"), 0),
+        (("--high", "70"), 0),
         (("--sandbox-image", "BAD::"), 2),
         (("--feature-gates", "RuntimeClassInImageCriAPI=true"), 9),
     ],
@@ -222,9 +231,22 @@ def test_words_that_cannot_be_meant_so_are_refused(image: str, options: tuple[st
     assert main(["node", "gc", "--dry-run", *options]) == status
 
 
-def test_a_maximum_age_below_the_minimum_one_spares_what_is_new(image: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, told = run(capsys, "gc", "--dry-run", "--high", "0", "--low", "0", "--max-age", "90s")
-    assert [each["reason"] for each in told["spared"]] == ["younger than the minimum age"]
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--max-age", "90s"), "the maximum age 1m30s must be greater than the minimum age 2m0s; a lower --min-age"),
+        (("--max-age", "5m", "--min-age", "10m"), "the maximum age 5m0s must be greater than the minimum age 10m0s"),
+        (("--kubelet-config", "FILE", "--min-age", "1h"), "the maximum age 30m0s must be greater than the minimum"),
+        (("--kubelet-config", "FILE", "--max-age", "15m"), "the maximum age 15m0s must be greater than the minimum"),
+    ],
+)
+def test_ages_are_refused_as_in_the_kubelets_file(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    path = tmp_path / "kubelet.yaml"
+    path.write_text("imageMinimumGCAge: 20m\nimageMaximumGCAge: 30m\n")
+    assert main(["node", "gc", "--dry-run", *(word.replace("FILE", str(path)) for word in options)]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_service_has_one_state_whatever_link_leads_to_its_socket(tmp_path: Path) -> None:

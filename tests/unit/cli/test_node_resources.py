@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from imagestore.cli.node import COMMANDS
 from tests.support.commands import Commands
 from tests.support.node import CONFIG, HYPERV, PROCESS
 
-POD = {
+POD: dict[str, Any] = {
     "metadata": {"name": "web"},
     "spec": {
         "containers": [
@@ -229,3 +230,42 @@ def test_the_group_lists_its_commands_without_loading_them() -> None:
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert all(name in ran.stdout for name in COMMANDS)
     assert ran.stdout.splitlines()[-1] == "False"
+
+
+def written(tmp_path: Path, **spec: object) -> str:
+    path = tmp_path / "pod.json"
+    path.write_text(json.dumps({"kind": "Pod", "spec": {**POD["spec"], **spec}}))
+    return str(path)
+
+
+def test_a_pod_chooses_its_system_where_no_option_does(line: Commands, tmp_path: Path) -> None:
+    windows = written(tmp_path, os={"name": "windows"})
+    found = line.json(windows, *NODE)
+    assert (found["os"], found["isolation"], found["runtimeHandler"], found["warnings"]) == (
+        "windows",
+        "process",
+        "",
+        [],
+    )
+    assert line.json(written(tmp_path, os={"name": "linux"}), *NODE, *WINDOWS)["os"] == "linux"
+    refused = line.json(written(tmp_path, os={"name": "windows"}), "--os", "linux", *NODE)
+    assert (refused["os"], refused["warnings"]) == (
+        "linux",
+        ["the pod is for windows: a kubelet on linux refuses it (PodOSNotSupported)"],
+    )
+
+
+def test_a_runtime_class_is_reported_where_no_handler_is_named(line: Commands, tmp_path: Path) -> None:
+    pod = written(tmp_path, runtimeClassName="gold")
+    (warning,) = line.json(pod, "--os", "linux", *NODE)["warnings"]
+    assert warning == "the numbers are for linux; name the handler of runtimeClassName gold with --runtime-handler"
+    assert line.json(pod, "--runtime-handler", HYPERV, *NODE, *WINDOWS)["warnings"] == []
+
+
+def test_what_is_doubtful_is_said_on_standard_error_also_of_options(line: Commands) -> None:
+    assert "memory.max" in line("--os", "linux", "--memory-limit", "128m", *NODE)
+    assert line.error.startswith(
+        "imagestore: warning: container: limits.memory is 128m, which has a fraction of a byte"
+    )
+    line("--os", "linux", "--memory-limit", "128Mi", *NODE)
+    assert line.error == ""

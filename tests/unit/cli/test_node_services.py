@@ -53,7 +53,9 @@ def test_a_collection_of_one_service_forgets_nothing_of_another(
             """apiVersion: edgecore.config.kubeedge.io/v1alpha2
 modules:
   edged:
-    tailoredKubeletFlag: {containerRuntime: docker, dockerEndpoint: "unix:///d", imagePullProgressDeadline: 5s}
+    containerRuntime: docker
+    dockerEndpoint: "unix:///d"
+    imagePullProgressDeadline: 5s
 """,
             ["given", "given", "given"],
         ),
@@ -130,3 +132,35 @@ def test_gates_are_switched_with_the_kubelets_words(word: str, value: bool) -> N
 def test_other_words_switch_no_gate(text: str) -> None:
     with pytest.raises(BadParameter, match="expected NAME=true or NAME=false"):
         settings_of(ServiceChoice("", "", "", None, None, text, None), None)
+
+
+ALPHA2 = """apiVersion: edgecore.config.kubeedge.io/v1alpha2
+kind: EdgeCore
+modules:
+  edged:
+    containerRuntime: {runtime}
+    dockerEndpoint: unix://{folder}/docker.sock
+    remoteRuntimeEndpoint: unix://{folder}/runtime.sock
+    remoteImageEndpoint: unix://{folder}/images.sock
+"""
+
+
+@pytest.mark.parametrize(
+    ("runtime", "asked", "warning"),
+    [("remote", "images.sock", ""), ("docker", "docker.sock", "containerRuntime docker: KubeEdge 1.14")],
+)
+@pytest.mark.parametrize("command", [("gc", "--dry-run"), ("ensure", APP, "--policy", "Never")])
+def test_edgeds_flags_choose_the_service_of_every_command(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...],
+    runtime: str,
+    asked: str,
+    warning: str,
+) -> None:
+    path = tmp_path / "edgecore.yaml"
+    path.write_text(ALPHA2.format(runtime=runtime, folder=tmp_path))
+    assert main(["--root", str(tmp_path / "store"), "node", *command, "--edged", str(path)]) == 6
+    err = capsys.readouterr().err
+    assert f"{tmp_path}/{asked}" in err
+    assert (f"imagestore: warning: {path}: {warning}" in err) is bool(warning)

@@ -90,6 +90,17 @@ def test_watermarks_remove_nothing_from_a_disk_with_space(line: Line) -> None:
     assert len(line.json("gc", "-n", "--high", "0")["evicted"]) == 1
 
 
+def test_a_plan_says_what_would_be_left_after_it(line: Line) -> None:
+    rules = ("--keep-last", "0")
+    planned = line("gc", "-n", *rules)
+    assert "of 1 removed image would be freed\n" in planned
+    assert "; 0 blobs would be kept\n" in planned
+    assert line.json("gc", "-n", *rules)["keptBlobs"] == 0
+    assert "; 0 blobs would be kept\n" not in line("gc", "-n")
+    done = line("gc", *rules)
+    assert "; 0 blobs kept\n" in done
+
+
 @pytest.mark.parametrize("more", [(), ("--keep-last", "3")])
 def test_a_low_watermark_alone_names_the_option_it_goes_with(line: Line, more: tuple[str, ...]) -> None:
     line("gc", "--low", "5", *more, status=2)

@@ -18,7 +18,9 @@ from imagestore.errors import (
     ImageServiceError,
     ImageStoreError,
     OperationCancelledError,
+    RateLimitedError,
     ReferenceNotFoundError,
+    RegistryUnavailableError,
     ServiceUnavailableError,
     StoreCorruptError,
 )
@@ -182,6 +184,7 @@ def test_the_sandbox_image_is_pinned(bed: Bed) -> None:
         (401, AuthenticationError),
         (403, AccessDeniedError),
         (404, ReferenceNotFoundError),
+        (429, RateLimitedError),
         (500, ImageServiceError),
         (503, ImageServiceError),
     ],
@@ -197,6 +200,17 @@ def test_errors_before_the_stream_have_their_kind(bed: Bed, status: int, kind: t
     [
         (b'{"status":"x"}{"errorDetail":{"message":"unauthorized"},"error":"old"}', ImageServiceError, "unauthorized"),
         (b'{"error":"old words"}\n', ImageServiceError, "old words"),
+        (b'{"errorDetail":{"code":401,"message":"m"}}', AuthenticationError, ": m$"),
+        (b'{"errorDetail":{"code":403,"message":"m"},"error":"m"}\r\n', AccessDeniedError, ": m$"),
+        (b'{"status":"x"}\n{"errorDetail":{"code":404},"error":"old"}', ReferenceNotFoundError, ": old$"),
+        (b'{"errorDetail":{"code":429,"message":"m"}}', RateLimitedError, ": m$"),
+        (b'{"errorDetail":{"code":500,"message":"m"}}', RegistryUnavailableError, ": m$"),
+        (b'{"errorDetail":{"code":503,"message":"m"}}', RegistryUnavailableError, ": m$"),
+        (b'{"errorDetail":{"code":400,"message":"m"}}', ImageServiceError, ": m$"),
+        (b'{"errorDetail":{"code":1,"message":"m"}}', ImageServiceError, ": m$"),
+        (b'{"errorDetail":{"code":"403","message":"m"}}', ImageServiceError, ": m$"),
+        (b'{"errorDetail":{"code":true,"message":"m"}}', ImageServiceError, ": m$"),
+        (b'{"errorDetail":{"code":403}}', AccessDeniedError, "the engine reports a failure"),
         (b'{"errorDetail":{}}', ImageServiceError, "the engine reports a failure"),
         (b'{"status":"cut', ServiceUnavailableError, "in the middle of an object"),
         (b"", ServiceUnavailableError, "registry.example|docker engine"),
@@ -311,6 +325,9 @@ def test_newer_engines_tell_usage_elsewhere(bed: Bed) -> None:
 def test_credentials_are_sent(bed: Bed) -> None:
     bed.service.pull(ImageSpec(f"{APP}:1"), auth=AuthConfig(username="u", password=Secret("p")))
     assert sum("X-Registry-Auth" in headers for _, _, _, headers in bed.engine.requests) == 1
+    bed.service.pull(ImageSpec(f"{APP}:1", "arm"), auth=AuthConfig(username="u", password=Secret("p")))
+    asked = [path for _, path, _, headers in bed.engine.requests if "X-Registry-Auth" in headers]
+    assert f"/v1.41/distribution/{APP}:1/json" in asked
 
 
 def test_recorded_answers_have_the_members_we_read() -> None:

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from imagestore import platforms
-from imagestore.errors import ImageServiceError, StoreError, StoreFullError
+from imagestore.errors import (
+    AccessDeniedError,
+    ImageServiceError,
+    ImageStoreError,
+    ReferenceNotFoundError,
+    StoreError,
+    StoreFullError,
+)
 from imagestore.image_service import ImageSpec
 from imagestore.node.docker import handlers
 from imagestore.node.docker.handlers import HandlerTable
@@ -53,12 +60,9 @@ def found(service: DockerImageService, handler: str = "") -> str | None:
 
 
 def die_in_a_pull(service: DockerImageService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler's pull ends when the engine has moved the tag, and nothing comes after that."""
+    """A handler's pull ends when the engine has the image, and nothing comes after that."""
 
     put = HandlerTable.put
-
-    def killed(*arguments: object) -> None:
-        raise SystemExit
 
     def killed_at_last(table: HandlerTable, reference: str, handler: str, image_id: str) -> None:
         if handler:
@@ -67,12 +71,11 @@ def die_in_a_pull(service: DockerImageService, monkeypatch: pytest.MonkeyPatch) 
 
     with monkeypatch.context() as patch:
         patch.setattr(HandlerTable, "put", killed_at_last)
-        patch.setattr(DockerImageService, "_put_back", killed)
         with pytest.raises(SystemExit):
             service.pull(ImageSpec(TAG, "arm"))
 
 
-def test_a_pull_that_cant_be_noted_puts_the_tag_back(
+def test_a_pull_that_cant_be_noted_leaves_the_tag(
     engine: Engine, service: Callable[[], DockerImageService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, put = service(), HandlerTable.put
@@ -112,22 +115,80 @@ def test_a_process_that_dies_leaves_the_tags_meaning(
     image: str,
 ) -> None:
     die_in_a_pull(service(), monkeypatch)
-    assert engine.tags[TAG] == ARM
+    assert (engine.tags[TAG], ARM in engine.ids) == (AMD, True)
     assert found(service()) == AMD
-    assert service().pull(ImageSpec(TAG, handler)) == image  # which knows what it has to put back
+    assert service().pull(ImageSpec(TAG, handler)) == image
     assert (engine.tags[TAG], found(service())) == (AMD, AMD)
 
 
-def test_a_tag_that_cant_be_put_back_is_told_and_its_meaning_kept(
+def created(engine: Engine) -> list[str]:
+    return [query["tag"] for _, path, query, _ in engine.requests if path.endswith("/images/create")]
+
+
+@pytest.mark.parametrize("has_digest", [False, True])
+def test_a_handlers_pull_never_moves_a_tag(
+    engine: Engine, service: Callable[[], DockerImageService], has_digest: bool
+) -> None:
+    digest = id_of("index", "content")
+    if has_digest:
+        engine.digests[f"{APP}@{digest}"] = AMD
+    one = service()
+    assert one.pull(ImageSpec(TAG, "arm")) == ARM
+    assert set(created(engine)) == {digest}
+    assert (engine.tags, engine.digests) == ({TAG: AMD}, {f"{APP}@{digest}": ARM})
+    assert (found(one), found(one, "arm")) == (AMD, ARM)
+
+
+def test_an_image_that_loses_its_only_name_to_another_handler_is_kept(engine: Engine, tmp_path: Path) -> None:
+    handlers = {"arm": platforms.parse("linux/arm64"), "old": platforms.parse("linux/arm/v7")}
+    with closing(DockerImageService(str(tmp_path / "s"), platforms=handlers)) as one:
+        ids = [one.pull(ImageSpec(TAG, handler)) for handler in ("", "arm", "old")]
+        assert [found(one, handler) for handler in ("", "arm", "old")] == ids
+        assert set(engine.ids) == set(ids)
+        assert engine.tags == {TAG: AMD, f"{APP}:imagestore-{ARM.removeprefix('sha256:')[:12]}": ARM}
+        one.remove(ImageSpec(TAG, "arm"))
+        assert engine.tags == {TAG: AMD}
+
+
+def test_a_local_image_of_the_same_name_keeps_its_tag(
     engine: Engine, service: Callable[[], DockerImageService]
 ) -> None:
-    engine.answers[f"/images/{AMD}/tag"] = (500, b'{"message":"busy"}')
-    with pytest.raises(ImageServiceError, match="busy"):
+    built = id_of("built here")
+    engine.ids[built], engine.tags[TAG] = id_of("index", "built here"), built
+    assert service().pull(ImageSpec(TAG, "arm")) == ARM
+    assert (engine.tags[TAG], found(service()), found(service(), "arm")) == (built, built, ARM)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (403, b'{"message":"denied"}', AccessDeniedError),
+        (404, b'{"message":"manifest unknown"}', ReferenceNotFoundError),
+        (500, b'{"message":"busy"}', ImageServiceError),
+        (200, b"{}", ImageServiceError),
+        (200, b'{"Descriptor":{"digest":"latest"}}', ImageServiceError),
+    ],
+)
+def test_a_tag_whose_digest_is_not_known_is_not_pulled(
+    engine: Engine,
+    service: Callable[[], DockerImageService],
+    status: int,
+    body: bytes,
+    kind: type[ImageStoreError],
+) -> None:
+    engine.answers[f"/distribution/{TAG}/json"] = (status, body)
+    with pytest.raises(kind):
         service().pull(ImageSpec(TAG, "arm"))
-    assert (found(service()), found(service(), "arm")) == (AMD, ARM)
-    engine.answers.clear()
-    service().pull(ImageSpec(TAG, "arm"))
-    assert engine.tags[TAG] == AMD
+    assert (created(engine), engine.tags) == ([], {TAG: AMD})
+
+
+def test_another_failure_takes_no_name_from_an_image(engine: Engine, service: Callable[[], DockerImageService]) -> None:
+    named = f"{APP}@{id_of('index', 'content')}"
+    engine.digests[named] = AMD
+    engine.stream = (200, b'{"errorDetail":{"message":"no space left on device"}}')
+    with pytest.raises(ImageServiceError, match="no space left"):
+        service().pull(ImageSpec(TAG, "arm"))
+    assert (len(created(engine)), engine.digests) == (1, {named: AMD})
 
 
 def test_commands_may_share_a_table(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_v1alpha1_counts_minutes(tmp_path: Path) -> None:
 
 
 def alpha2(config: dict[str, object], flags: dict[str, object]) -> dict[str, object]:
-    edged = {"tailoredKubeletConfig": config, "tailoredKubeletFlag": flags}
+    edged = {"tailoredKubeletConfig": config, **flags}
     return {"apiVersion": "edgecore.config.kubeedge.io/v1alpha2", "modules": {"edged": edged}}
 
 
@@ -202,6 +202,14 @@ def test_v1alpha2_reads_what_1_12_had_among_the_flags() -> None:
     assert (found.runtime_endpoint, found.image_endpoint) == ("unix:///r", "unix:///i")
     assert (found.stall_limit.seconds, found.sandbox_image) == (90, "pause:1")
     assert found.kubelet.gates.runtime_class_in_image_cri
+    assert found.origins["podSandboxImage"] is Origin.GIVEN
+    assert any("containerRuntime docker: KubeEdge 1.14 and later refuse it" in each for each in found.warnings)
+
+
+def test_v1alpha2_has_no_table_of_flags_and_one_that_is_written_is_reported() -> None:
+    found = interpret(alpha2({}, {"tailoredKubeletFlag": {"remoteImageEndpoint": "unix:///i"}}))
+    assert found.image_endpoint == CONTAINERD
+    assert any("modules.edged.tailoredKubeletFlag: KubeEdge has no such table" in each for each in found.warnings)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def edged(version: str, **members: object) -> dict[str, object]:
         edged("v1alpha1", runtimeRequestTimeout=0),
         edged("v1alpha1", imagePullProgressDeadline=-1),
         edged("v1alpha2", tailoredKubeletConfig={"runtimeRequestTimeout": "-1s"}),
-        edged("v1alpha2", tailoredKubeletFlag={"imagePullProgressDeadline": "0s"}),
+        edged("v1alpha2", imagePullProgressDeadline="0s"),
     ],
 )
 def test_limits_under_which_nothing_could_end_are_refused(value: dict[str, object]) -> None:

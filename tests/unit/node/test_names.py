@@ -13,9 +13,27 @@ from imagestore.node.names import (
     default_pull_policy,
     parse_image_name,
     with_default_tag,
+    written_repository,
 )
 
 DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "repository"),
+    [
+        ("root", "root"),
+        ("root:tag", "root"),
+        (f"root@{DIGEST}", "root"),
+        (f"root:tag@{DIGEST}", "root"),
+        ("root:latest", "root"),
+        ("docker.io/root:1", "docker.io/root"),
+        ("url:5000/repo", "url:5000/repo"),
+        ("url:5000/repo:5000", "url:5000/repo"),
+    ],
+)
+def test_a_written_repository_loses_tag_and_digest_alone(text: str, repository: str) -> None:
+    assert written_repository(text) == repository
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,37 @@ def test_another_repository_of_the_same_image_must_be_pulled(tmp_path: Path) -> 
     assert not manager(tmp_path).judge(f"{REPOSITORY}:2", REF, lambda: [MINE]).must_pull
 
 
+@pytest.mark.parametrize(
+    ("key", "image", "must_pull"),
+    [
+        ("app", "app", False),
+        ("app", "app:1", False),
+        ("app", f"app:1@{DIGEST}", False),
+        ("docker.io/library/app", "app:1", False),
+        ("docker.io/team/app", "team/app", False),
+        ("docker.io/library/app", "index.docker.io/library/app", False),
+        ("index.docker.io/library/app", "index.docker.io/library/app", False),
+        ("debian", "app", True),
+        ("app:1", "app:1", True),
+    ],
+)
+def test_records_of_newer_and_older_kubelets_are_found(tmp_path: Path, key: str, image: str, must_pull: bool) -> None:
+    PullRecordFiles(tmp_path).write(PulledRecord(REF, NOW, {key: PullCredentials(is_node_accessible=True)}))
+    assert manager(tmp_path).judge(image, REF, list).must_pull is must_pull
+
+
+def test_a_record_is_written_under_the_name_as_written(tmp_path: Path) -> None:
+    old = PullCredentials(secrets=(RecordedSecret("ns", "pull", "u1", MINE.hash),))
+    PullRecordFiles(tmp_path).write(PulledRecord(REF, NOW, {"docker.io/library/app": old}))
+    pulled(tmp_path, FOREIGN, image=f"app:1@{DIGEST}")
+    record = PullRecordFiles(tmp_path).read(REF)
+    assert record is not None
+    assert set(record.credentials) == {"app", "docker.io/library/app"}
+    # Who is in either entry may use it.
+    assert not manager(tmp_path).judge("app:2", REF, lambda: [MINE]).must_pull
+    assert not manager(tmp_path).judge("app:2", REF, lambda: [FOREIGN]).must_pull
+
+
 def test_no_ref_means_pull_without_a_check(tmp_path: Path) -> None:
     verdict = manager(tmp_path, "NeverVerify").judge(IMAGE, "", list)
     assert (verdict.must_pull, verdict.result) == (True, "")

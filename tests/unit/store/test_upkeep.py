@@ -171,7 +171,11 @@ def test_eviction_spares_pins_and_a_dry_run_says_the_same(here: Node) -> None:
     assert len(list(here.store.list())) == 2
     done = here.store.evict(rules)
     assert [each.record.handler for each in done.evicted] == [PROCESS]
-    assert (planned.evicted, planned.bytes_freed) == (done.evicted, done.bytes_freed)
+    assert (planned.evicted, planned.bytes_freed, planned.blobs_freed) == (
+        done.evicted,
+        done.bytes_freed,
+        done.blobs_freed,
+    )
     assert [each.runtime_handler for each in here.store.list()] == [HYPERV]
 
 

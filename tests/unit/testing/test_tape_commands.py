@@ -71,7 +71,7 @@ def test_gc_deletes_surplus_bodies(path: str, tmp_path: Path) -> None:
 
 def test_a_tape_goes_to_a_layout_and_back(path: str, tmp_path: Path) -> None:
     layout, back = str(tmp_path / "layout"), str(tmp_path / "tapes" / "back")
-    assert run("to-layout", path, layout).output == f"{layout}: 1 entries\n"
+    assert run("to-layout", path, layout).output == f"{layout}: 1 entry\n"
     assert run("from-layout", layout, back, "--name", "x.example/y").exit_code == 0
     assert load_tape(back).repositories == load_tape(path).repositories
 
