@@ -11,6 +11,8 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
+import grpc
+
 from imagestore import entries
 from imagestore.cri import details
 from imagestore.cri._proto import api_pb2, api_pb2_grpc
@@ -29,8 +31,6 @@ from imagestore.text import cut
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
-
-    import grpc
 
     from imagestore.cancel import CancelToken
     from imagestore.cri.pulls import PullQueue
@@ -153,10 +153,18 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
     async def RemoveImage(  # noqa: N802 - the interface's name
         self, request: api_pb2.RemoveImageRequest, context: Context
     ) -> api_pb2.RemoveImageResponse:
-        """Remove an image with all its references, pinned or not, and free its content."""
+        """Remove an image with all its references, pinned or not, and free its content.
+
+        An empty name is what containerd takes it for, the beginning of every image's id: none is removed where there
+        are no images; else it is ambiguous, with containerd's code. (containerd removes the image where there is one.)
+        """
         name, handler = request.image.image, request.image.runtime_handler or None
         if not name:
-            raise InvalidInputError("RemoveImage: expected a reference or an image id, got none")
+            if await self._workers.quick(lambda store: any(store.list(runtime_handler=handler, limit=1))):
+                await context.abort(
+                    grpc.StatusCode.UNKNOWN, 'RemoveImage: expected a reference or an image id, got "": it is ambiguous'
+                )
+            return api_pb2.RemoveImageResponse()
         try:
             removal = await self._workers.quick(lambda store: store.delete(name, runtime_handler=handler))
         finally:

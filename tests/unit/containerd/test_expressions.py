@@ -93,7 +93,20 @@ def test_what_fits(expression: str, fits: list[str], differs: list[str]) -> None
     [
         *["(", ")", "a)", "[", "[a", "*", "a**", "a{2}{3}", "a{3,2}", "a{1001}", "(?=a)", "(?x)a", r"\1", r"\pX", "\\"],
         *["[b-a]", "[[:nothing:]]", r"\x{110000}", r"\x{}", "(?", "a|*", "{2}", "(?-)", "(?i-:a)", r"\E", r"\C", r"\Z"],
-        *[r"\\\C", r"\Qa\E\C", r"[\b]", r"[a-\d]", r"\p{L", r"\p{}", "(?P<n-m>a)", "(?P<>a)", "a{100000}", "a\udcff", r"\8", r"\é"],
+        *[
+            r"\\\C",
+            r"\Qa\E\C",
+            r"[\b]",
+            r"[a-\d]",
+            r"\p{L",
+            r"\p{}",
+            "(?P<n-m>a)",
+            "(?P<>a)",
+            "a{100000}",
+            "a\udcff",
+            r"\8",
+            r"\é",
+        ],
     ],
 )
 def test_what_cannot_be_read_is_refused(expression: str) -> None:
