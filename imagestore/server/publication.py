@@ -59,12 +59,12 @@ class Publication:
 class _OnlyMetrics(BaseHTTPRequestHandler):
     """GET and HEAD of one path; the class behind it in the order of bases answers GET."""
 
-    def do_GET(self) -> None:  # noqa: N802 - the library's name
+    def do_GET(self) -> None:
         """Hand the numbers out."""
         if self._is_known():
             super().do_GET()  # type: ignore[misc]  # the next class has it
 
-    def do_HEAD(self) -> None:  # noqa: N802 - the library's name
+    def do_HEAD(self) -> None:
         """Say that they are there; measuring what the store holds is for those who read it."""
         if self._is_known():
             self.send_response(HTTPStatus.OK)
