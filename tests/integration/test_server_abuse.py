@@ -118,6 +118,8 @@ def test_compressed_requests_are_refused_before_they_are_unpacked(
             assert {each.code() for each in calls} == {grpc.StatusCode.UNIMPLEMENTED}
         plain: Any = channel.unary_unary("/runtime.v1.ImageService/ListImages")
         assert plain(b"", timeout=20) == b""
+    # Also what gRPC's core has to say of it.
+    assert [line for line in server.log_path.read_text().splitlines() if not line.startswith("{")] == []
     assert server.memory_bytes < before + 64 * MIB
 
 

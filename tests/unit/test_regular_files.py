@@ -62,9 +62,7 @@ def imported(path: Path) -> object:
     return configuration.load(main)
 
 
-@pytest.mark.parametrize(
-    "read", [configuration.load, imported, read_documents, lambda path: crictl.find({}, path)]
-)
+@pytest.mark.parametrize("read", [configuration.load, imported, read_documents, lambda path: crictl.find({}, path)])
 def test_configurations_are_not_waited_for(place: Path, read: Callable[[Path], object]) -> None:
     os.mkfifo(place)
     with pytest.raises(ConfigError, match="expected a regular file, found a FIFO"):
