@@ -7,6 +7,7 @@ docs/decisions/0007). Every image answered carries its handler in ``spec.runtime
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.convert import image_message
 from imagestore.cri.failure import answering, streaming
 from imagestore.cri.filesystem import FilesystemUse
+from imagestore.cri.progress import ProgressWatch
 from imagestore.cri.pulls import PullKey
 from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.image_service import ImageSpec
@@ -30,7 +32,7 @@ from imagestore.secret import Secret
 from imagestore.text import cut
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from imagestore.cancel import CancelToken
     from imagestore.cri.pulls import PullQueue
@@ -128,13 +130,26 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
             async def work(token: CancelToken, observer: Observer) -> str:
                 credentials = CredentialResolver([explicit]) if explicit is not None else None
 
-                def pull(store: ImageStore, token: CancelToken) -> str:
-                    image = store.pull(
-                        key.reference, runtime_handler=handler, credentials=credentials, observer=observer, cancel=token
+                def pull_with(observer: Observer) -> Callable[[ImageStore, CancelToken], str]:
+                    return lambda store, token: str(
+                        store.pull(
+                            key.reference,
+                            runtime_handler=handler,
+                            credentials=credentials,
+                            observer=observer,
+                            cancel=token,
+                        ).id
                     )
-                    return str(image.id)
 
-                return await self._workers.transfer(pull, token, held)
+                limit = held.store.config.settings.image_pull_progress_timeout
+                if limit is None:
+                    return await self._workers.transfer(pull_with(observer), token, held)
+                watch = ProgressWatch(observer, limit)
+                guard = asyncio.create_task(watch.guard(token))
+                try:
+                    return await self._workers.transfer(pull_with(watch), token, held)
+                finally:
+                    guard.cancel()
 
             pod = request.sandbox_config.metadata
             fields = {"reference": key.reference, "handler": handler}
