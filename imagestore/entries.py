@@ -144,15 +144,15 @@ def _uid(user: str) -> int | None:
 
 
 def _names(records: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The tags and the digest references of one image, in the order of the references, each once."""
-    tags: dict[str, None] = {}
-    digests: dict[str, None] = {}
+    """The tags and the digest references of one image, each once; sorted, as containerd's are."""
+    tags: set[str] = set()
+    digests: set[str] = set()
     for record in records:
         reference = Reference.parse(record.reference)
         if reference.tag and reference.digest is None:
-            tags[str(reference)] = None
-        digests[str(reference.with_digest(reference.digest or record.target.digest))] = None
-    return tuple(tags), tuple(digests)
+            tags.add(str(reference))
+        digests.add(str(reference.with_digest(reference.digest or record.target.digest)))
+    return tuple(sorted(tags)), tuple(sorted(digests))
 
 
 def _user(raw: bytes) -> str:

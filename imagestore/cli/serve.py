@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,6 +14,8 @@ from imagestore.cli import signals, unit
 from imagestore.cli.context import App, GivenPath, pass_app
 from imagestore.cli.durations import duration_option
 from imagestore.cli.extras import needed
+from imagestore.cli.failure import exit_status
+from imagestore.errors import ImageStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from imagestore.config import Config
     from imagestore.server.settings import ProxyContent
     from imagestore.store import ImageStore
+
+log = logging.getLogger(__name__)
 
 _MODE: Final = re.compile(r"0?[0-7]{3}")
 _PROXY_NAME: Final = "containerd"
@@ -183,6 +189,11 @@ def serve(
         return
     from imagestore.server import logs
 
+    logs.install(log_format, log_level)
+    logs.take_over()
+    if log_format == "json":
+        # The core writes plain lines to standard error by itself; read when gRPC starts.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with needed("cri", what="serve"):
         from imagestore.server.process import ServerProcess
     from imagestore.server.settings import ServerSettings
@@ -209,6 +220,11 @@ def serve(
         opened.missing, opened.is_freeing = "make", True
         return opened.store
 
-    logs.install(log_format, log_level)
     signals.raise_if_signalled()
-    ServerProcess(settings, open_store).run()
+    try:
+        ServerProcess(settings, open_store).run()
+    except ImageStoreError as error:
+        if log_format != "json":
+            raise
+        log.critical("can't serve", extra={"error": str(error), "hint": error.hint})
+        click.get_current_context().exit(exit_status(error))

@@ -6,11 +6,11 @@ import functools
 import os
 import posixpath
 import re
-import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from imagestore import regular_files
 from imagestore.config._certs import read_folder
 from imagestore.config._hosts_fields import Fields
 from imagestore.config.connection import HostConfig, RegistryHosts
@@ -61,10 +61,7 @@ def examine(folder: str) -> RegistryHosts:
 def _read(path: str) -> str | None:
     """The file's text; None when there is none."""
     try:
-        with open(path, "rb", opener=_without_waiting) as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise refusal(Location(path, 0), "", "is no ordinary file")
-            raw = stream.read(_MAX_FILE_BYTES + 1)
+        raw = regular_files.read(path, _MAX_FILE_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -77,11 +74,6 @@ def _read(path: str) -> str | None:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise refusal(Location(path, line), "", "is not UTF-8", "save the file as UTF-8") from error
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    # A pipe in its place would keep whoever pulls waiting for somebody who writes.
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _parse(text: str, folder: str) -> RegistryHosts:

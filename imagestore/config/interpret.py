@@ -226,17 +226,22 @@ def _check_handler_name(name: str, section: Section) -> None:
 def _verifier(section: Section) -> VerifierSettings:
     default = VerifierSettings()
     most = section.integer("max_verifiers")
-    text = section.text("per_verifier_timeout")
-    try:
-        seconds = parse_duration(text) if text else default.timeout_seconds
-    except ValueError as error:
-        section.report(Severity.ERROR, "per_verifier_timeout", str(error))
-        seconds = default.timeout_seconds
+    seconds = _seconds(section, "per_verifier_timeout")
     return VerifierSettings(
         bin_dir=section.text("bin_dir") or default.bin_dir,
         max_verifiers=default.max_verifiers if most is None else most,
         timeout_seconds=seconds or default.timeout_seconds,
     )
+
+
+def _seconds(section: Section, key: str) -> float | None:
+    """A duration; None where it isn't set or can't be read."""
+    text = section.text(key)
+    try:
+        return parse_duration(text) if text else None
+    except ValueError as error:
+        section.report(Severity.ERROR, key, str(error))
+        return None
 
 
 def _settings(images: Section, verifier: VerifierSettings | None, registry: RegistrySettings) -> Settings:
@@ -246,6 +251,7 @@ def _settings(images: Section, verifier: VerifierSettings | None, registry: Regi
         pinned_images={use: pinned.text(use) for use in pinned.table if pinned.text(use)},
         registry_config_path=images.section("registry", REGISTRY_SECTION).text("config_path"),
         max_concurrent_downloads=images.integer("max_concurrent_downloads"),
+        image_pull_progress_timeout=_seconds(images, "image_pull_progress_timeout") or None,
         image_verifier=verifier,
         registry=registry,
     )

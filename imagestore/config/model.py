@@ -64,6 +64,7 @@ class Settings:
         pinned_images: image references by their use (``sandbox`` is the pause image).
         registry_config_path: folders with ``hosts.toml`` files, separated by colons; empty when not set.
         max_concurrent_downloads: layers fetched at once for one image; None when not set.
+        image_pull_progress_timeout: seconds without a byte after which a CRI pull is cancelled; None when not set or 0.
         image_verifier: programs that are asked before an image is fetched; None when not configured.
         registry: what is allowed and limited about registries.
     """
@@ -72,6 +73,7 @@ class Settings:
     pinned_images: Mapping[str, str] = field(default_factory=dict, hash=False)
     registry_config_path: str = ""
     max_concurrent_downloads: int | None = None
+    image_pull_progress_timeout: float | None = None
     image_verifier: VerifierSettings | None = None
     registry: RegistrySettings = field(default_factory=RegistrySettings)
 

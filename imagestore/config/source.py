@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from imagestore import regular_files
 from imagestore.config.findings import dotted, refusal, show
 from imagestore.config.fold import fold_file
 from imagestore.config.lines import KeyLines
@@ -64,8 +64,7 @@ def read_bytes(name: str, *, wanted_at: Location | None = None) -> bytes:
     key = "imports" if wanted_at else ""
     shown = f"{show(name)} " if wanted_at else ""
     try:
-        with Path(name).open("rb") as stream:
-            raw = stream.read(MAX_FILE_BYTES + 1)
+        raw = regular_files.read(name, MAX_FILE_BYTES)
     except OSError as error:
         mend = "correct the path, or remove the import" if wanted_at else "correct the path"
         raise refusal(location, key, f"{shown}can't be read: {error.strerror}", mend) from error

@@ -84,4 +84,5 @@ class Collector:
             finally:
                 # One that fails each time takes no more of the time than any other.
                 self._took_seconds = time.monotonic() - began
+                self._workers.collections += 1
             self._done = covers

@@ -1,151 +1,125 @@
-"""Regular expressions from callers, in time linear in text and expression, as Go's (RE2) are.
+"""Regular expressions from callers: RE2's, which are those of Go's ``regexp`` and take time linear in the text.
 
-Python's own matcher backtracks: an expression of twenty characters can hold a thread for years. This one follows all
-alternatives at once (Thompson's construction): no expression costs more than its length times that of the text.
-
-Known is what Go's ``regexp`` knows (the Debian one's Unicode aside: Python has its own), but for Unicode classes other
-than the general categories (``\\pL``, ``\\p{Lu}``), and within bounds. What Go knows and isn't supported is told from
-what it wouldn't read either.
+Python's own matcher backtracks: an expression of twenty characters can hold a thread for years. The package google-re2
+also lets other threads run while it searches. What one request may cost is bounded by ``Expressions``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+import re
+from typing import TYPE_CHECKING, Any, Final
 
-from imagestore.containerd.expression_characters import WORD, CharacterSet
-from imagestore.containerd.expression_syntax import Choice, Node, Parser, Place, Sequence, UnsupportedExpressionError
-from imagestore.errors import InvalidInputError
+from imagestore.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-_LONGEST_EXPRESSION: Final = 1024
-_LONGEST_TEXT: Final = 4096
-#: A tenth of a second at most, of the largest expression.
-_CHECKED_CHARACTERS: Final = 128
-#: What an expression may grow to.
-_MOST_STEPS: Final = 1024
+#: Characters of one expression.
+LONGEST_EXPRESSION: Final = 1024
+#: Expressions of one request: each keeps what it has learnt about texts, up to its memory.
+MOST_EXPRESSIONS: Final = 64
+#: Of one compiled expression; RE2 refuses what doesn't fit.
+MEMORY_BYTES: Final = 256 * 1024
+#: Characters of a text that are searched: more than containerd lets a label have.
+LONGEST_TEXT: Final = 4096
+#: Of one request: instructions of an expression times bytes of a text, added up over all texts. RE2 follows at least
+#: 50 million a second, and thousands of millions of usual expressions.
+MOST_STEPS: Final = 1_000_000_000
+
+#: What RE2 says of an expression that is valid and too big.
+_TOO_LARGE: Final = b"pattern too large"
+_QUOTED_OR_ESCAPE: Final = re.compile(r"\\Q.*?(?:\\E|\Z)|\\(.)", re.DOTALL)
 
 
-@dataclass(slots=True)
-class _Step:
-    """One state: what is read (nothing for a fork), and where to go on."""
+class UnsupportedExpressionError(InvalidInputError):
+    """An expression that Go can use and that is beyond the bounds here."""
 
-    reads: CharacterSet | Place | None
-    targets: list[int]
+
+class Expressions:
+    """The expressions of one request, which share a bound of work.
+
+    >>> expressions = Expressions()
+    >>> expressions.add("^(a|aa)*$").is_found_in("a" * 4000 + "b"), expressions.add("a+b").is_found_in("xaab")
+    (False, True)
+    """
+
+    def __init__(self, most_steps: int = MOST_STEPS) -> None:
+        self._count = 0
+        self._most_steps = most_steps
+        self._left = most_steps
+
+    def add(self, text: str) -> Expression:
+        """Compile one.
+
+        Raises:
+            UnsupportedError: google-re2 isn't installed.
+            UnsupportedExpressionError: it is too big, or one too many.
+            InvalidInputError: Go can't read it either.
+        """
+        self._count += 1
+        if self._count > MOST_EXPRESSIONS:
+            raise UnsupportedExpressionError(
+                f"filters: expected at most {MOST_EXPRESSIONS} regular expressions", hint="ask in several requests"
+            )
+        return Expression(_compiled(text), self._spend)
+
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise UnsupportedExpressionError(
+                f"filters: the regular expressions need more than {self._most_steps} steps",
+                hint="use == where it does, or shorter expressions",
+            )
 
 
 class Expression:
     """A compiled expression.
 
-    Raises:
-        UnsupportedExpressionError: it isn't supported, or too big.
-        InvalidInputError: Go couldn't read it either.
-
-    >>> Expression("a+b").is_found_in("xaab"), Expression("^(a|aa)*$").is_found_in("a" * 4000 + "b")
-    (True, False)
+    Args:
+        pattern: google-re2's.
+        spend: is told what each search may cost; what it raises ends the search before it begins.
     """
 
-    def __init__(self, text: str) -> None:
-        if len(text) > _LONGEST_EXPRESSION:
-            raise UnsupportedExpressionError(
-                f"regular expression of {len(text)} characters: at most {_LONGEST_EXPRESSION}"
-            )
-        if any("\ud800" <= each <= "\udfff" for each in text):
-            raise InvalidInputError(f"regular expression {text!r}: isn't UTF-8")
-        tree = Parser(text).parse()
-        self._steps: list[_Step] = []
-        self._emitted = 0
-        self._start = self._emit(tree, self._add(None, []))
+    def __init__(self, pattern: Any, spend: Callable[[int], None]) -> None:
+        self._pattern = pattern
+        self._spend = spend
 
-    @property
-    def size(self) -> int:
-        """How many steps a character costs at most."""
-        return len(self._steps)
-
-    def is_found_in(self, text: str, check: Callable[[], None] = lambda: None) -> bool:
+    def is_found_in(self, text: str) -> bool:
         """Whether it fits anywhere in the text, of which the first 4096 characters count.
 
-        Args:
-            text: what is searched.
-            check: called now and then; what it raises ends the search.
+        Raises:
+            UnsupportedExpressionError: the request has used up its steps.
         """
-        text = text[:_LONGEST_TEXT]
-        waiting: set[int] = set()
-        for position in range(len(text) + 1):
-            if position % _CHECKED_CHARACTERS == 0:
-                check()
-            # Starting anew at every character is what makes it unanchored.
-            active, is_done = self._closure([*waiting, self._start], text, position)
-            if is_done:
-                return True
-            if position == len(text):
-                break
-            waiting = set()
-            for number in active:
-                step = self._steps[number]
-                if isinstance(step.reads, CharacterSet) and step.reads.has(text[position]):
-                    waiting.update(step.targets)
-        return False
-
-    def _closure(self, numbers: Iterable[int], text: str, position: int) -> tuple[set[int], bool]:
-        """Everywhere that can be reached without reading, and whether the end is among it."""
-        seen: set[int] = set()
-        waiting = list(numbers)
-        while waiting:
-            number = waiting.pop()
-            if number in seen:
-                continue
-            seen.add(number)
-            step = self._steps[number]
-            if number == 0:
-                return seen, True
-            if step.reads is None or (isinstance(step.reads, Place) and _holds(step.reads, text, position)):
-                waiting.extend(step.targets)
-        return seen, False
-
-    def _add(self, reads: CharacterSet | Place | None, targets: list[int]) -> int:
-        if len(self._steps) >= _MOST_STEPS:
-            raise _too_big()
-        self._steps.append(_Step(reads, targets))
-        return len(self._steps) - 1
-
-    def _emit(self, node: Node, after: int) -> int:
-        """The step a node begins with, when ``after`` follows it; step 0 is the end."""
-        self._emitted += 1
-        if self._emitted > 4 * _MOST_STEPS:
-            raise _too_big()
-        if isinstance(node, CharacterSet | Place):
-            return self._add(node, [after])
-        if isinstance(node, Sequence):
-            for part in reversed(node.parts):
-                after = self._emit(part, after)
-            return after
-        if isinstance(node, Choice):
-            return self._add(None, [self._emit(branch, after) for branch in node.branches])
-        if node.most is None:
-            fork = self._add(None, [after])
-            self._steps[fork].targets.append(self._emit(node.body, fork))
-            after = fork
-        else:
-            end = after
-            for _ in range(node.most - node.least):
-                after = self._add(None, [end, self._emit(node.body, after)])
-        for _ in range(node.least):
-            after = self._emit(node.body, after)
-        return after
+        data = text[:LONGEST_TEXT].encode("utf-8", "replace")
+        self._spend(self._pattern.programsize * (len(data) + 1))
+        return self._pattern.search(data) is not None
 
 
-def _too_big() -> UnsupportedExpressionError:
-    return UnsupportedExpressionError("regular expression: its repetitions make it too big")
-
-
-def _holds(place: Place, text: str, position: int) -> bool:
-    if place in (Place.BEGIN, Place.LINE_BEGIN):
-        return position == 0 or (place is Place.LINE_BEGIN and text[position - 1] == "\n")
-    if place in (Place.END, Place.LINE_END):
-        return position == len(text) or (place is Place.LINE_END and text[position] == "\n")
-    before = position > 0 and text[position - 1] in WORD
-    behind = position < len(text) and text[position] in WORD
-    return (before != behind) == (place is Place.WORD_EDGE)
+def _compiled(text: str) -> Any:
+    try:
+        import re2
+    except ImportError:
+        raise UnsupportedError(
+            "filters: regular expressions (~=) need the package google-re2",
+            hint="pip install 'imagestore[cri]', or use ==",
+        ) from None
+    if len(text) > LONGEST_EXPRESSION:
+        raise UnsupportedExpressionError(
+            f"regular expression of {len(text)} characters: expected at most {LONGEST_EXPRESSION}"
+        )
+    options = re2.Options()
+    options.max_mem = MEMORY_BYTES
+    options.log_errors = False  # to standard error, past our log
+    try:
+        # \C, a single byte, is RE2's alone.
+        if any(found[1] == "C" for found in _QUOTED_OR_ESCAPE.finditer(text)):
+            raise InvalidInputError(f"regular expression {text!r}: invalid escape sequence: \\C")
+        return re2.compile(text, options)
+    except UnicodeEncodeError:
+        raise InvalidInputError(f"regular expression {text!r}: isn't UTF-8") from None
+    except re2.error as error:
+        reason = error.args[0] if error.args and isinstance(error.args[0], bytes) else str(error).encode()
+        said = f"regular expression {text!r}: {reason.decode('utf-8', 'replace')}"
+        if reason.startswith(_TOO_LARGE):
+            raise UnsupportedExpressionError(said, hint="repeat less") from None
+        raise InvalidInputError(said) from None

@@ -9,8 +9,8 @@
 All quotes are as those of Go's strings: ``/\\d/`` has to be written ``/\\\\d/``.
 
 A field that isn't there differs from every value, and is empty text to a regular expression. A field nobody has heard
-of is only absent. A regular expression that nobody can read fits nothing, as in containerd, and is logged; one that
-containerd could use is refused. Which can be used, and that none can run away, is the matter of ``expressions``.
+of is only absent. A regular expression that can't be read fits nothing, as in containerd, and is logged; one that
+containerd could use and that is too big for us is refused. ``expressions`` has the bounds.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from imagestore.containerd.expression_syntax import UnsupportedExpressionError
-from imagestore.containerd.expressions import Expression
+from imagestore.containerd.expressions import Expression, Expressions, UnsupportedExpressionError
 from imagestore.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ _LONGEST_FILTER: Final = 16 * 1024
 _MOST_FILTERS: Final = 1024
 #: Of all filters of a request, since each condition is read, kept and asked for each object.
 _LONGEST_FILTERS: Final = 256 * 1024
-#: Of all expressions of a request, since each object pays for each of them.
-_MOST_STEPS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +58,14 @@ class _Selector:
     value: str = ""
     expression: Expression | None = None
 
-    def fits(self, fields: Fields, check: Callable[[], None]) -> bool:
+    def fits(self, fields: Fields) -> bool:
         value = fields(self.path)
         if self.operator == "==":
             return value == self.value
         if self.operator == "!=":
             return value != self.value
         if self.operator == "~=":
-            return self.expression is not None and self.expression.is_found_in(value or "", check)
+            return self.expression is not None and self.expression.is_found_in(value or "")
         return value is not None
 
 
@@ -99,26 +96,22 @@ class Filter:
                 f"filters of {length} characters: at most {_LONGEST_FILTERS} in a request",
                 hint="ask in several requests",
             )
-        found, steps = [], 0
-        for text in texts:
-            parser = _Parser(text, steps)
-            found.append(parser.parse())
-            steps = parser.steps
-        return cls(tuple(found))
+        expressions = Expressions()
+        return cls(tuple(_Parser(text, expressions).parse() for text in texts))
 
     def among(self, found: Iterable[T], fields: Callable[[T], Fields], cancel: CancelToken) -> Iterator[T]:
         """Those objects that are wanted.
 
-        Expressions may take seconds over long texts, and minutes over many objects: so this is no quick work, and
-        nobody's once the caller has left.
+        Expressions over many objects may take seconds, so this is no quick work; it ends when the caller leaves.
 
         Args:
             found: the objects.
             fields: gives an object's fields by path.
-            cancel: asked before each object, and within long texts.
+            cancel: asked before each object and each filter.
 
         Raises:
             OperationCancelledError: the caller has left.
+            UnsupportedExpressionError: the expressions cost more than a request may.
         """
         for each in found:
             cancel.check()
@@ -130,7 +123,7 @@ class Filter:
             return True
         for each in self.alternatives:
             check()
-            if all(selector.fits(fields, check) for selector in each):
+            if all(selector.fits(fields) for selector in each):
                 return True
         return False
 
@@ -154,9 +147,8 @@ def labelled(plain: Mapping[str, str], **maps: Mapping[str, str]) -> Fields:
 class _Parser:
     """One filter text."""
 
-    def __init__(self, text: str, steps: int = 0) -> None:
-        #: Of all expressions of the request so far.
-        self.steps = steps
+    def __init__(self, text: str, expressions: Expressions) -> None:
+        self._expressions = expressions
         if len(text) > _LONGEST_FILTER:
             raise InvalidInputError(f"filter of {len(text)} characters: at most {_LONGEST_FILTER}")
         self._text = text
@@ -185,13 +177,7 @@ class _Parser:
         self._position = operator.end()
         self._skip()
         value = self._value(is_expression=operator[0] == "~=")
-        expression = _usable(value) if operator[0] == "~=" else None
-        self.steps += expression.size if expression is not None else 0
-        if self.steps > _MOST_STEPS:
-            raise InvalidInputError(
-                f"filters: expected regular expressions of at most {_MOST_STEPS} steps in all",
-                hint="ask in several requests",
-            )
+        expression = self._usable(value) if operator[0] == "~=" else None
         return _Selector(tuple(path), operator[0], value, expression)
 
     def _name(self) -> str:
@@ -250,12 +236,11 @@ class _Parser:
         shown = f"{self._text[: self._position]} >>>> {self._text[self._position :]}"[:300]
         return InvalidInputError(f"filter [{shown}]: at position {self._position}: {reason}")
 
-
-def _usable(text: str) -> Expression | None:
-    try:
-        return Expression(text)
-    except UnsupportedExpressionError:
-        raise
-    except InvalidInputError as error:
-        _log.warning("a filter fits nothing", extra={"reason": str(error)})
-        return None
+    def _usable(self, text: str) -> Expression | None:
+        try:
+            return self._expressions.add(text)
+        except UnsupportedExpressionError:
+            raise
+        except InvalidInputError as error:
+            _log.warning("a filter fits nothing", extra={"reason": str(error)})
+            return None

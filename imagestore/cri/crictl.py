@@ -9,12 +9,12 @@ The order is crictl's: a variable goes before the file. Nothing here is read unl
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from imagestore import regular_files
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -129,14 +129,13 @@ def _scalar(text: str, where: str) -> tuple[str, bool]:
 
 def _read(path: Path, *, is_required: bool) -> str:
     try:
-        with open(path, "rb") as file:
-            raw = file.read(_MOST_BYTES + 1)
+        raw = regular_files.read(path, _MOST_BYTES)
     except FileNotFoundError:
         if is_required:
             raise ConfigError(f"{path}: no such file; expected crictl's configuration there") from None
         return ""
     except OSError as error:
-        raise ConfigError(f"{path}: can't be read: {os.strerror(error.errno or 0)}") from error
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
     if len(raw) > _MOST_BYTES:
         raise ConfigError(f"{path}: expected at most {_MOST_BYTES} bytes")
     try:

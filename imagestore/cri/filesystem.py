@@ -1,7 +1,8 @@
 """What content takes of its file system, as ``ImageFsInfo`` tells it: a sum over all blobs, made now and then.
 
-A sum is as old as containerd's sampler lets its numbers become, and says when it was made. Nobody decides by it: the
-kubelet's eviction and its image collection go by the free bytes of the disk, for which they only want its mountpoint.
+A sum is as old as containerd's sampler lets its numbers become, and says when it was made. It is made anew once records
+change, in whichever process, and after each collection of this one. The kubelet decides nothing by it: its eviction and
+image collection go by the free bytes of the disk, for which they only want its mountpoint.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class FilesystemUse:
         self._clock = clock
         self._sum: asyncio.Task[api_pb2.FilesystemUsage] | None = None
         self._until = 0.0
+        self._belongs_to: tuple[object, int] = (None, 0)
 
     def forget(self) -> None:
         """A call has brought or removed something, which whoever asks next should see."""
@@ -49,7 +51,9 @@ class FilesystemUse:
             StoreError: a folder can't be read.
         """
         current = self._sum
-        if current is None or self._clock() >= self._until:
+        now = (self._workers.state(), self._workers.collections)
+        if current is None or self._clock() >= self._until or now != self._belongs_to:
+            self._belongs_to = now
             current = self._sum = asyncio.create_task(self._workers.quick(_measured))
             self._until = self._clock() + KEPT_SECONDS
         try:

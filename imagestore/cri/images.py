@@ -7,9 +7,12 @@ docs/decisions/0007). Every image answered carries its handler in ``spec.runtime
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from typing import TYPE_CHECKING, Any, Final
+
+import grpc
 
 from imagestore import entries
 from imagestore.cri import details
@@ -17,6 +20,7 @@ from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.convert import image_message
 from imagestore.cri.failure import answering, streaming
 from imagestore.cri.filesystem import FilesystemUse
+from imagestore.cri.progress import ProgressWatch
 from imagestore.cri.pulls import PullKey
 from imagestore.errors import ImageStoreError, InvalidInputError
 from imagestore.image_service import ImageSpec
@@ -28,9 +32,7 @@ from imagestore.secret import Secret
 from imagestore.text import cut
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    import grpc
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from imagestore.cancel import CancelToken
     from imagestore.cri.pulls import PullQueue
@@ -128,13 +130,26 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
             async def work(token: CancelToken, observer: Observer) -> str:
                 credentials = CredentialResolver([explicit]) if explicit is not None else None
 
-                def pull(store: ImageStore, token: CancelToken) -> str:
-                    image = store.pull(
-                        key.reference, runtime_handler=handler, credentials=credentials, observer=observer, cancel=token
+                def pull_with(observer: Observer) -> Callable[[ImageStore, CancelToken], str]:
+                    return lambda store, token: str(
+                        store.pull(
+                            key.reference,
+                            runtime_handler=handler,
+                            credentials=credentials,
+                            observer=observer,
+                            cancel=token,
+                        ).id
                     )
-                    return str(image.id)
 
-                return await self._workers.transfer(pull, token, held)
+                limit = held.store.config.settings.image_pull_progress_timeout
+                if limit is None:
+                    return await self._workers.transfer(pull_with(observer), token, held)
+                watch = ProgressWatch(observer, limit)
+                guard = asyncio.create_task(watch.guard(token))
+                try:
+                    return await self._workers.transfer(pull_with(watch), token, held)
+                finally:
+                    guard.cancel()
 
             pod = request.sandbox_config.metadata
             fields = {"reference": key.reference, "handler": handler}
@@ -153,10 +168,18 @@ class ImageServicer(api_pb2_grpc.ImageServiceServicer):
     async def RemoveImage(  # noqa: N802 - the interface's name
         self, request: api_pb2.RemoveImageRequest, context: Context
     ) -> api_pb2.RemoveImageResponse:
-        """Remove an image with all its references, pinned or not, and free its content."""
+        """Remove an image with all its references, pinned or not, and free its content.
+
+        An empty name is what containerd takes it for, the beginning of every image's id: none is removed where there
+        are no images; else it is ambiguous, with containerd's code. (containerd removes the image where there is one.)
+        """
         name, handler = request.image.image, request.image.runtime_handler or None
         if not name:
-            raise InvalidInputError("RemoveImage: expected a reference or an image id, got none")
+            if await self._workers.quick(lambda store: any(store.list(runtime_handler=handler, limit=1))):
+                await context.abort(
+                    grpc.StatusCode.UNKNOWN, 'RemoveImage: expected a reference or an image id, got "": it is ambiguous'
+                )
+            return api_pb2.RemoveImageResponse()
         try:
             removal = await self._workers.quick(lambda store: store.delete(name, runtime_handler=handler))
         finally:

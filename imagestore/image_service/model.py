@@ -33,7 +33,7 @@ class ServedImage:
     Attributes:
         id: the image id, what a pull returns.
         repo_tags: complete references with tags.
-        repo_digests: complete references with digests.
+        repo_digests: complete references with digests, sorted.
         size: bytes, never 0.
         uid: the user of the image config when it is a number, else None.
         username: the user of the image config when it is a name, else empty.

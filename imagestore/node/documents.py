@@ -12,6 +12,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore import regular_files
 from imagestore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
         ConfigError: it can't be read or isn't what the module's rules allow.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = regular_files.read(path, MAX_BYTES)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
     except ValueError as error:  # a name with a zero byte

@@ -52,6 +52,8 @@ class StoreWorkers:
         self._lock = threading.Lock()
         self._current = Lent(store, 0)
         self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="quick")
+        #: How many collections of this process have ended.
+        self.collections = 0
         self._transfer = ThreadPoolExecutor(TRANSFER_THREADS + pull_threads, thread_name_prefix="transfer")
 
     @contextlib.contextmanager

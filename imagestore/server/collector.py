@@ -57,6 +57,7 @@ class Collector:
             except ImageStoreError as error:
                 log.warning("collection failed", extra={"error": str(error)})
             ended_at = time.monotonic()
+            self._workers.collections += 1
             self._schedule.ran(ended_at, ended_at - began_at, removals, generation)
             self._collected(ended_at - began_at, report)
 

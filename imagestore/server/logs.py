@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +17,10 @@ from imagestore.rpc.context import REQUEST_ID
 from imagestore.text import printable
 
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import TextIO
+
+log = logging.getLogger(__name__)
 
 # What every record has; the rest are fields of the line.
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -38,6 +42,31 @@ def install(style: str, level: str, stream: TextIO | None = None) -> None:
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def take_over() -> None:
+    """Log what Python itself would write to standard error: it is no line of ours, and has no JSON.
+
+    For a process that serves and nothing else: the hooks are the interpreter's.
+    """
+
+    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        log.critical("ended by a bug", exc_info=(kind, error, trace))
+
+    def in_thread(given: threading.ExceptHookArgs) -> None:
+        # None late in the interpreter's end.
+        error = given.exc_value or given.exc_type()
+        name = given.thread.name if given.thread is not None else ""
+        log.error("a thread ended in a bug", exc_info=(given.exc_type, error, given.exc_traceback), extra={"by": name})
+
+    def unraisable(given: sys.UnraisableHookArgs) -> None:
+        error = given.exc_value or given.exc_type()
+        fields = {"by": repr(given.object)}
+        log.error("an error with no caller", exc_info=(given.exc_type, error, given.exc_traceback), extra=fields)
+
+    sys.excepthook, threading.excepthook, sys.unraisablehook = uncaught, in_thread, unraisable
+    logging.captureWarnings(True)
+    logging.raiseExceptions = False  # a line that can't be written would be followed by a traceback
 
 
 def _name_request(record: logging.LogRecord) -> bool:

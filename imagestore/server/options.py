@@ -1,6 +1,7 @@
 """How gRPC's core is set up: limits against clients that send too much, open too many, or stop reading.
 
-16 MiB each way is what CRI's clients accept and containerd sets. A client that neither reads nor answers pings is cut
+16 MiB each way is what CRI's clients accept and containerd sets. Compressed requests are refused with UNIMPLEMENTED, as
+containerd refuses them: 16 KiB on the wire would take 16 MiB here. A client that neither reads nor answers pings is cut
 off after ``keepalive`` and its timeout; until then HTTP/2's flow control holds its own streams back and nobody else's.
 """
 
@@ -11,7 +12,10 @@ from typing import Final
 from imagestore.cri.serving import MESSAGE_BYTES
 
 _STREAMS_PER_CONNECTION: Final = 256
-_METADATA_BYTES: Final = 64 * 1024
+#: Of a call's headers with their references resolved; kept as long as the call.
+_METADATA_BYTES: Final = 16 * 1024
+#: A bit for each algorithm; the lowest stands for none.
+_NO_COMPRESSION: Final = 1
 # Calls that wait for the event loop. The core's own limit, 1,000 for all callers together, ends whoever comes next with
 # CANCELLED; connections and their streams are bounded already.
 _WAITING_CALLS: Final = 1_000_000
@@ -31,7 +35,10 @@ def channel_options(max_connections: int) -> tuple[tuple[str, int], ...]:
     return (
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
         ("grpc.max_send_message_length", MESSAGE_BYTES),
+        ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
         ("grpc.max_metadata_size", _METADATA_BYTES),
+        # Above the first limit gRPC refuses some calls, above this one all of them.
+        ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
         ("grpc.max_concurrent_streams", _STREAMS_PER_CONNECTION),
         # Else the core refuses some of the calls that wait, while those that ended aren't cleared away yet.
         ("grpc.http.overload_protection", 0),

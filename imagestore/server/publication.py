@@ -12,13 +12,17 @@ import logging
 import socket
 import threading
 import time
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS: Final = 32
 SILENCE_SECONDS: Final = 5.0
+#: The only path that is answered.
+PATH: Final = "/metrics"
 
 
 class Publication:
@@ -38,7 +42,7 @@ class Publication:
         self, handler: type[BaseHTTPRequestHandler], host: str, port: int, silence_seconds: float = SILENCE_SECONDS
     ) -> None:
         # The library's class is everybody's; what we set is set on one of our own.
-        bounded = type("BoundedHandler", (handler,), {"timeout": silence_seconds})
+        bounded = type("BoundedHandler", (_OnlyMetrics, handler), {"timeout": silence_seconds})
         self._server = _Server(host, port, bounded, 2 * silence_seconds)
         self._thread = threading.Thread(target=self._server.serve_forever, name="numbers", daemon=True)
         self._thread.start()
@@ -50,6 +54,31 @@ class Publication:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _OnlyMetrics(BaseHTTPRequestHandler):
+    """GET and HEAD of one path; the class behind it in the order of bases answers GET."""
+
+    def do_GET(self) -> None:
+        """Hand the numbers out."""
+        if self._is_known():
+            super().do_GET()  # type: ignore[misc]  # the next class has it
+
+    def do_HEAD(self) -> None:
+        """Say that they are there; measuring what the store holds is for those who read it."""
+        if self._is_known():
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/plain")
+            self.end_headers()
+
+    def _is_known(self) -> bool:
+        try:
+            is_known = urlsplit(self.path).path == PATH
+        except ValueError:
+            is_known = False
+        if not is_known:
+            self.send_error(HTTPStatus.NOT_FOUND, explain=f"the numbers are at {PATH}")
+        return is_known
 
 
 class _Server(ThreadingHTTPServer):

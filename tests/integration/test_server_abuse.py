@@ -105,6 +105,32 @@ def test_messages_of_16_mib_are_read_and_larger_ones_refused(server: Server) -> 
     assert server.memory_bytes < before + 100 * MIB
 
 
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_compressed_requests_are_refused_before_they_are_unpacked(
+    server: Server, compression: grpc.Compression
+) -> None:
+    """A hundred requests of 16 KiB on the wire would take 1.6 GiB."""
+    before = server.memory_bytes
+    with grpc.insecure_channel(server.endpoint, [("grpc.max_send_message_length", -1)]) as channel:
+        for method in ("/runtime.v1.ImageService/ImageStatus", "/containerd.services.content.v1.Content/Write"):
+            call: Any = channel.unary_unary(method)
+            calls = [call.future(b"\0" * (15 * MIB), compression=compression, timeout=60) for _ in range(50)]
+            assert {each.code() for each in calls} == {grpc.StatusCode.UNIMPLEMENTED}
+        plain: Any = channel.unary_unary("/runtime.v1.ImageService/ListImages")
+        assert plain(b"", timeout=20) == b""
+    # Also what gRPC's core has to say of it.
+    assert [line for line in server.log_path.read_text().splitlines() if not line.startswith("{")] == []
+    assert server.memory_bytes < before + 64 * MIB
+
+
+@pytest.mark.parametrize(("size", "code"), [(15_000, grpc.StatusCode.OK), (17_000, grpc.StatusCode.RESOURCE_EXHAUSTED)])
+def test_headers_of_a_call_have_at_most_16_kib(server: Server, size: int, code: grpc.StatusCode) -> None:
+    with grpc.insecure_channel(server.endpoint) as channel:
+        call: Any = channel.unary_unary("/runtime.v1.ImageService/ListImages")
+        answer = call.future(b"", metadata=[("x-filler", "a" * size)], timeout=20)
+        assert answer.code() is code
+
+
 def test_any_number_of_calls_on_one_connection_are_answered(server: Server) -> None:
     with grpc.insecure_channel(server.endpoint) as channel:
         service = api_pb2_grpc.ImageServiceStub(channel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -51,6 +52,18 @@ def test_reload_changes_handlers_and_keeps_the_records_of_removed_ones(tmp_path:
         assert [each.spec.runtime_handler for each in client.list()] == ["extra"]
         client.remove(spec)
         assert client.list() == []
+
+
+def test_a_fifo_as_configuration_holds_up_neither_reload_nor_stop(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG.replace("runhcs-wcow-process", "runc"))
+    with serving(tmp_path / "root", config=config) as server:
+        config.unlink()
+        os.mkfifo(config)
+        server.send(signal.SIGHUP)
+        assert "expected a regular file, found a FIFO" in server.hear("READY=1")
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0
 
 
 def test_a_server_opens_the_database_that_a_rebuild_made(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from imagestore import regular_files
 from imagestore.cli import complete, render
 from imagestore.cli.context import App, output_option, pass_app
 from imagestore.cli.failure import ExitStatus, exit_status, say
@@ -187,8 +188,7 @@ def _secret(path: Path, namespace: str) -> PullSecret:
     from imagestore.node.credentials.keyring import DOCKER_CONFIG_JSON, PullSecret
 
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_SECRET_BYTES + 1)
+        data = regular_files.read(path, _MAX_SECRET_BYTES)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
     # A path says nothing of what is in the file, so only the same content is the same secret.

@@ -101,7 +101,7 @@ def image_value(message: api_pb2.Image, endpoint: str, *, needs_size: bool = Tru
     return ServedImage(
         id=message.id,
         repo_tags=tuple(message.repo_tags),
-        repo_digests=tuple(message.repo_digests),
+        repo_digests=tuple(sorted(message.repo_digests)),
         size=message.size,
         uid=message.uid.value if message.HasField("uid") else None,
         username=message.username,

@@ -20,7 +20,7 @@ from imagestore.cri.client.read import (
 )
 from imagestore.cri.client.status import RuntimeStatus, status_value
 from imagestore.cri.endpoint import Endpoint
-from imagestore.errors import ImageServiceError, NotFoundError
+from imagestore.errors import ImageServiceError, InvalidInputError, NotFoundError
 from imagestore.image_service import ImageDetails, ImageFilesystems
 
 if TYPE_CHECKING:
@@ -142,7 +142,9 @@ class CriImageService:
         return answer.image_ref
 
     def remove(self, spec: ImageSpec) -> None:
-        """See ImageService."""
+        """See ImageService. An empty name isn't sent: containerd takes it for the one image that there may be."""
+        if not spec.image:
+            raise InvalidInputError("RemoveImage: expected a reference or an image id, got none")
         request = api_pb2.RemoveImageRequest(image=spec_message(spec))
         self._image_channel.call(self._images.RemoveImage, request, name="RemoveImage", seconds=self._seconds)
 

@@ -125,7 +125,7 @@ def inspected_image(value: Any, what: str) -> EngineImage:
     return EngineImage(
         id=image_id,
         repo_tags=_names(value.get("RepoTags")),
-        repo_digests=_names(value.get("RepoDigests")),
+        repo_digests=tuple(sorted(_names(value.get("RepoDigests")))),
         # CRI knows no image of 0 bytes.
         size=max(1, size) if isinstance(size, int) and not isinstance(size, bool) else 1,
         user=user.partition(":")[0] if isinstance(user, str) else "",

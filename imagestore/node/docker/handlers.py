@@ -11,6 +11,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Final
 
+from imagestore import regular_files
 from imagestore.cancel import CancelToken
 from imagestore.content.disk import make_directory, replace_text, signature, translated
 from imagestore.content.locks import FileLock
@@ -117,8 +118,7 @@ def _save(path: Path, rows: _Rows) -> None:
 def _load(path: Path) -> _Rows:
     with translated("read the handlers of images", path):
         try:
-            with path.open("rb") as file:
-                data = file.read(_MAX_BYTES + 1)
+            data = regular_files.read(path, _MAX_BYTES)
         except FileNotFoundError:
             return {}
     try:

@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from imagestore import regular_files
 from imagestore.content.disk import make_directory, replace_text, translated
 from imagestore.errors import StoreCorruptError
 from imagestore.node.gc.detection import ImageKey, ImageUse
@@ -67,8 +68,7 @@ class CollectorState:
         path = folder / _FILE
         with translated("read the uses of images", path):
             try:
-                with path.open("rb") as file:
-                    data = file.read(_MAX_BYTES + 1)
+                data = regular_files.read(path, _MAX_BYTES)
             except FileNotFoundError:
                 return cls(now)
         try:

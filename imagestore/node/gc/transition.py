@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from imagestore import regular_files
 from imagestore.content.disk import make_directory, replace_text, translated
 from imagestore.errors import StoreCorruptError, StoreFullError
 from imagestore.node.features import RUNTIME_CLASS_IN_IMAGE_CRI_API
@@ -113,8 +114,7 @@ class GateMarker:
     def _read(self) -> bool | None:
         with translated("read the gate's marker", self._path):
             try:
-                with self._path.open("rb") as file:
-                    data = file.read(_MAX_BYTES)
+                data = regular_files.read(self._path, _MAX_BYTES)
             except FileNotFoundError:
                 return None
         try:

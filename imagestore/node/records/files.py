@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from imagestore import regular_files
 from imagestore.content.disk import Signature, make_directory, signature, translated
 from imagestore.content.locks import FileLock, SharedLock
 from imagestore.digest import Digest
@@ -222,8 +223,7 @@ def _ignored(_percent: float) -> None:
 def _read(path: Path) -> bytes | None:
     with translated("read a pull record", path):
         try:
-            with path.open("rb") as file:
-                data = file.read(_MAX_BYTES + 1)
+            data = regular_files.read(path, _MAX_BYTES)
         except FileNotFoundError:
             return None
     if len(data) > _MAX_BYTES:

@@ -9,11 +9,11 @@ for containerd: a file that works as ``ca`` there works here.
 from __future__ import annotations
 
 import os
-import stat
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from imagestore import regular_files
 from imagestore.config.connection import ConnectionSettings
 from imagestore.errors import ConfigError
 
@@ -94,7 +94,7 @@ def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl
         context.load_verify_locations(certifi.where())
     for path in settings.ca_files:
         try:
-            _check_regular(path)
+            regular_files.check(path)
             context.load_verify_locations(path)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
@@ -102,9 +102,9 @@ def make_context(settings: ConnectionSettings, *, roots_folder: str = "") -> ssl
             ) from error
     for certificate, key in settings.client_pairs:
         try:
-            _check_regular(certificate)
+            regular_files.check(certificate)
             if key:
-                _check_regular(key)
+                regular_files.check(key)
             # An empty password: a key that needs one fails instead of asking on the terminal.
             context.load_cert_chain(certificate, key or None, password="")
         except (OSError, ssl.SSLError, ValueError) as error:
@@ -124,16 +124,6 @@ def _reason(error: Exception, told: str) -> str:
     if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename in (None, told) else f"{error.filename}: {error.strerror}"
-
-
-def _check_regular(path: str) -> None:
-    """OpenSSL would wait for who writes into a FIFO, and read a device for ever.
-
-    Raises:
-        OSError: there is no such file, or it is of another kind.
-    """
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError("no regular file")
 
 
 def quick_roots() -> str:

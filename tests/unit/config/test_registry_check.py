@@ -199,7 +199,7 @@ def test_a_pipe_in_place_of_a_hosts_file_keeps_nobody_waiting(tmp_path: Path) ->
     (tmp_path / "a.example").mkdir()
     os.mkfifo(tmp_path / "a.example/hosts.toml")
     (found,) = check(tmp_path, f'[REGISTRY]\nconfig_path = "{tmp_path}"\n')
-    assert "is no ordinary file; pulls from a.example are refused" in found.text
+    assert "expected a regular file, found a FIFO; pulls from a.example are refused" in found.text
 
 
 def test_a_folder_with_a_nul_in_its_name_is_told(tmp_path: Path) -> None:

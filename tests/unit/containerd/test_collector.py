@@ -21,6 +21,7 @@ class Failing:
 
     def __init__(self, failure: StoreError) -> None:
         self.runs = 0
+        self.collections = 0
         self.failure = failure
 
     async def transfer(self, _work: Callable[..., object]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from imagestore.cri.filesystem import KEPT_SECONDS, FilesystemUse
 from imagestore.digest import Digest
 from imagestore.errors import StoreError
 from imagestore.rpc.workers import StoreWorkers
+from imagestore.store import ImageStore
+from imagestore.testing import Image, build_image
 from tests.support.node import PROCESS, Node, node
 from tests.unit.cri.image_calls import HOST, spec
 
@@ -25,6 +27,7 @@ class Bench:
 
     here: Node
     use: FilesystemUse
+    workers: StoreWorkers
     seconds: float = 0.0
 
     def put(self, raw: bytes) -> None:
@@ -41,12 +44,12 @@ class Bench:
         return found.used_bytes.value, found.inodes_used.value
 
 
-def play(root: Path, scene: Callable[[Bench], Awaitable[None]]) -> None:
+def play(root: Path, scene: Callable[[Bench], Awaitable[None]], images: Mapping[str, Image] | None = None) -> None:
     async def run() -> None:
-        bench = Bench(here, FilesystemUse(workers, lambda: bench.seconds))
+        bench = Bench(here, FilesystemUse(workers, lambda: bench.seconds), workers)
         await scene(bench)
 
-    with node(root, {}) as here:
+    with node(root, images or {}) as here:
         workers = StoreWorkers(here.store)
         try:
             asyncio.run(run())
@@ -107,3 +110,32 @@ def test_pulls_and_removals_are_seen_at_once(client: CriImageService) -> None:
     assert used() > 0
     client.remove(spec(f"{HOST}/team/tags:1", PROCESS))
     assert used() == 0
+
+
+def test_a_sum_is_made_anew_after_a_collection_of_this_process(tmp_path: Path) -> None:
+    async def scene(bench: Bench) -> None:
+        bench.put(b"one")
+        assert await bench.sum() == (3, 1)
+        (blob,) = bench.blobs.iterdir()
+        blob.unlink()
+        bench.workers.collections += 1
+        assert await bench.sum() == (0, 0)
+
+    play(tmp_path, scene)
+
+
+def test_a_sum_is_made_anew_once_records_change(tmp_path: Path) -> None:
+    """As by another process on the same store, or by a client of containerd's services."""
+    name = f"{HOST}/a:1"
+
+    async def scene(bench: Bench) -> None:
+        serving = bench.here.store
+        await asyncio.to_thread(serving.pull, name)
+        _, before = await bench.sum()
+        with ImageStore(serving.root, config=serving.config, host=serving.host) as other:
+            other.delete(name)
+            other.collect_garbage()
+        assert before > 0
+        assert await bench.sum() == (0, 0)
+
+    play(tmp_path, scene, {name: build_image("windows(10.0.20348.1)/amd64")})

@@ -11,6 +11,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from imagestore import config as configuration
+from imagestore import platforms
 from imagestore.cancel import CancelToken
 from imagestore.cri.client import CriImageService
 from imagestore.errors import (
@@ -35,9 +37,10 @@ from imagestore.errors import (
 from imagestore.image_service import SandboxMetadata
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.secret import Secret
-from imagestore.testing import BasicAuth, FaultRule, Image, TokenAuth, Where, build_image
+from imagestore.store import ImageStore
+from imagestore.testing import BasicAuth, FaultRule, Image, RegistryServer, TokenAuth, Where, build_image
 from imagestore.testing import synthetic_layer as large_layer
-from imagestore.testing.faults import Drip
+from imagestore.testing.faults import Drip, Stall
 from tests.support.cri_server import cri_server
 from tests.support.node import HYPERV, PROCESS, Node, node
 from tests.unit.cri.image_calls import CANARY, HOST, WINDOWS, spec
@@ -302,3 +305,19 @@ def wait_until(condition: object) -> None:
             return
         time.sleep(0.005)
     raise AssertionError("the condition did not come true within 5 seconds")
+
+
+@pytest.mark.parametrize("size", [64 * 1024, 4 * 1024 * 1024], ids=["small", "large"])
+def test_a_pull_that_receives_nothing_ends_as_the_configuration_says(tmp_path: Path, size: int) -> None:
+    name, part = f"{HOST}/stalls:1", large_layer("stalls", size)
+    text = 'version = 3\n[plugins."io.containerd.cri.v1.images"]\nimage_pull_progress_timeout = "200ms"\n'
+    here = platforms.parse("linux/amd64")
+    stall = FaultRule(Stall(1024, 60.0), Where(reference=str(part.digest)), times=0)
+    with (
+        RegistryServer({name: build_image("linux/amd64", layers=[part])}, faults=[stall]) as source,
+        ImageStore(tmp_path, config=configuration.loads(text, host=here), host=here) as store,
+        cri_server(store) as server,
+        CriImageService(server.endpoint, timeout_seconds=50) as client,
+        pytest.raises(OperationCancelledError, match=r"nothing was received for 0.2 s \(image_pull_progress_timeout"),
+    ):
+        client.pull(spec(source.server.reference(name)))

@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
 
+from imagestore.cri._proto import api_pb2, api_pb2_grpc
 from imagestore.cri.client import CriImageService
 from imagestore.digest import Digest
 from imagestore.entries import Users
@@ -20,8 +22,8 @@ from imagestore.errors import (
 from imagestore.image_service import ImageSpec, SandboxMetadata
 from imagestore.registry.credentials.cri import AuthConfig
 from imagestore.secret import Secret
-from imagestore.testing import Image, build_artifact
-from tests.support.cri_server import cri_server
+from imagestore.testing import Image, build_artifact, build_image
+from tests.support.cri_server import CriServer, cri_server
 from tests.support.node import CONFIG, HYPERV, PROCESS, PYTHON, Node, node
 from tests.unit.cri.image_calls import CANARY, HOST, WINDOWS, spec
 
@@ -331,3 +333,42 @@ def test_the_default_image_and_a_shared_reference_are_kept_apart(tmp_path: Path)
             assert found is not None
             assert found.id == expected
         assert client.status(spec(hyperv, PROCESS)) is None
+
+
+def test_tags_and_digests_of_an_image_are_sorted_in_every_answer(tmp_path: Path) -> None:
+    """One id with two manifests: the order of the records' names is not that of the digests."""
+    oci = build_image(WINDOWS, seed="both", layers=[])
+    docker = build_image(WINDOWS, seed="both", layers=[], family="docker")
+    later, first = sorted((oci, docker), key=lambda each: str(each.target.digest), reverse=True)
+    names = (f"{HOST}/team/both:a", f"{HOST}/team/both:b")
+    with node(tmp_path, dict(zip(names, (later, first), strict=True))) as here, cri_server(here.store) as server:
+        with CriImageService(server.endpoint) as client:
+            (image_id,) = {client.pull(spec(name)) for name in reversed(names)}
+            expected = tuple(f"{HOST}/team/both@{each.target.digest}" for each in (first, later))
+            status = client.status(spec(image_id))
+            (listed,) = client.list()
+        with grpc.insecure_channel(server.endpoint) as channel:
+            (sent,) = api_pb2_grpc.ImageServiceStub(channel).ListImages(api_pb2.ListImagesRequest()).images
+    assert status is not None
+    assert (status.repo_digests, listed.repo_digests, tuple(sent.repo_digests)) == (expected,) * 3
+    assert tuple(sent.repo_tags) == names
+
+
+def test_removing_an_empty_name_is_ambiguous_unless_there_are_no_images(
+    client: CriImageService, server: CriServer
+) -> None:
+    with grpc.insecure_channel(server.endpoint) as channel:
+        remove = api_pb2_grpc.ImageServiceStub(channel).RemoveImage
+        for request in (
+            api_pb2.RemoveImageRequest(),
+            api_pb2.RemoveImageRequest(image=api_pb2.ImageSpec(runtime_handler="kata")),
+        ):
+            assert remove(request) == api_pb2.RemoveImageResponse()
+        client.pull(spec(f"{HOST}/team/tags:1"))
+        with pytest.raises(grpc.RpcError, match="ambiguous") as caught:
+            remove(api_pb2.RemoveImageRequest())
+        assert caught.value.code() is grpc.StatusCode.UNKNOWN
+        with pytest.raises(grpc.RpcError, match="nope") as caught:
+            remove(api_pb2.RemoveImageRequest(image=api_pb2.ImageSpec(runtime_handler="nope")))
+        assert caught.value.code() is not grpc.StatusCode.OK
+    assert len(client.list()) == 1

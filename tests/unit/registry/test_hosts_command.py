@@ -126,7 +126,7 @@ def test_certificate_files_that_are_no_files_are_not_waited_for(app: App, tmp_pa
     os.mkfifo(folder / "pipe")
     (folder / "good.pem").write_text("")
     (folder / "hosts.toml").write_text(f'[host."https://cache.example"]\n  {member}\n')
-    with pytest.raises(ConfigError, match="no regular file"):
+    with pytest.raises(ConfigError, match="expected a regular file, found a FIFO"):
         run(app, "python:3")
 
 

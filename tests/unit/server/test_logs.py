@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -56,3 +59,62 @@ def test_programs_get_an_object_a_line() -> None:
         "me",
     )
     assert second["exception"].endswith("forged\x1b[31m")
+
+
+def thread_with_a_bug() -> None:
+    thread = threading.Thread(target=lambda: [][0], name="worker-7")
+    thread.start()
+    thread.join()
+
+
+class Unraisable:
+    def __del__(self) -> None:
+        raise ValueError("nobody hears it")
+
+
+def unraisable() -> None:
+    Unraisable()
+
+
+def line_that_cannot_be_written() -> None:
+    logging.getLogger("imagestore.test").warning("%d", "no number")
+
+
+@pytest.mark.parametrize(
+    ("happen", "message", "words"),
+    [
+        (thread_with_a_bug, "a thread ended in a bug", "IndexError"),
+        (unraisable, "an error with no caller", "nobody hears it"),
+        (lambda: sys.excepthook(ValueError, ValueError("told"), None), "ended by a bug", "told"),
+        (lambda: warnings.warn("old", stacklevel=1), "", "old"),
+        (line_that_cannot_be_written, None, ""),
+    ],
+)
+@pytest.mark.usefixtures("root_logger")
+def test_what_python_writes_by_itself_is_an_object_a_line(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    happen: Callable[[], object],
+    message: str | None,
+    words: str,
+) -> None:
+    for owner, name in ((sys, "excepthook"), (sys, "unraisablehook"), (threading, "excepthook")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(logging, "raiseExceptions", logging.raiseExceptions)
+    stream = io.StringIO()
+    logs.install("json", "info", stream)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logs.take_over()
+        try:
+            happen()
+        finally:
+            logging.captureWarnings(False)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert capsys.readouterr().err == ""
+    if message is None:
+        assert lines == []
+        return
+    (line,) = lines
+    assert message in line["message"]
+    assert words in line.get("exception", line["message"])

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -19,7 +20,7 @@ class Hello(BaseHTTPRequestHandler):
     """Answers, and keeps quiet about it."""
 
     def do_GET(self) -> None:
-        if self.path == "/broken":
+        if self.path == "/metrics?broken":
             raise ValueError("hunter2-canary")
         self.send_response(200)
         self.end_headers()
@@ -36,7 +37,7 @@ def publication() -> Iterator[Publication]:
     published.close()
 
 
-def asked(publication: Publication, path: str = "/") -> bytes:
+def asked(publication: Publication, path: str = "/metrics") -> bytes:
     with urllib.request.urlopen(f"http://127.0.0.1:{publication.port}{path}", timeout=5) as answer:
         return bytes(answer.read())
 
@@ -84,7 +85,7 @@ def test_failing_request_is_not_printed_and_the_next_is_answered(
     publication: Publication, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(OSError, match="closed connection"):
-        asked(publication, "/broken")
+        asked(publication, "/metrics?broken")
     assert asked(publication) == b"hello"
     assert "canary" not in "".join(capfd.readouterr())
 
@@ -92,3 +93,22 @@ def test_failing_request_is_not_printed_and_the_next_is_answered(
 def test_taken_port_is_an_error_of_the_system(publication: Publication) -> None:
     with pytest.raises(OSError, match="in use"):
         Publication(Hello, "127.0.0.1", publication.port)
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics/", "/metricsx", "//x/metrics", "/favicon.ico", "/x?/metrics"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_other_paths_are_not_found(publication: Publication, method: str, path: str) -> None:
+    url = f"http://127.0.0.1:{publication.port}{path}"
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=5)
+    assert caught.value.code == 404
+    caught.value.close()
+
+
+@pytest.mark.parametrize(("method", "body"), [("GET", b"hello"), ("HEAD", b"")])
+def test_the_path_of_the_numbers_is_answered_with_and_without_a_query(
+    publication: Publication, method: str, body: bytes
+) -> None:
+    url = f"http://127.0.0.1:{publication.port}/metrics?name[]=x"
+    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=5) as answer:
+        assert (answer.status, answer.read()) == (200, body)
