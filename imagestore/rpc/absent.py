@@ -33,6 +33,6 @@ class AbsentMethods(grpc.GenericRpcHandler):
 
         async def refusing(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
             error = UnsupportedError(f"{method.lstrip('/')} is not served here: {self._missing(method)}")
-            await context.abort(code_of(error), text_of(error))
+            await context.abort(code_of(error), text_of(error, ends_in_class=True))
 
         return grpc.stream_stream_rpc_method_handler(refusing)

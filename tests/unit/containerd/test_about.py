@@ -64,10 +64,22 @@ def test_there_is_never_a_snapshot(client: Client) -> None:
         list(stub.List(snapshots_pb2.ListSnapshotsRequest()))
 
 
+@pytest.mark.parametrize("method", ["List", "ListStream"])
+def test_lists_of_containers_are_empty(client: Client, method: str) -> None:
+    call: grpc.UnaryStreamMultiCallable[bytes, bytes] = client.channel.unary_stream(
+        f"/containerd.services.containers.v1.Containers/{method}"
+    )
+    answers = list(call(b"\n\x09id==other", metadata=client.headers))
+    assert b"".join(answers) == b""
+    assert len(answers) == (method == "List")
+    with refused(grpc.StatusCode.FAILED_PRECONDITION, "namespace is required"):
+        list(call(b""))
+
+
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        ("containerd.services.containers.v1.Containers/List", "runs no containers"),
+        ("containerd.services.containers.v1.Containers/Create", "runs no containers"),
         ("containerd.services.snapshots.v1.Snapshots/Prepare", "unpacks no layers"),
         ("containerd.services.transfer.v1.Transfer/Transfer", "--local"),
         ("containerd.services.something.v9.Something/New", "this store doesn't have it"),
