@@ -183,6 +183,27 @@ def test_a_leased_image_outlives_its_expiry_with_its_content(client: Client, sto
     assert (mine.image_names(), mine.digests()) == ([], [])
 
 
+@pytest.mark.parametrize("namespace", ["default", "k8s.io"])
+def test_an_expiring_image_that_is_made_under_a_lease_is_listed_there(
+    client: Client, store: ImageStore, namespace: str
+) -> None:
+    mine = client.within(namespace)
+    mine.create_lease("mine")
+    leased = mine.leasing("mine")
+    digest = mine.ingest(b"hello")
+    leased.create_image("n", digest, labels={"containerd.io/gc.expire": PAST})
+    leased.create_image("lasting", digest)
+    changed = leased.create_image("changed", digest)
+    changed.labels["containerd.io/gc.expire"] = PAST
+    leased.update_image(changed, "labels")
+    assert mine.resources("mine") == [("images", "changed"), ("images", "n")]
+    store.collect_garbage()
+    assert mine.image_names() == ["changed", "lasting", "n"]
+    with refused(NOT_FOUND, "lease"):
+        mine.leasing("nobody").create_image("other", digest, labels={"containerd.io/gc.expire": PAST})
+    assert mine.image_names() == ["changed", "lasting", "n"]
+
+
 def test_a_flat_lease_keeps_an_image_without_its_content(client: Client, store: ImageStore) -> None:
     digest = client.ingest(b"hello")
     client.create_image("n", digest, labels={"containerd.io/gc.expire": PAST})
