@@ -84,7 +84,7 @@ async def _checked_namespace(context: Context) -> None:
 
 def absent_services() -> AbsentMethods:
     """Answers every call to a service of containerd's that nobody else answers."""
-    return AbsentMethods(_PREFIX, _missing)
+    return AbsentMethods(_PREFIX, _missing, ends_in_class=True)
 
 
 def _missing(method: str) -> str:
